@@ -24,14 +24,14 @@ from tests.modules.test_health_timer import CRONTAB
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check said, and the record that it left."""
+    """A check's output and its record."""
 
     out: str
     record: Record
 
 
 class Checks:
-    """Of the hosts of a pair, which have no systemd: a crontab each."""
+    """The scheduled checks on the hosts of a pair, which have no systemd: a crontab each."""
 
     ends_within_s = 180.0
 
@@ -48,15 +48,15 @@ class Checks:
             file.write_text(yaml.safe_dump(host))
 
     def install(self, *words: str, host: str = "pair") -> Said:
-        """health.install, healing unless something else is said."""
+        """Run health.install, with healing unless other options are given."""
         return self.pair.run("health.install", "--host", host, *(words or ("--heal", "restart")))
 
     def state(self, host: str) -> StateFolder:
-        """A host's state folder."""
+        """Return a host's state folder."""
         return StateFolder.of(self.pair.home(host))
 
     def change(self, host: str, **settings: Any) -> None:
-        """Other settings than a command may ask for: an interval of a second, say."""
+        """Change settings beyond what a command accepts, such as an interval of one second."""
         state = self.state(host)
         state.write("health-settings", {**(state.read("health-settings") or {}), **settings})
 
@@ -70,7 +70,7 @@ class Checks:
         )
 
     def end(self, host: str, check: subprocess.Popen[str]) -> Checked:
-        """Wait for its end."""
+        """Wait until a check ends."""
         out, _ = check.communicate(timeout=self.ends_within_s)
         assert check.returncode == 0, out
         record = latest(self.state(host).path)
@@ -78,11 +78,11 @@ class Checks:
         return Checked(out, record)
 
     def run(self, host: str) -> Checked:
-        """One check."""
+        """Run one check."""
         return self.end(host, self.begin(host))
 
     def waiting(self, check: subprocess.Popen[str]) -> None:
-        """Return when the head's check waits for the others."""
+        """Wait until the head's check waits for the others."""
         until_s = time.monotonic() + 60
         while check.poll() is None and time.monotonic() < until_s:
             if any(item.laddr.port == self.pair.ports["barrier_port"] for item in _listening()):
@@ -91,14 +91,14 @@ class Checks:
         raise AssertionError(check.stdout.read() if check.poll() is not None and check.stdout else "it never waited")
 
     def healed(self, head: str = "one", worker: str = "two") -> dict[str, Checked]:
-        """A check of each, the worker's when the head's waits for it."""
+        """Run a check on each host, the worker's once the head's waits for it."""
         first = self.begin(head)
         self.waiting(first)
         second = self.begin(worker)
         return {worker: self.end(worker, second), head: self.end(head, first)}
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """What `status` shows, by host."""
+        """Return the rows of `status`, by host."""
         rows = self.pair.run("status", "--host", "pair", "--json").out.splitlines()
         return {row["host"]: row for row in map(json.loads, rows)}
 

@@ -29,7 +29,11 @@ AT_ONCE = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
 
 
 class Pair:
-    """engines: DOCKER_HOST of each host, the head's first; empty: this machine's own. model: the name it is asked by."""
+    """A project with a cluster of two hosts.
+
+    Args:
+        engines: DOCKER_HOST of each host, the head's first; empty: this machine's own.
+    """
 
     names = ("one", "two")
     model = "glm"
@@ -63,19 +67,24 @@ class Pair:
         self.recipe()
 
     def home(self, name: str) -> Path:
-        """A home folder."""
+        """Return the home folder of a host or the laptop."""
         found = self.folder / f"home-{name}"
         found.mkdir(exist_ok=True)
         return found
 
     def group(self, recipe: str = "served") -> None:
-        """groups.yml."""
+        """Write groups.yml."""
         cluster = {"recipe": recipe, "head": "one", **self.ports}
         text = yaml.safe_dump({"pair": {"hosts": list(self.names), "cluster": cluster}})
         (self.root / "hosts/groups.yml").write_text(text)
 
     def recipe(self, fault: str = "", **flags: Any) -> None:
-        """What the cluster serves from the next deploy on. fault: of the sandbox's. flags: beside the usual, with `_` for `-`."""
+        """Write the cluster's recipe for the next deploy.
+
+        Args:
+            fault: of the sandbox.
+            flags: in addition to the usual ones, with `_` for `-`.
+        """
         usual = {
             "served-model-name": self.model,
             "max-model-len": 8192,
@@ -100,7 +109,7 @@ class Pair:
         self.serves(stated)
 
     def serves(self, stated: dict[str, Any]) -> None:
-        """The recipe of the cluster, from the next deploy on."""
+        """Write the given recipe for the next deploy."""
         (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
 
     def before(self, task: str, inserted: str) -> None:
@@ -118,7 +127,7 @@ class Pair:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def deployed(self) -> Said:
-        """A deploy that was proved."""
+        """Deploy, and check that it succeeded."""
         answer = self.deploy()
         assert answer.proved, "\n".join(map(str, failures(answer))) + answer.out[-3000:] + answer.err
         return answer
@@ -127,25 +136,25 @@ class Pair:
         return self.run("deploy", "--host", "pair", "--json", *words)
 
     def docker(self, host: str, *words: str, check: bool = True) -> str:
-        """The host's own docker."""
+        """Run docker on the host's own engine."""
         env = {**os.environ, **({"DOCKER_HOST": self.engines[host]} if self.engines[host] else {})}
         done = subprocess.run(["docker", *words], env=env, capture_output=True, text=True, timeout=120, check=False)
         assert not check or done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def container(self, host: str) -> dict[str, Any]:
-        """The member's container; empty without one."""
+        """Return the inspect of the member's container; empty without one."""
         found = self.docker(host, "inspect", self.name, check=False)
         rows = json.loads(found) if found else []
         return dict(rows[0]) if rows else {}
 
     def running(self) -> dict[str, str]:
-        """The Id of each host's running container."""
+        """Return the Id of each host's running container."""
         found = {name: self.container(name) for name in self.names}
         return {name: value["Id"] for name, value in found.items() if value and value["State"]["Running"]}
 
     def generates(self) -> bool:
-        """Whether a client gets a token from the head."""
+        """Return True if a client gets a token from the head."""
         body = json.dumps({"model": self.model, "prompt": "1", "max_tokens": 2}).encode()
         url = f"http://127.0.0.1:{self.port}/v1/completions"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -153,7 +162,7 @@ class Pair:
             return bool(json.load(answer)["choices"][0]["text"])
 
     def history(self, host: str) -> list[dict[str, Any]]:
-        """What was done to a member's server, newest first."""
+        """Return the history of a member's server, newest first."""
         said = self.run("history", "--host", host, "--json")
         return [json.loads(line) for line in said.out.splitlines()]
 
@@ -164,7 +173,7 @@ class Pair:
 
 
 def failures(answer: Said) -> Iterator[tuple[str, str, str]]:
-    """Host, task and message of each task that failed."""
+    """Yield host, task and message of each failed task."""
     for event in answer.events():
         if event["event"] == "task_finished" and event["status"] == "failed":
             yield event["host"], event["name"], event["msg"]

@@ -1,4 +1,4 @@
-"""A cluster is asked as one: the head answers for it, each worker for its rank."""
+"""Queries to a cluster as a whole: the head answers for it, each worker for its rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.e2e.conftest import Said
 
 
 def verdicts(answer: Said) -> dict[str, dict[str, str]]:
-    """What `verify` found of each member, by check."""
+    """Return the verdicts of `verify` for each member, by check."""
     found: dict[str, dict[str, str]] = {}
     for event in answer.events():
         if event["event"] == "task_finished" and event["module"] == "verdict" and event["status"] != "skipped":
@@ -19,7 +19,7 @@ def verdicts(answer: Said) -> dict[str, dict[str, str]]:
 
 
 def rows(answer: Said) -> dict[str, dict[str, Any]]:
-    """JSON lines by host."""
+    """Return JSON lines by host."""
     return {row["host"]: row for row in map(json.loads, answer.out.splitlines())}
 
 

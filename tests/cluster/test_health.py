@@ -21,7 +21,7 @@ GONE = "a rank of its cluster is gone or hung"
 
 @pytest.fixture
 def checks(pair: Pair) -> Checks:
-    """Of a cluster that serves."""
+    """Return the checks of a deployed cluster, installed."""
     value = Checks(pair)
     pair.deployed()
     answer = value.install()
@@ -114,13 +114,13 @@ def test_the_checks_secret_is_new_with_each_install_and_goes_with_the_timer(pair
 
 
 def files(state: StateFolder) -> Iterator[Path]:
-    """All that a host keeps, but the secret itself."""
+    """Yield all files that a host keeps, except the secret itself."""
     yield from (path for path in state.path.rglob("*") if path.is_file() and path.stem != heal_tokens.NAME)
 
 
 @contextlib.contextmanager
 def asking(pair: Pair) -> Iterator[None]:
-    """A client's request runs while the block does."""
+    """Run a client's request for the length of the block."""
     body = json.dumps({"model": "glm", "prompt": "1", "max_tokens": 2}).encode()
     url = f"http://127.0.0.1:{pair.port}"
 

@@ -1,4 +1,5 @@
-"""The image of a cluster is pulled once: what one member has, the others copy from it over their own link, with the same proof."""
+"""The image of a cluster is pulled once: the other members copy it from the first over their own link, with the same
+verification."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ SHORT = "vllm-openai:v0.32.0"
 
 @pytest.fixture
 def registry(pair: Pair, images: Images, tmp_path: Path) -> Iterator[Proxy]:
-    """Of the pair's recipe from now on. No host has the image."""
+    """Yield the registry of the pair's recipe. No host has the image."""
     proxy = Proxy(Registry(tmp_path, port=int(images.registry.rpartition(":")[2])))
     pair.images = Images(proxy.address, images.repository)
     pair.recipe()
@@ -41,7 +42,7 @@ def registry(pair: Pair, images: Images, tmp_path: Path) -> Iterator[Proxy]:
 
 
 def remove(pair: Pair, *hosts: str) -> None:
-    """The engine's images of this repository, under all their names; one that a container uses cannot be removed."""
+    """Remove the engine's images of this repository, under all their names; one that a container uses cannot be removed."""
     for host in hosts:
         rows = pair.docker(host, "images", "--no-trunc", "--format", "{{.Repository}} {{.ID}}").splitlines()
         for image in {row.split()[1] for row in rows if f"/{pair.images.repository}/" in row}:
@@ -49,13 +50,17 @@ def remove(pair: Pair, *hosts: str) -> None:
 
 
 def layers(proxy: Proxy, config: str) -> list[str]:
-    """Which layers were sent, by digest, as often as they were. config: no layer, and asked for by the lock too."""
+    """Return the layers that were sent, by digest, once per transfer.
+
+    Args:
+        config: the digest of the config, which is not a layer and is also fetched by the lock.
+    """
     sent = [path.rpartition("/")[2] for path, size in proxy.seen if "/blobs/" in path and size]
     return [digest for digest in sent if digest != config]
 
 
 def entry(pair: Pair) -> Any:
-    """What the lock holds of the image."""
+    """Return the lock's entry of the image."""
     (found,) = yaml.safe_load((pair.root / "spark.lock").read_text())["images"].values()
     return found
 
@@ -102,7 +107,7 @@ def test_the_member_that_has_it_gives_it_whichever_it_is_and_no_registry_is_aske
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """A member that sends another image under the name of the one that was asked for."""
+    """A member that sends another image under the name of the requested one."""
 
     archive = b""
 
@@ -118,7 +123,7 @@ class Hostile(BaseHTTPRequestHandler):
 
 
 def another(name: str) -> bytes:
-    """What `docker save` would write of another image of this name: one layer and a config."""
+    """Return an archive as `docker save` writes it, with another image of this name: one layer and a config."""
     layer, out = io.BytesIO(), io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("evil"))

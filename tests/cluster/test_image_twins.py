@@ -30,7 +30,7 @@ LAYER_BYTES, CUT_AFTER = 24 * 2**20, 5 * 2**20
 
 
 class Cable(Relay):
-    """A way that is unplugged instead of cut: nothing passes any more, and neither side is told."""
+    """A link that is unplugged, not closed: nothing passes any more, and neither side gets an error."""
 
     def close(self) -> None:
         port = self.url.rpartition(":")[2]
@@ -58,7 +58,7 @@ class Members:
     image: str
 
     def serve(self) -> list[dict[str, Any]]:
-        """What the giver offers at each half of the port."""
+        """Return the giver's offer at each half of the port."""
         about = {"ref": self.ref, "ids": [self.image]}
         return [ShareImage().run(ShareImage.Args(**about, bind=address), self.giver).data["offer"] for address in TWINS]
 

@@ -1,4 +1,4 @@
-"""The model of a cluster comes down once: what one member has, the others copy from it over their own link."""
+"""The model of a cluster is downloaded once: the other members copy it from the first over their own link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COPY = "Copy model from a member and verify every file"
 
 
 def statuses(answer: Said, task: str) -> dict[str, str]:
-    """How a task ended on each host."""
+    """Return a task's status on each host."""
     found = [event for event in answer.events() if event["event"] == "task_finished" and event["name"] == task]
     return {item["host"]: item["status"] for item in found}
 

@@ -1,4 +1,4 @@
-"""What a host lacks to be a member is found before anything is stopped, and the whole cluster stays as it is."""
+"""A host that cannot be a member is found before anything is stopped, and the whole cluster stays unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECK = "Check the fabric"
 
 
 def edited(pair: Pair, host: str, **fabric: object) -> None:
-    """The host's file, with another end of the link."""
+    """Edit the host's file so that its link has another end."""
     path: Path = pair.root / f"hosts/{host}.yml"
     found = yaml.safe_load(path.read_text())
     found["fabric"] |= fabric
@@ -21,7 +21,7 @@ def edited(pair: Pair, host: str, **fabric: object) -> None:
 
 
 def why(pair: Pair, host: str) -> str:
-    """Of a deploy that is refused with nothing touched: what the host's check says."""
+    """Deploy, check that it is refused with nothing changed, and return the message of the host's check."""
     answer = pair.deploy()
     found = list(failures(answer))
     assert answer.code == 5, [event for event in answer.events() if event["event"] == "recap"]

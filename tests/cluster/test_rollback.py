@@ -1,4 +1,4 @@
-"""A cluster goes back as one, and a cluster that never served leaves each member what it had served before."""
+"""A cluster is rolled back as a whole, and one that never served leaves each member with its previous server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.remote.sshd import free_port
 
 
 def flags(pair: Pair) -> list[str]:
-    """How many requests at once each member was told."""
+    """Return the --max-num-seqs of each member."""
     commands = [pair.container(host)["Config"]["Cmd"] for host in pair.names]
     return [command[command.index("--max-num-seqs") + 1] for command in commands]
 
@@ -64,12 +64,12 @@ def test_a_failed_rollback_leaves_the_cluster_that_served(pair: Pair) -> None:
 
 
 def own_name(pair: Pair, host: str) -> str:
-    """Of the container of a member's own server."""
+    """Return the container name of a member's own server."""
     return f"{pair.name}-of-{host}"
 
 
 def own_servers(pair: Pair) -> dict[str, tuple[str, str]]:
-    """The Id and the restart policy of each member's own server that runs."""
+    """Return the Id and the restart policy of each member's own running server."""
     shown = "{{.State.Running}} {{.Id}} {{.HostConfig.RestartPolicy.Name}}"
     said = {host: pair.docker(host, "inspect", "-f", shown, own_name(pair, host), check=False) for host in pair.names}
     rows = {host: text.split() for host, text in said.items() if text.startswith("true")}
@@ -78,7 +78,7 @@ def own_servers(pair: Pair) -> dict[str, tuple[str, str]]:
 
 @pytest.fixture
 def alone(pair: Pair) -> Iterator[dict[str, int]]:
-    """The members serve a model each, by themselves, before there is a cluster; their ports."""
+    """Each member serves a model by itself before there is a cluster. Yields their ports."""
     ports = dict(zip(pair.names, (free_port(), free_port()), strict=True))
     for host, port in ports.items():
         recipe = yaml.safe_load((pair.root / "recipes/served.yml").read_text())

@@ -1,4 +1,4 @@
-"""A host with one server of a hostile image: its mounts, and what lies around them that no container may reach."""
+"""A host with one server of a hostile image: its mounts, and files around them that no container may reach."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ADAPTERS = "/dev/infiniband"
 
 
 def image(api: Any, name: str) -> str:
-    """An image with the hostile server and the programs of this machine that it needs."""
+    """Build an image with the hostile server and the local programs that it needs."""
     found = {program: shutil.which(program) or "" for program in PROGRAMS}
     paths = {f"bin/{program}": path for program, path in found.items()}
     for path in found.values():
@@ -73,11 +73,14 @@ def image(api: Any, name: str) -> str:
 
 @dataclass
 class Bench:
-    """home: of the host's user. image: the hostile one. name: of the server's container."""
+    """A host with a hostile server."""
 
     engine: Any
+    #: of the host's user
     home: Path
+    #: the hostile one
     image: str
+    #: of the server's container
     name: str
     mode: str = "0777"
     secret: str = field(default_factory=lambda: f"canary-{secrets.token_hex(8)}")
@@ -89,10 +92,12 @@ class Bench:
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def names(self, end: str, host: Host | None = None, parallel: int = 0, **more: Any) -> dict[str, Any]:
-        """All that playbooks see of its recipe, with everything that can be mounted.
+        """Return the names of its recipe that playbooks see, with everything that can be mounted.
 
-        end: what the server does when it is through. host: another one than a host of its own, as a member of a cluster.
-        parallel: hosts that the model is split over.
+        Args:
+            end: what the server does at its end.
+            host: instead of a host of its own, such as a member of a cluster.
+            parallel: hosts that the model is split over.
         """
         project = self.home / "project"
         (project / "recipes").mkdir(parents=True, exist_ok=True)
@@ -121,7 +126,7 @@ class Bench:
         return {**found, "container": spec.to_json(), "docker_options": options}
 
     def deploy(self, end: str = "stay", **more: Any) -> Result:
-        """Create and start it as a deploy does."""
+        """Create and start it, as a deploy does."""
         names = self.names(end, **more)
         text = json.dumps(names["container"])
         if not Path(ADAPTERS).exists():
@@ -130,7 +135,7 @@ class Bench:
         return Container().run(args, self.context)
 
     def drift(self, **more: Any) -> list[str]:
-        """What a plan finds of it."""
+        """Return the drift that a plan finds."""
         names = self.names("stay", **more)
         context = RecordingContext(self.home, secrets=self.context.secrets, check=True)
         args = Container.Args(spec=json.loads(json.dumps(names["container"])), files=names["recipe_files"])
@@ -146,38 +151,38 @@ class Bench:
         return found
 
     def attacked(self, starts: int = 1, name: str = "") -> None:
-        """Wait until it attacked in so many starts."""
+        """Wait until it has attacked in this many starts."""
         until(lambda: self.log(name).count("ATTACKED") >= starts, f"{starts} attacks")
 
     def log(self, name: str = "") -> str:
         return str(self.engine.api.logs(name or self.name).decode(errors="replace"))
 
     def places(self) -> set[str]:
-        """Where it could write."""
+        """Return the places where it could write."""
         return {line.removeprefix("PLACE ") for line in self.log().splitlines() if line.startswith("PLACE ")}
 
     def writable(self) -> set[str]:
-        """Where its container may write, as the engine says."""
+        """Return the paths that its container may write to, from the engine."""
         return {mount["Destination"] for mount in self.inspect()["Mounts"] if mount["RW"]}
 
     # -- what lies around it -------------------------------------------------------------------------------------------
 
     def guard(self) -> None:
-        """Put a canary wherever the server must not get, with all that can be seen of it."""
+        """Put a canary in every place that the server must not reach, and record its state."""
         (self.home / "outside").mkdir(exist_ok=True)
         for folder in self.around():
             if folder.is_dir() and not (folder / CANARY).exists():
                 (folder / CANARY).write_text(f"{self.secret}\n")
 
     def around(self) -> list[Path]:
-        """Every folder above a mount, and one that nothing is mounted of."""
+        """Return every parent folder of a mount, and one that nothing is mounted from."""
         state, key = self.home / ".local/state/sparkwright", self.home / FOLDER / KEY
         own = [self.home / ".local/share/sparkwright", self.home / FOLDER, key, key / "live", key / "live" / self.name]
         own += [state, state / "server_keys", state / "recipe_files"]
         return [self.home / "outside", self.home, self.home / "models", self.home / "data", *own]
 
     def unharmed(self) -> None:
-        """Nothing got out: by what the image says itself, and by what stands on the host."""
+        """Check that nothing escaped, by the image's own output and by the host's files."""
         containers = self.engine.api.containers(all=True, filters={"name": self.name})
         said = [line for row in containers for line in self.log(row["Id"]).splitlines()]
         assert [line for line in said if line.startswith(OUT)] == []
@@ -192,7 +197,7 @@ class Bench:
 
 @contextmanager
 def bench(engine: Any, **more: Any) -> Iterator[Bench]:
-    """A home that everybody may enter, for the tests may be root's, and containers and an image that go again."""
+    """Yield a host whose home everyone may enter, since tests may run as root. Everything is removed afterwards."""
     name = f"escape-{secrets.token_hex(4)}"
     home = Path(tempfile.mkdtemp(prefix="sparkwright-test-"))
     made = Bench(engine, home, image(engine.api, name), name, **more)

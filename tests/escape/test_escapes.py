@@ -1,4 +1,5 @@
-"""A hostile image against every mount that we make: over start, restart, stop, removal, rollback, pruning, and the script by hand."""
+"""A hostile image against every mount of sparkwright: at start, restart, stop, removal, rollback, pruning, and with the run
+script."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ def test_nor_by_a_rollback(hostile: Bench) -> None:
 
 
 def test_what_it_left_is_removed_by_none_of_its_own_programs(hostile: Bench) -> None:
-    """The image of whoever wrote it is not even asked for: it is gone."""
+    """The hostile image is not even used: it is gone."""
     hostile.deploy()
     hostile.attacked()
     stop(hostile)
@@ -117,7 +118,7 @@ def test_what_it_left_is_removed_by_none_of_its_own_programs(hostile: Bench) -> 
 
 
 def mounts_of(names: dict[str, Any]) -> set[tuple[str, str]]:
-    """The mounts of a container by the code that makes them: each option of its `docker run` and what it says."""
+    """Return the mounts of a container by the code that creates them: each option of its `docker run` with its value."""
     kinds = ("-v", "--volume", "--mount", "--tmpfs", "--device")
     return {
         (option[0].split("=")[0], " ".join(option))
@@ -127,7 +128,7 @@ def mounts_of(names: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 def test_members_of_a_cluster_and_arms_of_the_lab_have_no_mount_that_is_not_attacked_here(hostile: Bench) -> None:
-    """By the code that makes them: nothing but what a server on a host of its own has, which every test above attacks."""
+    """By the code that creates them: they have only the mounts of a server on its own host, which the tests above attack."""
     alone = mounts_of(hostile.names("stay"))
     assert len(alone) >= 4, alone
     cluster = Cluster("pair", "one", ("one", "two"), ("10.0.0.1", "10.0.0.2"))
@@ -146,7 +147,7 @@ def test_members_of_a_cluster_and_arms_of_the_lab_have_no_mount_that_is_not_atta
 
 
 def test_a_member_of_a_cluster_gets_out_of_no_mount_over_start_rollback_and_removal(hostile: Bench) -> None:
-    """Its container as the code makes it: in the host's network, with its capability and with its adapters' device nodes."""
+    """Its container as the code creates it: in the host's network, with its capability and its adapters' device nodes."""
     member = member_of(hostile)
     hostile.deploy(**member)
     hostile.attacked()
@@ -172,7 +173,7 @@ LIMITS = {"memlock": "65536", "nofile": "1024"}
 
 
 def member_of(hostile: Bench) -> dict[str, Any]:
-    """The arguments of `deploy` for the head of a cluster of two."""
+    """Return the arguments of `deploy` for the head of a cluster of two."""
     cluster = Cluster("pair", "one", ("one", "two"), ("10.0.0.1", "10.0.0.2"))
     host = Host("one", "one", home=str(hostile.home), cluster=cluster, fabric=Fabric(("enp1s0f1np1",), "10.0.0.1"))
     return {"host": host, "parallel": 2, "network": "host", "ulimits": LIMITS}
@@ -189,7 +190,7 @@ def test_an_arm_of_the_lab_gets_out_of_no_mount(hostile: Bench) -> None:
 
 
 def test_a_gateway_gets_out_of_no_mount(hostile: Bench) -> None:
-    """A hostile image as the gateway's, as root and with its capabilities, over start, restart, reload, reading and removal."""
+    """A hostile image as the gateway's, as root and with its capabilities, at start, restart, reload, reading and removal."""
     context, name = hostile.context, f"{hostile.name}-gateway"
     files, sockets = (place.folder(context, item) for item in (place.FILES, place.SOCKETS))
     place.write(files, {"haproxy.cfg": "global\n"})
@@ -219,7 +220,7 @@ def test_a_gateway_gets_out_of_no_mount(hostile: Bench) -> None:
 
 
 def rows_of(hostile: Bench, host: Host_) -> list[Finding]:
-    """What doctor finds of the server; the engine may have other containers."""
+    """Return doctor's findings about the server; the engine may have other containers."""
     return [item for item in mounts.check(host) if item.evidence.startswith(f"{hostile.name}:")]
 
 
@@ -252,7 +253,7 @@ def _any_image(hostile: Bench) -> Any:
 
 
 def test_mounts_of_an_earlier_version_lie_in_one_another_and_are_found(hostile: Bench) -> None:
-    """They are started with fresh folders, never by Docker itself, and a deploy replaces them."""
+    """They are started with new folders, never by Docker itself, and a deploy replaces them."""
     old = hostile.home / ".local/share/sparkwright/caches" / ("e" * 32) / "files"
     (old / "inductor_headers").mkdir(parents=True)
     for folder in (old, old / "inductor_headers"):

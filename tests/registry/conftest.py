@@ -1,4 +1,4 @@
-"""A registry, a broken proxy before it, and the real Docker Engine; skipped where they are not there."""
+"""A registry, a faulty proxy in front of it, and the real Docker Engine; skipped if they are not available."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def proxy(registry: Registry) -> Iterator[Proxy]:
 
 @pytest.fixture
 def engine(repository: str) -> Iterator[Any]:
-    """The API of the Docker Engine here. What the test brought in under its repository is removed again."""
+    """Yield the API of the local Docker Engine. Images of the test's repository are removed afterwards."""
     import docker
 
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
@@ -49,7 +49,7 @@ def engine(repository: str) -> Iterator[Any]:
 
 @pytest.fixture
 def repository() -> str:
-    """A name that no other test uses."""
+    """Return a name that no other test uses."""
     return f"test-{secrets.token_hex(4)}/vllm"
 
 

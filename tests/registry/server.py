@@ -1,4 +1,4 @@
-"""A real registry on loopback, images made for it without an engine, and a proxy before it that breaks things on demand."""
+"""A real registry on loopback, images built for it without an engine, and a proxy in front of it that injects faults."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ WAITS = (
 
 @dataclass
 class Registry:
-    """folder: where it stores. htpasswd: lines of who may read; empty: everybody."""
+    """A registry process."""
 
+    #: its storage
     folder: Path
+    #: lines of users with access; empty: everyone
     htpasswd: str = ""
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
@@ -95,9 +97,10 @@ class Registry:
         version: str = "0.32.0",
         config: dict[str, Any] | None = None,
     ) -> str:
-        """Make an image of random layers, for these platforms, and give it this tag. Returns its index's digest.
+        """Build an image of random layers for these platforms and push it with this tag. Returns its index's digest.
 
-        config: what the image asks for, beside the usual; one with it can run: /wait waits for ever, on x86_64.
+        Args:
+            config: additional fields of the image's config; with one the image can run: /wait waits forever, on x86_64.
         """
         rows = []
         for platform in platforms:
@@ -165,7 +168,7 @@ class Registry:
 
 
 class Proxy:
-    """Before a registry: counts, answers 500, cuts. `seen` holds (path, bytes sent) of every request."""
+    """A proxy in front of a registry: it counts, answers 500, cuts. `seen` holds (path, bytes sent) of every request."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry

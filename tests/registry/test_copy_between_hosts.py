@@ -1,4 +1,4 @@
-"""`invoke images.copy` between two hosts with an engine of their own, one of which sends more than it was asked for."""
+"""`invoke images.copy` between two hosts with an engine of their own, one of which sends more than was requested."""
 
 from __future__ import annotations
 
@@ -48,10 +48,13 @@ sys.stdout.buffer.write(archive(docker.DockerClient().api, "{image}", tags))
 
 @dataclass
 class Pair:
-    """root: the user's folder. source: the engine here. target: an engine of its own."""
+    """Two hosts, one of which copies an image from the other."""
 
+    #: the user's project folder
     root: Path
+    #: the local engine
     source: Any
+    #: a second engine
     target: Any
     ref: str
     entry: dict[str, Any]
@@ -76,7 +79,7 @@ class Pair:
 
 @pytest.fixture
 def other_engine() -> Iterator[tuple[str, Any]]:
-    """A second Docker Engine: its address, its API."""
+    """Yield a second Docker Engine: its address and its API."""
     # in a network of its own: without a bridge it would take the first engine's away
     with engine_beside.started(["--bridge=none"], ["unshare", "--net"]) as found:
         yield found
@@ -121,7 +124,7 @@ def pair(
 
 
 def other_image(pair: Pair, command: str) -> str:
-    """The Id of another image on the source: the good one with another command."""
+    """Return the Id of another image on the source: the good one with another command."""
     made = pair.source.create_container(pair.good_id, [command])["Id"]
     found: str = pair.source.commit(made, pair.pinned.repository, command.strip("/"))["Id"]
     pair.source.remove_container(made)
@@ -183,7 +186,7 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
 
 
 def most_used(folder: Path, until: threading.Event) -> list[int]:
-    """The most bytes that a folder took while it was watched."""
+    """Return the largest disk usage of a folder while it was watched, bytes."""
     most = [0]
     while not until.wait(0.02):
         sizes = (path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
@@ -193,7 +196,7 @@ def most_used(folder: Path, until: threading.Event) -> list[int]:
 
 
 def test_kilobytes_that_unpack_to_gigabytes_are_stopped_at_what_the_lock_allows(pair: Pair) -> None:
-    """Without the check the engine wrote all of them before it compared anything."""
+    """Without the check the engine would write all of them before comparing anything."""
     mib = 600
     text = BOMB.format(python=sys.executable, mib=mib, zero="0" * 64)
     (pair.bin / "docker").write_text(text)

@@ -1,4 +1,4 @@
-"""Images by digest: a real registry, a real engine, and a proxy that breaks what lies between."""
+"""Images by digest: a real registry, a real engine, and a faulty proxy between them."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_another_image_under_the_same_tag_is_not_taken_for_the_locked_one(
 def test_a_mirror_gives_the_bytes_and_the_image_keeps_its_own_name(
     proxy: Proxy, registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    """The image's own registry is a port where nobody listens any more."""
+    """The image's own registry is a closed port."""
     registry.push(repository, "v1")
     mirrored = locked(context, f"{proxy.address}/{repository}:v1")
     ref = f"127.0.0.1:9/{repository}:v1"

@@ -1,4 +1,4 @@
-"""Images that are not what they are called: false tags, loads that bring more than they should, registries that lie."""
+"""Images that are not what their names claim: false tags, loads that bring more than they should, registries that lie."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ pytestmark = pytest.mark.docker
 
 
 def two_images(registry: Registry, context: RecordingContext, repository: str) -> tuple[str, dict[str, Any], str]:
-    """(reference of the good one, its lock entry, Id of another image that is on the host). The good one is not there."""
+    """Return the reference of the good image, its lock entry, and the Id of another image on the host; the good one is not there.
+    """
     registry.push(repository, "evil", seed=7)
     evil = f"{registry.address}/{repository}:evil"
     evil_id = pull(context, evil, locked(context, evil)).data["id"]
@@ -40,7 +41,7 @@ def two_images(registry: Registry, context: RecordingContext, repository: str) -
 
 
 def archive(engine: Any, image: str, tags: list[str]) -> bytes:
-    """What `docker save` gives for an image, with these tags written into it."""
+    """Return an image's archive as `docker save` writes it, with these tags in it."""
     saved = io.BytesIO(b"".join(engine.get_image(image)))
     out = io.BytesIO()
     with tarfile.open(fileobj=saved) as read, tarfile.open(fileobj=out, mode="w") as made:
@@ -92,7 +93,7 @@ def test_a_false_tag_is_not_believed_when_the_registry_is_gone(
 def test_a_false_tag_does_not_become_the_lock_of_a_tag_that_is_gone(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    """The digest that a host answers with is one that its engine noted, not one that a tag spells."""
+    """The digest in a host's answer is one that its engine recorded, not one that a tag spells."""
     registry.push(repository, "v1", seed=1)
     ref = f"{registry.address}/{repository}:v1"
     entry = locked(context, ref)

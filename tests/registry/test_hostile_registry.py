@@ -1,4 +1,4 @@
-"""A registry that answers what it likes: every answer is bounded, and a login goes nowhere else."""
+"""A registry with arbitrary answers: every answer is limited, and a login goes nowhere else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ ZERO = "sha256:" + "0" * 64
 
 
 class Liar:
-    """A web server. answers: a path's beginning -> status, headers, body (bytes, or pieces without end). seen: path, login."""
+    """A web server with arbitrary answers.
+
+    `answers` maps the beginning of a path to status, headers, body (bytes, or endless pieces); `seen` holds path and login.
+    """
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.answers: dict[str, Any] = {}
@@ -109,7 +112,7 @@ def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
-    """Another host, with a certificate that is believed here: https://localhost:PORT."""
+    """Yield another host, with a certificate that is trusted here: https://localhost:PORT."""
     cert, key = self_signed(tmp_path)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""Archives that unpack to far more than they are: refused as they pass, before the engine has them."""
+"""Archives that unpack to far more than their size: refused while streaming, before the engine has them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_archive_without_end_is_stopped_at_the_bound() -> None:
 
 @pytest.mark.parametrize("whole", [gzip.compress, bz2.compress, lzma.compress])
 def test_an_archive_that_is_compressed_itself_is_refused(whole: Callable[[bytes], bytes]) -> None:
-    """docker load would unpack it once more."""
+    """docker load would decompress it once more."""
     with pytest.raises(Failed, match="not a tar, or is compressed twice"):
         passed(whole(tar([("one/layer.tar", LAYER)])), 2**40)
 
@@ -100,7 +100,7 @@ def test_holes_are_refused_in_each_spelling() -> None:
 
 
 def test_a_size_in_an_extended_header_counts() -> None:
-    """As Go reads it: the plain header says 0 there, and what follows is data, not an entry."""
+    """As in Go: the plain header has size 0, and the following bytes are data, not an entry."""
     archive = bytearray(tar([("one", b"y" * 1024)], pax_headers={"size": "1024"}))
     header = memoryview(archive)[2 * 512 : 3 * 512]
     header[124:136] = b"%011o\0" % 0

@@ -1,4 +1,4 @@
-"""`invoke lock` over a real registry: what moved, by version, date and size, and an old entry made whole."""
+"""`invoke lock` with a real registry: changes by version, date and size, and completing an old entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOP = Path(__file__).parent.parent.parent
 
 
 class Desk:
-    """A user's folder whose one host is this machine."""
+    """A user's project whose only host is this machine."""
 
     def __init__(self, folder: Path, image: str) -> None:
         self.root, self.image = folder / "project", image

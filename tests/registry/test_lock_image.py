@@ -1,4 +1,4 @@
-"""What the lock keeps of an image: all of it from the registry, nothing pulled."""
+"""The lock entry of an image: all of it comes from the registry, nothing is pulled."""
 
 from __future__ import annotations
 

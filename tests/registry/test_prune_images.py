@@ -1,4 +1,4 @@
-"""What may go from a host's disk, and what never does, on a real engine."""
+"""Removing images from a host's disk, and those that always stay, with a real engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.docker
 
 
 def bring(registry: Registry, context: RecordingContext, repository: str, tag: str, seed: int) -> tuple[str, str]:
-    """An image of its own on the host: (repository:tag@digest, Id)."""
+    """Pull an image of its own to the host. Returns (repository:tag@digest, Id)."""
     registry.push(repository, tag, seed=seed, layer_bytes=(100_000 * seed,))
     ref = f"{registry.address}/{repository}:{tag}"
     entry = locked(context, ref)
@@ -52,7 +52,7 @@ def test_only_what_nothing_needs_goes(
 def test_a_name_that_means_another_image_by_now_stays_with_it(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    """What is removed is what was looked at: between the two somebody moves a tag of the image to another one."""
+    """Only images that were listed are removed: meanwhile someone moves a tag of one to another image."""
     (_, first), (_, second) = (bring(registry, context, repository, f"v{seed}", seed) for seed in (1, 2))
     mine, elsewhere = f"{registry.address}/{repository}", f"{registry.address}/{repository}-elsewhere"
     engine.tag(first, elsewhere, "moving")

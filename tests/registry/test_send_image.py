@@ -1,4 +1,4 @@
-"""An image through a real sshd into a real engine, with a key made for it."""
+"""Sending an image through a real sshd into a real engine, with a key created for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def image(registry: Registry, engine: Any, repository: str, context: RecordingCo
 
 
 def let_in(sshd: Sshd, public: str, command: str) -> None:
-    """What `copy_key` writes, where this sshd looks for it."""
+    """Copy the line that `copy_key` writes to the file that this sshd reads."""
     there = RecordingContext(sshd.home)
     CopyKey().run(CopyKey.Args(public, command), there)
     line = (sshd.home / ".ssh/authorized_keys").read_text()

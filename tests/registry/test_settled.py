@@ -1,4 +1,4 @@
-"""A container that was made as asked is as asked: whatever a recipe may say, over whatever an image brings, on a real engine."""
+"""A container has no drift right after it was created, for all options of a recipe and an image, with a real engine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.fixture
 def name(repository: str, engine: Any) -> Iterator[str]:
-    """A container's name; it and its volumes are removed."""
+    """Yield a container's name; it and its volumes are removed afterwards."""
     value = repository.partition("/")[0]
     yield value
     for row in engine.containers(all=True, filters={"name": value}):
@@ -123,7 +123,7 @@ def test_what_is_taken_from_a_recipe_again_is_a_difference(
 def test_what_this_machine_cannot_start_is_said_back_as_it_was_asked_for(
     wanted: dict[str, Any], registry: Registry, engine: Any, repository: str, name: str, context: RecordingContext
 ) -> None:
-    """Created only: starting takes the NVIDIA runtime, or more rights than a test may have."""
+    """Created only: starting would need the NVIDIA runtime, or more rights than a test may have."""
     spec = ContainerSpec.from_json({**spec_of(registry, context, repository, name, "nothing"), **wanted})
     engine.create_container_from_config(container_options.create_arguments(spec), name)
     client = context.docker()

@@ -1,1 +1,1 @@
-"""The host as modules see and change it: what more than one module needs."""
+"""The host side: reading and changing the host, shared by several modules."""

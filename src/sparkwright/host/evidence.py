@@ -1,4 +1,4 @@
-"""What can be seen of a slow server from its host, gathered for `engine.causes`."""
+"""Measurements on the host that explain a slow server, for `engine.causes`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.trust import bounds
 
 
 def gpu_query(context: Context) -> str:
-    """What nvidia-smi prints for a sample; "" when it can't."""
+    """Return nvidia-smi's output for one sample; "" if it fails."""
     try:
         answer = context.machine.run(gpu.QUERY, timeout_s=5)
     except SparkwrightError:
@@ -27,7 +27,7 @@ def gpu_query(context: Context) -> str:
 
 
 def log(context: Context, container: str) -> EngineState | None:
-    """What the engine's log says of its last start; None without a container or a log."""
+    """Return the engine's state from the log of its last start; None without a container or a log."""
     if not container:
         return None
     try:
@@ -40,7 +40,10 @@ def log(context: Context, container: str) -> EngineState | None:
 
 
 def ollama(context: Context) -> list[tuple[str, int]] | None:
-    """(model, bytes) that Ollama holds, 0 for a size that is not known; None when it does not answer. No Ollama holds none."""
+    """Return (model, bytes) of Ollama's loaded models, with 0 for an unknown size.
+
+    Empty without Ollama, None if it does not answer.
+    """
     try:
         return [
             (loaded.name, loaded.size_bytes or 0) for loaded in Ollama(context.machine.ollama_url, timeout_s=2).loaded()
@@ -52,7 +55,7 @@ def ollama(context: Context) -> list[tuple[str, int]] | None:
 
 
 def memory(context: Context) -> dict[str, int] | None:
-    """/proc/meminfo, bytes."""
+    """Return /proc/meminfo in bytes; None if it cannot be read."""
     try:
         return context.machine.meminfo()
     except (OSError, ValueError):
@@ -60,7 +63,7 @@ def memory(context: Context) -> dict[str, int] | None:
 
 
 def model_config(folder: Path) -> dict[str, Any]:
-    """A model's config.json; empty when there is none to read."""
+    """Return a model's config.json; empty if it cannot be read."""
     try:
         return bounds.config_of(folder / "config.json")
     except (OSError, ValueError):
@@ -68,7 +71,7 @@ def model_config(folder: Path) -> dict[str, Any]:
 
 
 def ceiling(context: Context, model_dir: str) -> float | None:
-    """The decode rate that this GPU's memory allows one stream of this model; None when either is not known."""
+    """Return the highest decode rate of one stream that the GPU's memory bandwidth allows for this model; None if unknown."""
     name = (context.facts.get("gpu") or {}).get("name")
     if not model_dir or name not in roofline.BANDWIDTH:
         return None
@@ -81,7 +84,7 @@ def ceiling(context: Context, model_dir: str) -> float | None:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, int]]:
-    """(name, bytes) of each tensor of a safetensors file: only its header is read."""
+    """Yield (name, bytes) of each tensor in a safetensors file, from its header alone."""
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         if size > bounds.INDEX_BYTES:

@@ -1,4 +1,4 @@
-"""What `file` and `template` share: reading what stands there, and writing it in one step."""
+"""Reading and atomically writing files, for the modules `file` and `template`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from sparkwright.protocol.result import Change
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What stands at a path. kind: file, directory, link, other or absent. mode: as "0644"."""
+    """The state of a path."""
 
     path: Path
+    #: file, directory, link, other or absent
     kind: str = "absent"
+    #: such as "0644"
     mode: str = ""
     owner: str = ""
     group: str = ""
+    #: None if it is not a file, or not readable
     content: str | None = None
 
     @classmethod
     def at(cls, path: Path) -> FileState:
-        """Look, without following a last symbolic link."""
+        """Read the state of a path, without following a final symbolic link."""
         try:
             found = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -45,7 +48,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What should stand there. Empty or None: as it is."""
+    """The wanted state of a path. Empty or None: keep what it has."""
 
     kind: str
     mode: str = ""
@@ -55,7 +58,7 @@ class Wanted:
 
 
 def differences(wanted: Wanted, found: FileState) -> list[Change]:
-    """Field by field. Pure."""
+    """Return the differences, field by field. Pure."""
     if wanted.kind == "absent":
         return [Change("state", found.kind, "absent")] if found.kind != "absent" else []
     changes = []
@@ -71,7 +74,10 @@ def differences(wanted: Wanted, found: FileState) -> list[Change]:
 
 
 def bring_about(wanted: Wanted, found: FileState) -> None:
-    """Make it so. A thing of another kind in the way is only removed when it is a link or an empty folder."""
+    """Bring a path into the wanted state.
+
+    Something of another kind in its place is only removed if it is a link or an empty folder.
+    """
     path = found.path
     try:
         if found.kind != "absent" and found.kind != wanted.kind:
@@ -100,7 +106,7 @@ def bring_about(wanted: Wanted, found: FileState) -> None:
 
 
 def _ids(wanted: Wanted) -> tuple[int, int]:
-    """The ids of the owner and the group that are asked for; -1 for one that is not. Raises LookupError."""
+    """Return the wanted ids of owner and group; -1 for unset. Raises LookupError."""
     try:
         user = pwd.getpwnam(wanted.owner).pw_uid if wanted.owner else -1
     except KeyError:
@@ -112,7 +118,7 @@ def _ids(wanted: Wanted) -> tuple[int, int]:
 
 
 def _settle(path: Path, mode: int, owner: tuple[int, int]) -> None:
-    """Set owner and mode of the very thing that stands there: a link that somebody puts in its place is not followed."""
+    """Set owner and mode of the path itself: a link that someone puts in its place is not followed."""
     handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if stat.S_ISLNK(os.fstat(handle).st_mode):
@@ -136,7 +142,7 @@ def _remove(found: FileState, *, deep: bool) -> None:
 
 
 def _names(found: os.stat_result) -> tuple[str, str]:
-    """User and group; the number of one that has no name."""
+    """Return the names of user and group; the number if there is no name."""
     user, group = str(found.st_uid), str(found.st_gid)
     with contextlib.suppress(KeyError):
         user = pwd.getpwuid(found.st_uid).pw_name

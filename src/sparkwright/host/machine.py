@@ -1,7 +1,7 @@
-"""The host as modules see it: where its files, its container engine, its Ollama and its hub are.
+"""The host as modules see it: its files, container engine, Ollama and hub.
 
-On a real Spark everything stands where Linux and the vendors put it. In the sandbox the same questions are answered
-below one folder and on loopback ports: only this file knows, from the environment the runner is started with.
+On a real Spark everything is where Linux and the vendors put it. In the sandbox it is below one folder and on loopback ports:
+only this file knows the difference, from the environment of the runner.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sparkwright.host.ollama.ollama_url import url_of
 
 #: only root writes to these folders
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does not have it, a root task needs it
+SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # not in an ordinary user's PATH; a root task needs it
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A finished command: its exit code and what it wrote (decoded, bad bytes replaced)."""
+    """A finished command: its exit code and its output (decoded, invalid bytes replaced)."""
 
     code: int
     out: str
@@ -35,23 +35,24 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """root: what stands before /proc and /etc ("" on a real host). hub_url: where models come from.
+    """The host's paths and addresses, real or simulated."""
 
-    sandbox: a simulated Spark; every report says so. env: what commands inherit.
-    """
-
+    #: prefix of /proc and /etc; "" on a real host
     root: str = ""
     home: Path = field(default_factory=Path.home)
     docker_host: str = ""
     ollama_url: str = "http://127.0.0.1:11434"
+    #: source of models
     hub_url: str = "https://huggingface.co"
     architecture: str = field(default_factory=lambda: os.uname().machine)
+    #: a simulated Spark; every report says so
     sandbox: bool = False
+    #: environment of commands
     env: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def here(cls, env: Mapping[str, str] | None = None) -> Machine:
-        """This host, as the environment describes it."""
+        """Return this host, as the environment describes it."""
         env = os.environ if env is None else env
         return cls(
             root=env.get("SPARKWRIGHT_ROOT", ""),
@@ -65,15 +66,15 @@ class Machine:
         )
 
     def path(self, absolute: str) -> Path:
-        """A file of the system, as in path("/proc/meminfo")."""
+        """Return the path of a system file, as in path("/proc/meminfo")."""
         return Path(self.root + absolute)
 
     def expand(self, path: str) -> Path:
-        """A path from a user's file: a leading ~ is this user's home."""
+        """Return a path from a user's file, with a leading ~ expanded to this user's home."""
         return self.home / path[2:] if path.startswith("~/") else self.home if path == "~" else Path(path)
 
     def free_bytes(self, folder: Path) -> int:
-        """Free room where a folder stands. The sandbox pretends another disk (root/sandbox/disk_free)."""
+        """Return the free disk space of a folder. The sandbox simulates another disk (root/sandbox/disk_free)."""
         if self.sandbox:
             with contextlib.suppress(FileNotFoundError):
                 return int(self.path("/sandbox/disk_free").read_text())
@@ -81,18 +82,21 @@ class Machine:
         return found.f_bavail * found.f_frsize
 
     def meminfo(self) -> dict[str, int]:
-        """/proc/meminfo in bytes: MemTotal, MemAvailable, Cached, SwapTotal, SwapFree ..."""
+        """Return /proc/meminfo in bytes: MemTotal, MemAvailable, Cached, SwapTotal, SwapFree ..."""
         rows = (line.split() for line in self.path("/proc/meminfo").read_text().splitlines())
         return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows if len(row) > 1}
 
     def _environment(self, program: str) -> dict[str, str]:
-        """What a program inherits. sudo, and what it starts, is looked for where root's programs are, and nowhere else."""
+        """Return the environment of a program.
+
+        sudo and the program it starts are only looked up in root's folders.
+        """
         return {**self.env, "PATH": ROOT_PATH} if program == "sudo" and not self.sandbox else dict(self.env)
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> Completed:
-        """Run a program, no shell. A missing one is exit 127.
+        """Run a program without a shell. A missing program is exit code 127.
 
-        Raises Failed when it takes longer than timeout_s, or prints too much.
+        Raises Failed if it takes longer than timeout_s, or prints too much.
         """
         from sparkwright.host import output
 

@@ -1,4 +1,4 @@
-"""What a module is: arguments in, a Result out, and the Context it works in.
+"""Base classes of modules: arguments in, a Result out, with the Context to work in.
 
 A module is one class in one file of modules/SUBJECT/, named after the file in CamelCase; registry.py finds it there. Its
 docstring is its documentation: what it guarantees, its arguments with units, what it returns, what can go wrong.
@@ -9,11 +9,11 @@ Its arguments are the fields of its nested frozen dataclass `Args`; the laptop c
         @dataclass(frozen=True)
         class Args:
             path: str = arg("where; ~ is the user's home")
-        def read(self, args, context) -> Found: ...                   # look, never touch
+        def read(self, args, context) -> Found: ...                   # reads, never changes
         def differences(self, args, found) -> list[Change]: ...       # pure: tested as data
-        def act(self, args, found, changes, context) -> dict: ...     # make it so; what it returns is registered
+        def act(self, args, found, changes, context) -> dict: ...     # makes the changes; what it returns is registered
 
-A module that only looks, or waits, or proves something is a plain `Module` and implements `run` itself.
+A module that only reads, waits or verifies something is a plain `Module` and implements `run` itself.
 Heavy libraries (docker, hf_xet) are imported inside functions: the laptop imports modules for their `Args`.
 """
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from sparkwright.protocol.result import Change, Result
 
-#: what a module may use, given by the runner. A name only: the laptop, which imports modules, never imports docker
+#: a module's environment, created by the runner. A name only: the laptop imports modules, but never docker
 if TYPE_CHECKING:
     from sparkwright.host.runs.context import RunContext
 
@@ -40,33 +40,33 @@ class Module(ABC, Generic[A]):
     """A unit of work on the host. Raises Failed, Refused or Inconclusive, or returns a Result."""
 
     Args: ClassVar[type[Any]]
-    #: False: skipped in check mode when an earlier task of the run would have changed what it looks at.
+    #: False: skipped in check mode if an earlier task of the run would have changed what it reads.
     safe_in_check: ClassVar[bool] = True
     #: True: runs in the run's own process, `become` or not.
     never_as_root: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, args: A, context: Context) -> Result:
-        """Do it (or, with `context.check`, say what would be done)."""
+        """Run the module; with `context.check`, report the changes without making them."""
 
 
 class StateModule(Module[A], Generic[A, F]):
-    """A module that brings one thing into a wanted state. The same three steps decide in check mode and for real."""
+    """A module that brings something into a wanted state. The same three steps apply in check mode and in a real run."""
 
     @abstractmethod
     def read(self, args: A, context: Context) -> F:
-        """The present state. Never changes anything."""
+        """Return the present state. Never changes anything."""
 
     @abstractmethod
     def differences(self, args: A, found: F) -> list[Change]:
-        """What is not as wanted. Pure."""
+        """Return the differences between the wanted and the present state. Pure."""
 
     @abstractmethod
     def act(self, args: A, found: F, changes: list[Change], context: Context) -> dict[str, Any]:
-        """Make it so. Returns data to register."""
+        """Make the changes. Returns data to register."""
 
     def describe(self, args: A, found: F) -> dict[str, Any]:
-        """Data to register when nothing is to be done, or in check mode. Pure."""
+        """Return data to register without changes, or in check mode. Pure."""
         return {}
 
     def run(self, args: A, context: Context) -> Result:

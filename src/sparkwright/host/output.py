@@ -1,4 +1,4 @@
-"""What a program prints, read up to a size and a deadline."""
+"""Running a program, with limits on its output and its time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-#: of both streams together; the longest that is asked for is the kernel's log with 1 MB
+#: limit of both streams together; the longest output is the kernel's log with 1 MB
 MOST_BYTES = 16 * 2**20
 PIECE_BYTES = 1 << 16
 
 
 class TookTooLong(Exception):
-    """It had not ended in time, and was killed."""
+    """The program exceeded its time limit, and was killed."""
 
 
 class TooMuchOutput(Exception):
-    """It printed more than it may, and was killed."""
+    """The program printed more than allowed, and was killed."""
 
 
 def run(
@@ -39,13 +39,13 @@ def run(
         stdin: its input.
         timeout_s: how long it may run.
         env: its environment.
-        most_bytes: of output and errors together.
+        most_bytes: limit of output and errors together.
         limits: called in the child before the program starts; it then leads a process group, which is killed as a whole.
 
     Raises:
         OSError: the program does not start.
         TooMuchOutput: it printed more than most_bytes, and was killed.
-        TookTooLong: it had not ended in time, and was killed.
+        TookTooLong: it exceeded timeout_s, and was killed.
     """
     pipe = subprocess.PIPE
     group = limits is not None
@@ -104,7 +104,7 @@ def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, mo
 
 
 def _fed(number: int, left: memoryview) -> memoryview:
-    """What of the input is still to be written; a program that no longer reads wants nothing more."""
+    """Write part of the input and return the rest; empty once the program has closed its stdin."""
     try:
         return left[os.write(number, left[:PIECE_BYTES]) :] if left else left
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""The runtime that belongs to root, on hosts that want one: `become` runs it instead of the user's.
+"""Root's own runtime, on hosts that require one: `become` runs it instead of the user's.
 
-What the user's own runtime is, any program of that user can change. With this folder there, root imports from nowhere else, and
-refuses a version that is not in it.
+Any program of the user can change the user's own runtime. If this folder exists, root imports from nowhere else, and refuses a
+version that is not in it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 import sparkwright
 from sparkwright.errors import Refused
 
-#: where `runtime.install` puts runtimes, by content hash
+#: the folder in which `runtime.install` puts runtimes, by content hash
 FOLDER = Path("/opt/sparkwright/runtime")
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def library(runtimes: Path = FOLDER) -> Path:
-    """Return the folder that root imports sparkwright from: the one of this process, or root's own copy of it.
+    """Return the folder from which root imports sparkwright: the one of this process, or root's own copy of it.
 
     Raises:
-        Refused: the host wants root's own runtimes, and has none of this version, or one that others may change.
+        Refused: The host requires root's own runtimes, and has none of this version, or one that others may change.
     """
     here = Path(sparkwright.__file__).parents[1]
     if not runtimes.is_dir():
@@ -40,7 +40,7 @@ def library(runtimes: Path = FOLDER) -> Path:
 
 
 def changeable(path: Path) -> Path | None:
-    """Return the first of a path and its parents that another user than root may change or replace; None when there is none."""
+    """Return the first of a path and its parents that another user than root may change or replace; None if there is none."""
     for parent in (path, *path.parents):
         found = parent.lstat()
         if stat.S_ISLNK(found.st_mode) or found.st_uid != 0 or found.st_mode & OTHERS_WRITE:

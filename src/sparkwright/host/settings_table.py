@@ -1,4 +1,4 @@
-"""The settings of a host that `provision` may make, as data: a file each, and the commands that apply and undo it. Pure.
+"""The host settings that `provision` can change, as data: a file for each, and the commands that apply and undo it. Pure.
 
 Sources: nvidia-smi -lgc against heat (MiaAI-Lab DSpark-2x issue 146); earlyoom(1); Ollama's envconfig (docs/doctor.md).
 """
@@ -12,27 +12,27 @@ from typing import Any
 
 CLOCK, SWAPPINESS, EARLYOOM, OLLAMA = "clock cap", "swappiness", "earlyoom", "Ollama's limits"
 CLOCK_UNIT = "sparkwright-clock-cap.service"
-#: where each is written
+#: the file of each
 PATHS: Mapping[str, str] = {
     CLOCK: f"/etc/systemd/system/{CLOCK_UNIT}",
     SWAPPINESS: "/etc/sysctl.d/60-sparkwright.conf",
     EARLYOOM: "/etc/default/earlyoom",
     OLLAMA: "/etc/systemd/system/ollama.service.d/60-sparkwright.conf",
 }
-#: where the kernel tells what holds now, for what no file says
+#: the kernel's file with the present value, for settings without a value in their own
 LIVE: Mapping[str, str] = {SWAPPINESS: "/proc/sys/vm/swappiness"}
 
 Commands = tuple[tuple[str, ...], ...]
 RELOAD = ("systemctl", "daemon-reload")
-#: a service that is stopped stays so
+#: a stopped service stays stopped
 OLLAMA_AGAIN: Commands = (RELOAD, ("systemctl", "try-restart", "ollama.service"))
 EARLYOOM_AGAIN: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
 BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
 
-#: below, a GPU that is capped could not be told from one that is stuck in a low-power state (measure/beside/gpu.py)
+#: below, a capped GPU could not be told from one that is stuck in a low-power state (measure/beside/gpu.py)
 LEAST_CLOCK_MHZ = 1600
 CLOCK_MHZ, SWAPPINESS_RANGE, PERCENT = (LEAST_CLOCK_MHZ, 4000), (0, 200), (1, 50)
-#: the cap in its unit
+#: the cap in the unit's text
 CAP = r"-lgc 0,(\d{1,6})\b"
 OLLAMA_KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "max_loaded_models": ("OLLAMA_MAX_LOADED_MODELS", re.compile(r"[1-9]\d{0,2}")),
@@ -60,21 +60,24 @@ ARGS = re.compile(r"^EARLYOOM_ARGS=.*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Setting:
-    """content: its file, made from what stands there. shown: its value, for the diff; shown_of: that of a file. needs_file: what
-    to do where its file is missing and has to be there; empty for a file of its own."""
+    """A setting of a host: its file and the commands that apply it."""
 
     name: str
+    #: its value, for the diff
     shown: str
+    #: returns its file's new content, from the present one
     content: Callable[[str], str]
+    #: returns the value in a file's content, for the diff
     shown_of: Callable[[str], str | None]
     apply: Commands
+    #: the fix if its file is missing and must exist; empty if sparkwright creates the file
     needs_file: str = ""
 
 
 def wanted(
     clock_mhz: int | None, swappiness: int | None, earlyoom_percent: int | None, ollama: Mapping[str, Any]
 ) -> list[Setting]:
-    """The settings that are asked for. Raises ValueError with a sentence for a value that none can have."""
+    """Return the requested settings. Raises ValueError with a sentence for an invalid value."""
     found = []
     if clock_mhz is not None:
         found.append(_clock(_number("clock_cap_mhz", clock_mhz, CLOCK_MHZ)))
@@ -88,7 +91,11 @@ def wanted(
 
 
 def undo(name: str, live: str) -> Commands:
-    """What makes the restored file count. live: the kernel's value before, where it has one."""
+    """Return the commands that apply a restored file.
+
+    Args:
+        live: the kernel's value before, if it has one.
+    """
     if name == SWAPPINESS:
         return (("sysctl", "-w", f"vm.swappiness={live}"),) if live.isdigit() else ()
     return {CLOCK: (RELOAD,), EARLYOOM: EARLYOOM_AGAIN, OLLAMA: OLLAMA_AGAIN}[name]

@@ -1,4 +1,4 @@
-"""sparkwright's own folder on a host: ~/.local/state/sparkwright. What is there is the host's memory of itself."""
+"""sparkwright's state folder on a host: ~/.local/state/sparkwright, with all its records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
 from sparkwright.trust.names import STEP, matched
 
-#: what a host remembers of one server, by the beginning of its name; of several servers each has it below SERVERS/NAME
+#: records of one server, by the first part of their name; with several servers, each has them below SERVERS/NAME
 OF_SERVER = frozenset(
     (
         *("verified", "verified_before", "previous", "restarts", "stopping", "before_start", "restart_plans"),
@@ -25,31 +25,34 @@ OF_SERVER = frozenset(
     )
 )
 SERVERS = "servers"
-#: by so much the clock of a file system may be ahead of the processor's
+#: tolerance for a file system's clock that is ahead of the processor's
 SLACK_NS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """path: the folder. server: of several servers whose memory is meant, by its container's name.
+    """sparkwright's state folder on a host.
 
-    Every write is atomic and fsynced: a reader sees the old or the new, never half. Folders are 0700 and files 0600 whatever
-    the umask: who may write here may hold the host's lock or change its memory.
+    Every write is atomic and fsynced: a reader sees the old or the new content, never half. Folders are 0700 and files 0600
+    whatever the umask: write access here is enough to hold the host's lock or to change its records.
     """
 
     path: Path
+    #: the container's name of the server whose records are meant; empty for the only server
     server: str = ""
 
     @classmethod
     def of(cls, home: Path) -> StateFolder:
-        """The state folder of the user with this home."""
+        """Return the state folder of the user with this home."""
         return cls(home / ".local/state/sparkwright")
 
     def of_server(self, name: str) -> StateFolder:
-        """The same, with the memory of one of several servers. Raises Failed for what can't be a container's name.
+        """Return the same folder, for the records of one of several servers. Raises Failed for an invalid container name.
 
-        name: of its container; empty: of the only one. What it did while it was the only one is its memory still, until
-        `servers.settle` moves that.
+        Args:
+            name: of its container; empty: of the only one. The records it had as the only server stay its own until
+                `servers.settle` moves
+                them.
         """
         if name and not (self.path / SERVERS / matched(STEP, name, "the server's name")).is_dir():
             alone = ((self.read("verified") if not self.server else None) or {}).get("spec") or {}
@@ -57,7 +60,7 @@ class StateFolder:
         return StateFolder(self.path, name)
 
     def servers(self) -> list[StateFolder]:
-        """This folder for each server that the host has a memory of: the only one's, or one for each of several."""
+        """Return this folder once per server with records: the only one's, or one for each of several."""
         found = sorted(
             path.name for path in (self.path / SERVERS).glob("*") if path.is_dir() and STEP.fullmatch(path.name)
         )
@@ -66,32 +69,32 @@ class StateFolder:
 
     @property
     def memory(self) -> Path:
-        """The folder with what is remembered of the server."""
+        """The folder with the server's records."""
         return self.path / SERVERS / self.server if self.server else self.path
 
     def memory_made(self) -> Path:
-        """The same, made when absent."""
+        """Return the folder with the server's records; create it if missing."""
         return self.folder(SERVERS, self.server) if self.server else self.folder()
 
     def _below(self, name: str) -> str:
-        """Where NAME.json stands below the folder."""
+        """Return the path of NAME.json below the folder, without its suffix."""
         of_server = self.server and name.partition("/")[0] in OF_SERVER
         return f"{SERVERS}/{self.server}/{name}" if of_server else name
 
     def folder(self, *below: str) -> Path:
-        """The folder, or one below it, made when absent and closed to others."""
+        """Return the folder, or one below it; create it, closed to others, if missing."""
         path = private.folder(self.path)
         for step in below:
             path = private.folder(path / step)
         return path
 
     def tighten(self) -> None:
-        """Close what an earlier version left open to others. Nothing to do takes one look."""
+        """Restrict access to files that an earlier version left open to others. Costs one stat if there is nothing to do."""
         with contextlib.suppress(OSError):
             private.tighten(self.path)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """The JSON object stored under NAME.json; None when there is none. What is damaged of it is absent, and said so."""
+        """Return the JSON object stored in NAME.json; None without one. Damaged parts are left out, and reported on stderr."""
         path = self.path / f"{self._below(name)}.json"
         try:
             data = parsed(path.read_bytes())
@@ -107,7 +110,7 @@ class StateFolder:
         return found
 
     def write(self, name: str, data: dict[str, Any]) -> None:
-        """Store a JSON object under NAME.json. A full disk gives up the ballast of the runs first."""
+        """Store a JSON object in NAME.json. If the disk is full, the runs' ballast is freed first."""
         content = json.dumps(data, indent=1, sort_keys=True).encode() + b"\n"
         try:
             self._put(name, content)
@@ -120,24 +123,24 @@ class StateFolder:
         write_atomically(self.folder(*file.parts[:-1]) / file.name, content)
 
     def drop_ballast(self) -> None:
-        """Give back the room that runs keep for a full disk."""
+        """Free the disk space that runs reserve for a full disk."""
         for ballast in (self.path / "runs").glob("*/ballast"):
             ballast.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
-        """Forget NAME.json."""
+        """Remove NAME.json."""
         (self.path / f"{self._below(name)}.json").unlink(missing_ok=True)
 
     def runs(self) -> Iterator[Path]:
-        """The folders of past and present runs, newest first."""
+        """Yield the folders of past and present runs, newest first."""
         yield from (plan.parent for plan in newest_first((self.path / "runs").glob("*/plan.json")))
 
 
 def newest_first(paths: Iterable[Path]) -> list[Path]:
-    """Files or folders by the time of their last change. A time that is still to come was a wrong clock's: those come last."""
+    """Return files or folders by the time of their last change. Times in the future, from a wrong clock, come last."""
     now_ns, dated = time.time_ns(), []
     for path in paths:
-        with contextlib.suppress(OSError):  # another run has tidied it away
+        with contextlib.suppress(OSError):  # another run has removed it
             changed_ns = path.stat().st_mtime_ns
             dated.append((changed_ns if changed_ns <= now_ns + SLACK_NS else 0, path))
     return [path for _, path in sorted(dated, reverse=True)]
@@ -146,14 +149,18 @@ def newest_first(paths: Iterable[Path]) -> list[Path]:
 def write_atomically(
     path: Path, content: bytes, *, mode: int = private.FILE, owner: tuple[int, int] | None = None
 ) -> None:
-    """Replace a file in one step: written beside it, fsynced, renamed. mode: the user's alone, unless others have to read it.
+    """Replace a file atomically: the new one is written beside it, fsynced and renamed.
 
-    owner: ids of user and group, -1 for as it is. Nobody who may write to the folder can have another file written in its place.
+    No one with write access to the folder can have another file written instead.
+
+    Args:
+        mode: of the new file; by default for this user only.
+        owner: ids of user and group, -1 for unchanged.
     """
     try:
         _replace(path, content, mode, owner)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # not that of the file beside it
+        raise OSError(error.errno, error.strerror, str(path)) from None  # not the temporary file's path
 
 
 def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None) -> None:

@@ -1,4 +1,4 @@
-"""Work that has no deadline of its own, waited for so long and no longer."""
+"""A deadline for work that has none of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """What a piece of work returns or raises. Raises TimeoutError when it takes longer; it is left to itself then."""
+    """Call a function and return its result, or raise its exception.
+
+    Raises TimeoutError if it takes longer; its thread is then abandoned.
+    """
     outcome: Future[T] = Future()
 
     def run() -> None:

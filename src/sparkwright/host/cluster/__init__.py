@@ -1,1 +1,1 @@
-"""A cluster's member on its host: its rank, and where the members' runs meet (the head's listener, a member's channel to it)."""
+"""A cluster's member on its host: its rank, the head's listener, and each member's channel to it."""

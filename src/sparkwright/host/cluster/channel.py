@@ -1,4 +1,4 @@
-"""A member's side of a cluster's runs: one connection to the head's coordinator, for the length of the run."""
+"""A member's channel: one connection to the head's coordinator for the length of the run."""
 
 from __future__ import annotations
 
@@ -34,22 +34,26 @@ from sparkwright.trust import bounds
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
-#: of what a member shares at one barrier, as JSON
+#: limits of the data that a member shares at one barrier, as JSON
 SHARED_BYTES, SHARED_DEPTH = 48 * 2**10, 8
 HANDSHAKE_S, AGAIN_S = 5.0, 0.25
 POLL_S = 0.2
-#: until who is waited for is named, and again
+#: delay before a note names the missing members, and before the next one
 SAY_S, SAY_AGAIN_S = 2.0, 60.0
-#: between two looks at what the one who waits has to watch
+#: between two calls of `watch` during a wait
 WATCH_S = 1.0
 GOODBYE_S = 5.0
-#: for a run that can't come, to find somebody to tell
+#: for a run that cannot join, to reach the head
 COME_S = 10.0
 
 
 class Channel:
-    """note: takes a sentence. hidden: knows the secrets, which no other host gets to see. stopped: whether somebody asked this
-    run to stop.
+    """A member's side of a cluster's runs: it joins the head and meets the other members at barriers.
+
+    Args:
+        note: called with a sentence for the user.
+        hidden: the redactor that knows the secrets; other hosts never receive them.
+        stopped: returns True once this run was asked to stop.
     """
 
     def __init__(
@@ -73,22 +77,29 @@ class Channel:
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
         self._sent_s = 0.0
-        #: how far this host's clock is ahead of the head's, at the least and at the most, seconds
+        #: lower and upper bound of this host's clock offset to the head's, seconds
         self.ahead_s = (0.0, 0.0)
 
     @property
     def generation(self) -> str:
-        """Names what the members' runs do together; the same on all of them, and nothing is learnt of the token from it."""
+        """The name of this joint run, the same on all members; it reveals nothing about the token."""
         return wire.named(self.cluster, self._token)
 
     # -- what a run does with it -----------------------------------------------------------------------------------
 
     def connect(self, within_s: float) -> None:
-        """Reach the head, ahead of `join` or `cannot_come`. within_s: 0 is one try. Raises Refused when it is not there."""
+        """Connect to the head before `join` or `cannot_come`. Raises Refused if it does not answer.
+
+        Args:
+            within_s: how long to try; 0 for a single try.
+        """
         self._connection = self._connected(time.monotonic() + within_s)
 
     def join(self) -> None:
-        """Return when the runs of all members have come. Raises Refused or Failed with who has not, or why not."""
+        """Join, and wait until the runs of all members have joined.
+
+        Raises Refused or Failed with the missing members or the reason.
+        """
         until_s = time.monotonic() + self.cluster.join_s
         connection = self._connection or self._connected(until_s)
         self._thread = threading.Thread(target=self._serve, args=(connection,), name="channel", daemon=True)
@@ -111,10 +122,16 @@ class Channel:
         wait: bool = True,
         watch: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Return when all members have arrived there, with what each shares, by host.
+        """Arrive at a barrier, wait for all members, and return the data that each shares, by host name.
 
-        data: what this one shares. timeout_s: how long to wait for the others. wait: else return at once, with nothing. watch:
-        called every WATCH_S while it waits; what it raises ends that. Raises Failed with why they won't all come.
+        Args:
+            data: the data that this member shares.
+            timeout_s: how long to wait for the others.
+            wait: False returns at once, with an empty result.
+            watch: called every WATCH_S during the wait; an exception from it ends the wait.
+
+        Raises:
+            Failed: Not all members will arrive, with the reason.
         """
         key = Key(phase, name)
         if not NAME.fullmatch(name):
@@ -138,24 +155,29 @@ class Channel:
             return self._meeting.shared(key)
 
     def failed_elsewhere(self) -> str:
-        """Why this run can't succeed any more, where another member failed or is lost; empty when there is no reason.
+        """Return the reason why this run can no longer succeed (another member failed or is lost), or "" without one.
 
-        Always empty once this run has failed itself: then it restores what was there before, whatever the others do.
+        Always empty once this run has failed itself: then it restores the previous state, whatever the others do.
         """
         with self._changed:
             failure = self._meeting.failures.get(FORWARD)
             return failure.text if failure is not None and self._phase == FORWARD else ""
 
     def fail(self, at: str, text: str, *, refused: bool = False) -> None:
-        """This member has failed, and is in its rescue from here on.
+        """Report that this member has failed; from here on it is in its rescue phase.
 
-        at: the task; empty: none. refused: it had touched nothing.
+        Args:
+            at: the task; empty for none.
+            refused: it had changed nothing.
         """
         self._send("fail", phase=self._phase, refused=refused, at=self._sentence(at), text=self._sentence(text))
         self._phase = RESCUE
 
     def cannot_come(self, text: str) -> None:
-        """Instead of joining: tell the others why this run can't. Raises Refused when nobody is there within COME_S."""
+        """Tell the others why this run cannot join, instead of joining.
+
+        Raises Refused if the head does not answer within COME_S.
+        """
         until_s = time.monotonic() + min(self.cluster.join_s, COME_S)
         connection = self._connection or self._connected(until_s)
         with contextlib.suppress(OSError, Lost):
@@ -168,7 +190,7 @@ class Channel:
         connection.close()
 
     def close(self) -> None:
-        """Say goodbye, and wait a moment for the head to have heard it."""
+        """Send a goodbye, and wait a moment for the head to receive it."""
         if self._thread is not None:
             self._leaving = True
             self._send("bye")
@@ -181,7 +203,7 @@ class Channel:
         return one_line(self._hidden.text(text), at_most=TEXT_CHARACTERS)
 
     def _bounded(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
-        """What is shared, as the others get it."""
+        """Return the data to share, with secrets hidden. Raises Failed if it is too large or nested too deep."""
         try:
             shared: dict[str, Any] = bounds.clean(self._hidden.value(data), SHARED_DEPTH)
         except ValueError as error:
@@ -200,7 +222,7 @@ class Channel:
         given_s: float,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait until something is ready or has failed. Says who is waited for; when that takes too long, the head decides."""
+        """Wait until a barrier is ready or has failed, and name the missing members. After the timeout the head decides."""
         say_s, overdue_s, watch_s = time.monotonic() + SAY_S, 0.0, time.monotonic() + WATCH_S
         while True:
             with self._changed:
@@ -227,7 +249,7 @@ class Channel:
                 self._lose("no answer")
 
     def _connected(self, until_s: float) -> Connection:
-        """A connection to the head, both sides proved. Raises Refused when there is none in time, Failed on a stop."""
+        """Return an authenticated connection to the head. Raises Refused after the timeout, Failed if the run was stopped."""
         head, place = self.cluster.named(0), f"{self.cluster.address} port {self.cluster.port}"
         say_s = time.monotonic() + SAY_S
         while True:
@@ -293,7 +315,7 @@ class Channel:
         for line in connection.read():
             assert connection.session is not None
             event = fitted(connection.session.opened(line), EVENTS)
-            if event["kind"] == "joined" and event["rank"] == self.cluster.rank:  # the head said so between the two
+            if event["kind"] == "joined" and event["rank"] == self.cluster.rank:  # sent between the two moments
                 self.ahead_s = (self._sent_s - event["now_s"], time.time() - event["now_s"])
             if event["kind"] != "alive":
                 with self._changed:
@@ -301,7 +323,7 @@ class Channel:
                     self._changed.notify_all()
 
     def _lose(self, why: str) -> None:
-        """Without the head there are no barriers; after its goodbye that is no loss."""
+        """Record the loss of the head, which fails all barriers, unless it had said goodbye."""
         with self._changed:
             if not self._leaving:
                 self._meeting.apply({"kind": "lost", "rank": 0, "text": f"lost {self.cluster.named(0)}: {why}"})

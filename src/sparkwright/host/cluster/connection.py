@@ -1,4 +1,4 @@
-"""One connection between two runs, without blocking: lines out of what arrives, signs of life, and the end of patience."""
+"""A non-blocking connection between two runs: lines, keep-alives and a timeout."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from sparkwright.protocol.cluster import SILENT
 from sparkwright.ready import readable
 
 READ_BYTES = 64 * 2**10
-#: a member that does not read so much is lost anyway
+#: a member with this much unread data counts as lost
 OUT_BYTES = 16 * 2**20
 CLOSED = "connection closed"
 ALIVE = {"kind": "alive"}
 
 
 class Lost(Exception):
-    """The other side is gone; the message says how."""
+    """The connection to the other side is lost; the message says how."""
 
 
 class Connection:
-    """beat_s: seconds between two signs of life. session: None until both sides have proved what they are."""
+    """A connection to another member's run: buffered lines in both directions, and keep-alives.
+
+    Args:
+        beat_s: seconds between two keep-alives.
+        session: None until both sides have authenticated.
+    """
 
     def __init__(self, sock: socket.socket, beat_s: float, session: Session | None = None) -> None:
         self.sock, self.session = sock, session
@@ -37,16 +42,16 @@ class Connection:
             self.trust(session)
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the socket's file descriptor, for a selector."""
         return self.sock.fileno()
 
     def trust(self, session: Session) -> None:
-        """The other side has proved what it is: from here on its lines are those of a session."""
+        """Switch to an authenticated session: the other side has proved its identity."""
         self.session, self._lines.most_bytes = session, LINE_BYTES
         _keep_alive(self.sock, self._silent_s)
 
     def read(self) -> Iterator[bytes]:
-        """The lines that have arrived. Raises Lost at the end, WireError for a line that is too long."""
+        """Yield the lines that have arrived. Raises Lost if the connection is closed, WireError for a line that is too long."""
         try:
             data = self.sock.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -59,12 +64,12 @@ class Connection:
         yield from self._lines.feed(data)
 
     def say(self, message: dict[str, Any]) -> None:
-        """Send a message as soon as the other side reads. Raises Lost."""
+        """Queue a message and send as much as the other side accepts. Raises Lost."""
         assert self.session is not None
         self.put(self.session.seal(message))
 
     def put(self, line: bytes) -> None:
-        """Send a line. Raises Lost."""
+        """Queue a line and send as much as the other side accepts. Raises Lost."""
         self._out += line
         if len(self._out) > OUT_BYTES:
             raise Lost("it reads nothing")
@@ -72,7 +77,7 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the other side reads. Raises Lost."""
+        """Send queued data, as much as the other side accepts. Raises Lost."""
         try:
             while self._out:
                 del self._out[: self.sock.send(self._out[:READ_BYTES])]
@@ -83,11 +88,11 @@ class Connection:
 
     @property
     def waiting(self) -> bool:
-        """Whether something waits to be sent."""
+        """Return True if unsent data is left."""
         return bool(self._out)
 
     def beat(self) -> None:
-        """Give a sign of life when it is time. Raises Lost when the other side gave none for too long."""
+        """Send a keep-alive if it is due. Raises Lost if the other side has been silent for too long."""
         now_s = time.monotonic()
         if now_s - self._heard_s > self._silent_s and not self._unread():
             raise Lost(f"no word for {self._silent_s:g} s")
@@ -95,7 +100,7 @@ class Connection:
             self.say(ALIVE)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the socket."""
         with contextlib.suppress(OSError):
             self.sock.close()
 
@@ -104,19 +109,23 @@ class Connection:
         return self._beat_s * SILENT
 
     def _unread(self) -> bool:
-        """Whether something has arrived all the same: this process itself may have stood still."""
+        """Return True if unread data has arrived: this process itself may have been suspended."""
         return bool(readable([self.sock]))
 
 
 def line_of(sock: socket.socket, most_bytes: int, until_s: float) -> bytes:
-    """One line of a blocking socket. until_s: by time.monotonic. Raises OSError, WireError or Lost."""
+    """Read one line from a blocking socket. Raises OSError, WireError or Lost.
+
+    Args:
+        until_s: the deadline, by time.monotonic.
+    """
     found = bytearray()
     while not found.endswith(b"\n"):
         left_s = until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("no answer")
         sock.settimeout(left_s)
-        byte = sock.recv(1)  # no byte beyond the line: the rest is the session's
+        byte = sock.recv(1)  # not a byte beyond the line: the rest belongs to the session
         if not byte:
             raise Lost(CLOSED)
         found += byte
@@ -126,7 +135,7 @@ def line_of(sock: socket.socket, most_bytes: int, until_s: float) -> bytes:
 
 
 def _keep_alive(sock: socket.socket, silent_s: float) -> None:
-    """The kernel watches the connection too: also while this process does not get to it."""
+    """Enable TCP keep-alive: the kernel watches the connection even while this process is busy."""
     seconds = max(1, round(silent_s / SILENT))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,5 +146,5 @@ def _keep_alive(sock: socket.socket, silent_s: float) -> None:
 
 def _how(error: OSError) -> str:
     if isinstance(error, ConnectionResetError | BrokenPipeError):
-        return CLOSED  # with something unread
+        return CLOSED  # closed with unread data
     return (error.strerror or str(error) or type(error).__name__).lower()

@@ -1,7 +1,7 @@
-"""The head's side of a cluster's runs: a listener on the hosts' own network, and one thread that puts what happens into order.
+"""The head's side of a cluster's runs: a listener on the hosts' own network, and one thread that orders all events.
 
-It listens until every member has come. Whoever else connects learns nothing, costs a bounded amount of time and memory, and is
-dropped with a note.
+It listens until every member has joined. Other clients learn nothing, cost a bounded amount of time and memory, and are dropped
+with a note.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
 from sparkwright.visible import count
 
-#: for a stranger to prove what it is, and how many may try at once; one more, and the oldest is dropped
+#: time limit for a client's authentication, and limit of unauthenticated clients; beyond it the oldest is dropped
 HANDSHAKE_S, MOST_PENDING = 5.0, 32
-#: strangers that get a note of their own
+#: dropped clients with a note each
 MOST_NOTES = 5
 TICK_S = 0.1
 GOODBYE_S = 30.0
-#: for a health check that waits there for the others to let go of the port, which it does for every run
+#: time to wait for a health check to release the port, as it does for every run
 TAKEN_S = 3.0
 
 
 class Coordinator:
-    """Listens as soon as it is made. note: takes a sentence, from another thread. Raises Refused when the port is taken."""
+    """The head's coordinator; it listens once it is created. Raises Refused if the port is taken.
+
+    Args:
+        note: called with a sentence, from another thread.
+    """
 
     def __init__(self, cluster: Cluster, token: Secret, note: Callable[[str], None]) -> None:
         self._cluster, self._token, self._note = cluster, token, note
@@ -52,14 +56,14 @@ class Coordinator:
         self._events: list[dict[str, Any]] = []
         self._untold: collections.deque[dict[str, Any]] = collections.deque()
         self._strangers = 0
-        #: the ranks that have proved themselves, whether they joined or said why they can't
+        #: the authenticated ranks, whether they joined or reported why they cannot
         self._come: set[int] = set()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
         self._thread.start()
 
     def close(self, goodbye_s: float = GOODBYE_S) -> None:
-        """Stop when every member that has come has said goodbye or is lost, at the latest after goodbye_s."""
+        """Stop after every member has said goodbye or is lost, at the latest after goodbye_s."""
         until_s = time.monotonic() + goodbye_s
         while time.monotonic() < until_s and self._members and self._thread.is_alive():
             time.sleep(TICK_S / 2)
@@ -69,7 +73,7 @@ class Coordinator:
             self._note(f"{count(self._strangers - MOST_NOTES, 'more connection')} from strangers dropped")
 
     def wait_for_others(self, most_s: float) -> None:
-        """Return when every member but the head has come to learn how it stands, at the latest after most_s."""
+        """Wait until every member but the head has connected, at the latest for most_s."""
         until_s = time.monotonic() + most_s
         while time.monotonic() < until_s and len(self._come | {0}) < len(self._cluster.members):
             time.sleep(TICK_S / 2)
@@ -85,7 +89,7 @@ class Coordinator:
                     else:
                         self._read(key.data)
                 self._tick()
-        except Exception:  # the members notice that nobody answers
+        except Exception:  # the members notice the missing answers
             traceback.print_exc()
         finally:
             self._close_listener()
@@ -118,12 +122,12 @@ class Coordinator:
             for line in connection.read() if self._known(connection) else ():
                 self._take(connection, line)
                 if not self._known(connection):
-                    return  # what comes after a goodbye is nobody's
+                    return  # data after a goodbye is ignored
         except (Lost, WireError) as error:
             self._fallen(connection, str(error))
 
     def _known(self, connection: Connection) -> bool:
-        """Whether it has not been let go of."""
+        """Return True if the connection is still pending or a member's; False once it was dropped."""
         return connection in self._pending or connection in self._ranks
 
     def _take(self, connection: Connection, line: bytes) -> None:
@@ -139,7 +143,7 @@ class Coordinator:
         message = fitted(connection.session.opened(line), MESSAGES)
         if connection in self._pending and message["kind"] == "join":
             self._joined(connection)
-        elif connection in self._pending and message["kind"] == "fail":  # it can't come, and says why
+        elif connection in self._pending and message["kind"] == "fail":  # it cannot join, and reports why
             self._message(self._ranks[connection], message)
             self._forget(connection)
         elif connection in self._pending:
@@ -151,7 +155,7 @@ class Coordinator:
             self._message(self._ranks[connection], message)
 
     def _joined(self, connection: Connection) -> None:
-        """From here on this is the member."""
+        """Register the connection as its rank's member, and send it all past events."""
         for past in self._events:
             connection.say(past)
         del self._pending[connection]
@@ -173,7 +177,7 @@ class Coordinator:
             self._overdue(message)
 
     def _overdue(self, message: dict[str, Any]) -> None:
-        """A member has waited long enough; unless all have come meanwhile, or it has failed, that fails it for all."""
+        """Fail a member's barrier for all, since it timed out there, unless it is settled or the member has failed."""
         key = Key(message["phase"] if message["barrier"] else FORWARD, message["barrier"])
         if self._meeting.settled(key) or (self._meeting.complete and not key.name):
             return
@@ -183,7 +187,7 @@ class Coordinator:
         self._happened({"kind": "failed", "phase": key.phase, "text": text, "refused": not key.name})
 
     def _happened(self, event: dict[str, Any]) -> None:
-        """The next event, for all. One that comes of telling another waits until that one was told to every member."""
+        """Apply an event and send it to all members. An event raised while sending waits for the current one to be sent."""
         self._untold.append(event)
         if len(self._untold) > 1:
             return
@@ -219,13 +223,13 @@ class Coordinator:
         elif connection in self._ranks:
             rank = self._ranks[connection]
             event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.named(rank)}: {why}"}
-            with contextlib.suppress(Lost):  # it may read that when it goes on
+            with contextlib.suppress(Lost):  # it may read that when it resumes
                 connection.say(event)
             self._forget(connection)
             self._happened(event)
 
     def _drop(self, connection: Connection, why: str) -> None:
-        """A stranger."""
+        """Drop a connection that has not joined, with a note for the first ones."""
         self._strangers += 1
         if self._strangers <= MOST_NOTES:
             try:
@@ -247,7 +251,7 @@ class Coordinator:
         connection.close()
 
     def _close_listener(self) -> None:
-        """No one else may come."""
+        """Stop listening."""
         if self._listener is not None:
             self._selector.unregister(self._listener)
             self._listener.close()
@@ -257,7 +261,7 @@ class Coordinator:
 
 
 def listening(cluster: Cluster) -> socket.socket:
-    """The head's listener. Raises Refused that says who has the port, or that this host has no such address."""
+    """Return the head's listening socket. Raises Refused with the holder of the port, or if this host lacks the address."""
     until_s = time.monotonic() + TAKEN_S
     while True:
         try:
@@ -269,7 +273,7 @@ def listening(cluster: Cluster) -> socket.socket:
 
 
 def _bound(cluster: Cluster) -> socket.socket:
-    """The same. Raises OSError."""
+    """Return a bound, listening socket. Raises OSError."""
     family = socket.AF_INET6 if ":" in cluster.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

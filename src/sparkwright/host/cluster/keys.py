@@ -1,4 +1,4 @@
-"""Tokens made of another: what members of a cluster share is never used itself where it could be heard."""
+"""Derived tokens: a cluster's own token is never sent where it could be intercepted."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sparkwright.secret import Secret
 
 
 def derived(token: Secret, purpose: str) -> Secret:
-    """A token of 64 hexadecimal digits, for one purpose, that only those who have this one can make."""
+    """Derive a token of 64 hexadecimal digits for one purpose; only holders of the original can do so."""
     return Secret(hmac.digest(token.reveal().encode(), purpose.encode(), "sha256").hex())

@@ -1,4 +1,4 @@
-"""A member's rank: what its container's log proves of it."""
+"""The state of a member's rank, from its container's log."""
 
 from __future__ import annotations
 
@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a member's rank ended. own: by itself, not because of another. why: a sentence."""
+    """The end of a member's rank."""
 
+    #: ended by itself, not because of another rank
     own: bool
+    #: a sentence
     why: str
 
 
 def ended(client: docker.DockerClient, name: str, rank: int, *, log: bool) -> End | None:
-    """Whether the rank in this container has ended; None while nothing says so. log: its log is read while it runs, too."""
+    """Return how the rank in this container ended, or None if it has not.
+
+    Args:
+        log: also read the log of a running container, for a failure that it reports.
+    """
     inspect = containers.inspect(client, name)
     running = bool(inspect and inspect["State"]["Running"])
     if not inspect or (running and not log):
@@ -44,9 +50,13 @@ def ended(client: docker.DockerClient, name: str, rank: int, *, log: bool) -> En
 def of_log(
     client: docker.DockerClient, inspect: Mapping[str, Any], *, most_bytes: int = MOST_BYTES, most_s: float = MOST_S
 ) -> MemberLog:
-    """What the log of a member's container says of its last start. most_bytes, most_s: see StartLog.
+    """Read the log of a member's container since its last start.
 
-    Raises Failed for a container that is no member's, and for a log that can't be read.
+    Args:
+        most_bytes, most_s: see StartLog.
+
+    Raises:
+        Failed: The container is not a member of a cluster, or its log cannot be read.
     """
     name = str(inspect["Name"]).lstrip("/")
     member = engine_of.of_container(dict(inspect)).member

@@ -1,7 +1,7 @@
-"""What the runs of a cluster's members agree on: who has come, who has arrived where with what, what failed.
+"""The shared state of a cluster's runs: members that joined, barriers with the data shared at them, and failures.
 
-The head puts all that happens into one order and tells it to every member; each keeps a Meeting of it. So all come to the same
-outcome of a barrier: complete or failed, whichever was first.
+The head orders all events and sends them to every member; each member applies them to its own Meeting. So all members see the
+same outcome of a barrier: complete or failed, whichever came first.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.trust import bounds, shapes
 from sparkwright.visible import one_line
 
-#: a failure in the forward phase leaves the rescue phase its barriers: there all restore what was there before
+#: a failure in the forward phase does not affect the rescue phase's barriers: there all members restore the previous state
 FORWARD, RESCUE = PHASES = ("forward", "rescue")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 TEXT_CHARACTERS = 1000
-#: of one run
+#: limit for one run
 MOST_BARRIERS = 200
 
 
 class Key(NamedTuple):
-    """One barrier."""
+    """The identity of a barrier."""
 
     phase: str
     name: str
@@ -33,23 +33,25 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """text: a sentence that names the member. refused: that member had touched nothing."""
+    """The failure of a member."""
 
+    #: a sentence that names the member
     text: str
+    #: that member had changed nothing
     refused: bool = False
 
 
 def _text(value: Any) -> str:
-    """A shape: what another host says."""
+    """Validate text from another host."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return one_line(value, at_most=TEXT_CHARACTERS)
 
 
-#: of a barrier, where "" is the joining itself
+#: fields of a barrier; "" is the joining itself
 _BARRIER = {"phase": frozenset(PHASES), "barrier": NAME}
 _FAILURE = {"text": _text, "refused": bool}
-#: what a member tells the head
+#: messages of a member to the head
 MESSAGES: dict[str, dict[str, Any]] = {
     "alive": {},
     "join": {},
@@ -58,7 +60,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "fail": {**_FAILURE, "phase": frozenset(PHASES), "at": _text},
     "bye": {},
 }
-#: what the head tells every member
+#: events of the head to every member
 EVENTS: dict[str, dict[str, Any]] = {
     "alive": {},
     "joined": {"rank": shapes.integer, "now_s": shapes.moment},
@@ -70,7 +72,7 @@ EVENTS: dict[str, dict[str, Any]] = {
 
 
 def fitted(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A message as its kind says, its texts made visible. Raises WireError."""
+    """Validate a message by its kind and make its texts printable. Raises WireError."""
     kind = message.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         raise WireError("a line is of no known kind")
@@ -82,7 +84,7 @@ def fitted(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) -> dict[st
 
 
 class Meeting:
-    """The state of one cluster's runs. `apply` takes the head's events in their order."""
+    """The state of one cluster's runs; `apply` takes the head's events in order."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -94,7 +96,7 @@ class Meeting:
         self._settled: dict[Key, Failure | None] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Take one event. Raises WireError for one that can't be."""
+        """Apply one event. Raises WireError for an impossible one."""
         rank, kind = event.get("rank", 0), event["kind"]
         if rank not in range(len(self._cluster.members)):
             raise WireError("a line is of no known member")
@@ -113,33 +115,33 @@ class Meeting:
 
     @property
     def complete(self) -> bool:
-        """Whether the runs of all members have come."""
+        """Return True if the runs of all members have joined."""
         return len(self.joined) == len(self._cluster.members)
 
     def settled(self, key: Key) -> bool:
-        """Whether a barrier has its outcome."""
+        """Return True if the outcome of a barrier is known."""
         return key in self._settled or self._why_not(key) is not None
 
     def failure(self, key: Key) -> Failure | None:
-        """Why a settled barrier failed; None: all have arrived."""
+        """Return the failure of a settled barrier, or None if all members arrived."""
         return self._settled[key] if key in self._settled else self._why_not(key)
 
     def shared(self, key: Key) -> dict[str, Any]:
-        """What the members that have arrived told there, by their names, in the order of ranks."""
+        """Return the data shared at a barrier by the members that arrived, by host name in the order of ranks."""
         return {self._cluster.members[rank]: data for rank, data in sorted(self._shared.get(key, {}).items())}
 
     def arrived(self, key: Key, rank: int) -> bool:
-        """Whether a member has arrived there."""
+        """Return True if a member has arrived at a barrier."""
         return rank in self._shared.get(key, {})
 
     def missing(self, key: Key | None) -> str:
-        """Who has not arrived there, in words; None: who has not come at all."""
+        """Return the members that have not arrived at a barrier, in words; with None, those that have not joined."""
         there = self.joined if key is None else self._shared.get(key, {}).keys()
         return ", ".join(self._cluster.named(rank) for rank in range(len(self._cluster.members)) if rank not in there)
 
     def _arrived(self, key: Key, rank: int, data: Any) -> None:
         if key not in self._shared and len(self._shared) >= MOST_BARRIERS:
-            raise WireError("there are too many barriers")  # nothing is kept of it: the loss of who said so comes next
+            raise WireError("there are too many barriers")  # not stored: the sender is dropped next
         self._shared.setdefault(key, {}).setdefault(rank, data)
 
     def _settle(self) -> None:
@@ -152,7 +154,7 @@ class Meeting:
                     self._settled[key] = why
 
     def _why_not(self, key: Key) -> Failure | None:
-        """Why a barrier that is not complete can't be any more."""
+        """Return the failure that keeps a barrier from completing, or None."""
         return next(self._reasons(key), None)
 
     def _reasons(self, key: Key) -> Iterator[Failure]:

@@ -1,7 +1,7 @@
-"""What goes over the wire between the runs of a cluster's members: lines of JSON that only members can have written.
+"""The wire protocol between the runs of a cluster's members: authenticated lines of JSON.
 
-Both sides prove that they know the one-time token of the deploy, over a nonce of each; the token itself is never sent. Every line
-after that is `MAC JSON`: an HMAC-SHA256 under a key of this connection and direction, over a body that counts the lines.
+Both sides prove that they know the deploy's one-time token, with a nonce from each; the token itself is never sent. Every later
+line is `MAC JSON`: an HMAC-SHA256 with a key of this connection and direction, over a body that includes a line counter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparkwright.trust import bounds, shapes
 
 VERSION = "sparkwright cluster 2"
 LINE_BYTES = 64 * 2**10
-#: of a line before the other side has proved what it is
+#: limit of a line before authentication
 HELLO_BYTES = 1024
 DEPTH = 16
 HEAD, MEMBER = "head", "member"
@@ -31,18 +31,22 @@ _PROOF = {"proof": _HEX}
 
 
 class WireError(ValueError):
-    """What came is not what a member of this deploy writes; the message is the end of a sentence."""
+    """A line that a member of this deploy would not write; the message is the end of a sentence."""
 
 
 class Lines:
-    """Cuts what arrives into lines. most_bytes: of one line; it may be raised between two lines."""
+    """A splitter of received bytes into lines.
+
+    Args:
+        most_bytes: of one line; may be raised between two lines.
+    """
 
     def __init__(self, most_bytes: int = HELLO_BYTES) -> None:
         self.most_bytes = most_bytes
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that are complete now. Raises WireError for one that is too long."""
+        """Yield the lines that are complete now. Raises WireError for one that is too long."""
         self._rest += data
         while (end := self._rest.find(b"\n")) >= 0:
             if end > self.most_bytes:
@@ -56,14 +60,18 @@ class Lines:
 
 
 class Session:
-    """The lines of one connection, both directions, once both sides have proved what they are. side: HEAD or MEMBER."""
+    """An authenticated connection's lines, in both directions.
+
+    Args:
+        side: HEAD or MEMBER.
+    """
 
     def __init__(self, token: Secret, handshake: Handshake, side: str) -> None:
         self._out, self._in = (handshake.keyed(token, f"lines of the {item}") for item in (side, _other(side)))
         self._sent = self._received = 0
 
     def seal(self, message: dict[str, Any]) -> bytes:
-        """The line that says this. Raises WireError for one that is too long."""
+        """Return a message as an authenticated line. Raises WireError if it is too long."""
         body = _json({**message, "n": self._sent + 1})
         line = hmac.digest(self._out, body, "sha256").hex().encode() + b" " + body
         if len(line) > LINE_BYTES:
@@ -72,7 +80,7 @@ class Session:
         return line + b"\n"
 
     def opened(self, line: bytes) -> dict[str, Any]:
-        """What the next line says. Raises WireError for one that the other side did not write now and here."""
+        """Authenticate the next line and return its message. Raises WireError for a forged, repeated or missing line."""
         mac, _, body = line.partition(b" ")
         if not hmac.compare_digest(mac, hmac.digest(self._in, body, "sha256").hex().encode()):
             raise WireError("a line is not authentic")
@@ -84,41 +92,44 @@ class Session:
 
 
 class Handshake:
-    """What both sides prove to each other, and derive the keys of their lines from.
+    """The handshake of a connection: the source of both sides' proofs and of the keys for their lines.
 
-    nonce: of the head. rank, answer: the member's, and its nonce.
+    Args:
+        nonce: the head's nonce.
+        rank: the member's rank.
+        answer: the member's nonce.
     """
 
     def __init__(self, cluster: Cluster, nonce: str, rank: int, answer: str) -> None:
         self._about = [VERSION, cluster.name, list(cluster.members), nonce, rank, answer]
 
     def keyed(self, token: Secret, what: str) -> bytes:
-        """A value of this connection that only those who have the token know."""
+        """Return a value of this connection that only holders of the token can compute."""
         return hmac.digest(token.reveal().encode(), _json([what, *self._about]), "sha256")
 
     def proof(self, token: Secret, side: str) -> str:
-        """What a side shows of the token."""
+        """Return a side's proof that it knows the token."""
         return self.keyed(token, f"proof of the {side}").hex()
 
 
 def named(cluster: Cluster, token: Secret) -> str:
-    """A name for what has this token."""
+    """Return a name for the runs that share this token."""
     about = _json([VERSION, "name", cluster.name, list(cluster.members)])
     return hmac.digest(token.reveal().encode(), about, "sha256").hex()[:12]
 
 
 def fresh_nonce() -> str:
-    """A nonce."""
+    """Return a new nonce."""
     return os.urandom(32).hex()
 
 
 def greeting(nonce: str) -> bytes:
-    """The head's first line."""
+    """Return the head's first line."""
     return _json({"hello": VERSION, "nonce": nonce}) + b"\n"
 
 
 def claim(greeted: bytes, cluster: Cluster, token: Secret) -> tuple[bytes, Handshake]:
-    """A member's answer to the head's first line. Raises WireError."""
+    """Return a member's answer to the head's first line, and its handshake. Raises WireError."""
     nonce, answer = _shaped(greeted, _GREETING)["nonce"], fresh_nonce()
     handshake = Handshake(cluster, nonce, cluster.rank, answer)
     line = {"rank": cluster.rank, "nonce": answer, "proof": handshake.proof(token, MEMBER)}
@@ -126,7 +137,7 @@ def claim(greeted: bytes, cluster: Cluster, token: Secret) -> tuple[bytes, Hands
 
 
 def claimed(line: bytes, nonce: str, cluster: Cluster, token: Secret) -> tuple[int, bytes, Session]:
-    """The rank of a member that has proved itself, the head's own proof for it, and their session. Raises WireError."""
+    """Return the rank of an authenticated member, the head's proof for it, and their session. Raises WireError."""
     found = _shaped(line, _CLAIM)
     handshake = Handshake(cluster, nonce, found["rank"], found["nonce"])
     if not hmac.compare_digest(found["proof"], handshake.proof(token, MEMBER)):
@@ -138,14 +149,14 @@ def claimed(line: bytes, nonce: str, cluster: Cluster, token: Secret) -> tuple[i
 
 
 def proved(line: bytes, handshake: Handshake, token: Secret) -> Session:
-    """A member's session, when the head has proved itself. Raises WireError."""
+    """Return a member's session after verifying the head's proof. Raises WireError."""
     if not hmac.compare_digest(_shaped(line, _PROOF)["proof"], handshake.proof(token, HEAD)):
         raise WireError("it has another token")
     return Session(token, handshake, MEMBER)
 
 
 def size(data: Any) -> int:
-    """Bytes of a value on the wire."""
+    """Return the size of a value on the wire, in bytes."""
     return len(_json(data))
 
 

@@ -1,1 +1,1 @@
-"""Containers: what they are made of, what the engine says of them, which processes are theirs."""
+"""Containers: their options, their state in the engine, and their processes."""

@@ -1,4 +1,4 @@
-"""Compile caches that nothing needs go: on demand, with their image, and where all of them hold more than they may."""
+"""Removal of compile caches that are no longer needed: on demand, with their image, or to stay within the size limit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from sparkwright.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A cache on the host. name: its key, or KEY/aside. kept: why it stays; empty when it may go. used_s: since the epoch."""
+    """A compile cache on the host."""
 
+    #: its key, or KEY/aside
     name: str
     container: str
     image: str
     model: str
     size_bytes: int
+    #: seconds since the epoch
     used_s: float
+    #: why it must stay; empty when it may be removed
     kept: str = ""
     why_aside: str = ""
 
@@ -32,7 +35,7 @@ class Row:
 
 
 def rows(context: Context) -> list[Row]:
-    """All caches, the one that was used last first. Raises Failed when the engine can't be asked who uses them."""
+    """Return all caches, most recently used first. Raises Failed if the engine cannot be queried for their users."""
     keys = compile_caches.keys(context)
     why = _needed(context) if keys else {}
     found = [row for key in keys for row in _of_key(context, key, why.get(key, ""))]
@@ -50,7 +53,7 @@ def _of_key(context: Context, key: str, kept: str) -> Iterator[Row]:
 
 
 def _needed(context: Context) -> dict[str, str]:
-    """Keys with why they stay: a container has it, or the verified state that runs or that a rollback goes to would."""
+    """Return the keys that must stay, with the reason: a container, the verified state, or the state before it uses them."""
     states = [("the last verified state", good_states.last(state_folder)) for state_folder in context.state.servers()]
     for server in context.state.servers():
         states += [("the state before it, for a rollback", row) for row in good_states.before(server)[:1]]
@@ -59,10 +62,10 @@ def _needed(context: Context) -> dict[str, str]:
 
 
 def remove(context: Context, names: Collection[str]) -> int:
-    """Remove caches by the names of their rows, what came to be needed meanwhile left out. Returns bytes.
+    """Remove caches by the names of their rows, except those needed by now. Returns the freed bytes.
 
     Raises:
-        Failed: Something cannot be removed, with what root would have to type. It is in the trash then, and never used again.
+        Failed: Something cannot be removed, with the command for root. It is in the trash then, and never used again.
     """
     going = [row for row in rows(context) if row.name in names and not row.kept]
     all_of_it = {row.key for row in going if row.name == row.key}
@@ -74,7 +77,7 @@ def remove(context: Context, names: Collection[str]) -> int:
 
 
 def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
-    """Move what a key has to the trash, whoever uses it, or only what was moved aside."""
+    """Move a key's cache, or only the part that was moved aside, to the trash, even if it is in use."""
     at = compile_caches.folder(context, key)
     files_of_root.discard(context, at / ASIDE if only_aside else at)
     if not only_aside:
@@ -82,9 +85,10 @@ def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
 
 
 def within(context: Context, bound_gib: float) -> None:
-    """Hold all caches together below a bound: what was moved aside goes first, then what was used longest ago.
+    """Remove caches until all together are below a limit: first those moved aside, then the least recently used.
 
-    What is needed stays. That it holds more alone is told, and so is what can't be removed: this never fails a verified server.
+    Needed caches stay. A note reports if those alone exceed the limit, or if something cannot be removed: a verified server never
+    fails because of this.
     """
     try:
         compile_caches.retire(context)
@@ -103,7 +107,7 @@ def within(context: Context, bound_gib: float) -> None:
 
 
 def with_image(context: Context, image_ids: Collection[str]) -> None:
-    """Remove the caches of images that are about to go; what can't be removed is told."""
+    """Remove the caches of images that are about to be removed; a note reports what cannot be removed."""
     try:
         known = (compile_caches.read(context.state, key) for key in compile_caches.keys(context))
         keys = {kept.key for kept in known if kept.image_id in image_ids}

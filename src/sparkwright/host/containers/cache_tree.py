@@ -1,7 +1,7 @@
-"""A copy of a folder that a container can write to, made without trusting a single name in it.
+"""Copying a folder that a container can write to, without trusting any name in it.
 
-Every folder and file is opened from the one above it and never through a link, and only plain files count. The amounts are
-bounded: the container decides how much is there.
+Every folder and file is opened from its parent and never through a link, and only plain files are copied. Limits apply, because
+the container decides how much there is.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 from sparkwright.errors import SparkwrightError
 
-#: entries of a tree, folders below each other, seconds for all of it
+#: limits: entries of a tree, nested folders, seconds in total
 MOST_ENTRIES, MOST_DEPTH, MOST_S = 200_000, 32, 300.0
 CHUNK_BYTES = 1 << 20
-#: whoever runs in the container uses the copy; the folders above it keep others out
+#: any user of the container can use the copy; its parent folders keep other users of the host out
 OPEN_FILE, OPEN_FOLDER, PROGRAM = 0o666, 0o777, 0o111
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -60,16 +60,16 @@ def copy(source: Path, target: Path, room_bytes: int) -> Copied:
     """Copy the plain files of a folder. Links, devices, sockets and pipes are left out.
 
     Args:
-        source: The folder; somebody may be changing it.
-        target: A new folder, made here. The one above it is this user's alone.
+        source: The folder; its contents may change meanwhile.
+        target: A new folder, created here. Only this user has access to its parent.
         room_bytes: The most bytes that the copy may take.
 
     Returns:
-        What was copied. A file that changed while it was read is left out.
+        The copied files. A file that changed while it was read is left out.
 
     Raises:
         Unfit: The tree is larger, deeper or slower than allowed.
-        OSError: The target cannot be written, or the source is no folder.
+        OSError: The target cannot be written, or the source is not a folder.
     """
     target.mkdir()
     with _opened(os.open(source, _FOLDER)) as reading, _opened(os.open(target, _FOLDER)) as writing:
@@ -84,7 +84,7 @@ def copy(source: Path, target: Path, room_bytes: int) -> Copied:
 
 
 def _folder(job: _Job, parts: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Copy the files of one folder. Returns the folders in it, which are made."""
+    """Copy the files of one folder and create its subfolders, which are returned."""
     below = []
     with contextlib.ExitStack() as stack:
         try:
@@ -118,7 +118,7 @@ def _count(job: _Job, parts: tuple[str, ...]) -> None:
 
 
 def _file(job: _Job, reading: int, writing: int, parts: tuple[str, ...]) -> None:
-    """Copy one plain file with its time, which build tools compare."""
+    """Copy one plain file with its modification time, which build tools compare."""
     try:
         source = os.open(parts[-1], _READ, dir_fd=reading)
     except OSError:
@@ -146,7 +146,7 @@ def _file(job: _Job, reading: int, writing: int, parts: tuple[str, ...]) -> None
 
 
 def _content(job: _Job, source: int, target: int, size_bytes: int) -> str:
-    """Copy at most so many bytes; returns their SHA-256. The pages read are given back: memory is the GPU's, too."""
+    """Copy at most size_bytes and return their SHA-256. The pages are dropped from the cache: memory is shared with the GPU."""
     hasher, left = hashlib.sha256(), size_bytes
     while left and (chunk := os.read(source, min(CHUNK_BYTES, left))):
         hasher.update(chunk)
@@ -162,7 +162,7 @@ def _content(job: _Job, source: int, target: int, size_bytes: int) -> str:
 
 @contextlib.contextmanager
 def _below(top: int, parts: tuple[str, ...]) -> Iterator[int]:
-    """A folder below an open one, reached name by name."""
+    """Yield a folder below an open one, opened name by name."""
     at = os.dup(top)
     try:
         for name in parts:

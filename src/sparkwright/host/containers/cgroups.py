@@ -1,6 +1,6 @@
-"""Which processes belong to a container, as the kernel says it: each process names its cgroup, and that names the container.
+"""The container of a process, from its cgroup in the kernel.
 
-Docker's cgroup is docker/ID (cgroupfs) or docker-ID.scope (systemd), in version 1 and 2: the 64 hex digits are its id.
+Docker's cgroup is docker/ID (cgroupfs) or docker-ID.scope (systemd), in version 1 and 2; ID is 64 hex digits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CONTAINER = re.compile(
 
 
 def container_of(pid: int, *, proc: Path = Path("/proc")) -> str:
-    """The id of the container a process runs in; empty when it runs in none or is gone."""
+    """Return the id of the container that a process runs in; empty if it runs in none or has exited."""
     try:
         text = (proc / str(pid) / "cgroup").read_text()
     except OSError:
@@ -24,7 +24,7 @@ def container_of(pid: int, *, proc: Path = Path("/proc")) -> str:
 
 
 def processes_of(container_id: str, *, proc: Path = Path("/proc")) -> list[int]:
-    """The processes of a container that are still there, dying ones too; zombies, which hold nothing, are left out."""
+    """Return the processes of a container that still exist, including exiting ones; zombies, which hold nothing, are left out."""
     pids = (int(path.name) for path in proc.iterdir() if path.name.isdigit())
     return sorted(pid for pid in pids if container_of(pid, proc=proc) == container_id and not _zombie(proc / str(pid)))
 

@@ -1,15 +1,15 @@
-"""The folders in which a host keeps what engines compile, one a key; see engines/compile_caches.py.
+"""The host's folders for the compile caches of engines, one per key; see engines/compile_caches.py.
 
-~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    what the container NAME mounts; what is in it may be root's
-                                             /frozen/FOLDER       the copy that was made when a server was verified
-                                             /aside/FOLDER        what was moved aside, for inspection; the last one only
+~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; its contents may be root's
+                                             /frozen/FOLDER       the copy made when a server was verified
+                                             /aside/FOLDER        the last cache that was moved aside, for inspection
 ~/.local/state/sparkwright/compile_caches/KEY.json                see Kept
 
-A container mounts the folders FOLDER alone, side by side, and none above them: it cannot replace one. KEY is this user's alone
-(0700), so they may be open to whoever the container's user is. Each start begins with a copy of what was frozen, and with
-nothing else: neither what a start that failed left behind, nor what was written after the verification (docs/decisions/0035).
+A container mounts the folders FOLDER alone, side by side, and none of their parents: it cannot replace one. Only this user has
+access to KEY (0700), so any user of the container may have access to them. Each start begins with a copy of the frozen cache, and
+with nothing else: neither leftovers of a failed start, nor files written after the verification (docs/decisions/0035).
 
-In earlier versions a key was caches/KEY/files, and one mount lay in the other. Such a folder is not used.
+In earlier versions a key was caches/KEY/files, with nested mounts. Such a folder is not used.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sparkwright.trust.names import STEP, matched
 
 RECORDS = "compile_caches"
 FROZEN, ASIDE = "frozen", "aside"
-#: where earlier versions kept them, below the user's home
+#: folders of earlier versions, below the user's home
 OLD_FOLDER, OLD_FILES = ".local/share/sparkwright/caches", "files"
 KEY = re.compile(r"[0-9a-f]{32}")
 OPEN = 0o777
-#: what a copy leaves free on the disk
+#: disk space that a copy leaves free
 SPARE_BYTES = 1 << 30
 
 
@@ -47,7 +47,7 @@ class Kept:
     """The record of a key's cache."""
 
     key: str
-    container: str = ""  # of the container created last with it, as are the next four
+    container: str = ""  # of the container last created with it, as are the next four
     image: str = ""
     image_id: str = ""
     model: str = ""
@@ -56,19 +56,19 @@ class Kept:
     warm: bool = False  # the last start found something in it
     container_id: str = ""  # of the container that started last
     used_s: float = 0.0  # since the epoch
-    why_aside: str = ""  # why what lies in ASIDE does
+    why_aside: str = ""  # why the contents of ASIDE were moved there
     frozen: str = ""  # the digest of the copy in FROZEN, see cache_tree; empty for none
 
 
 def folder(context: Context, key: str) -> Path:
-    """The folder of a key. Raises Failed for what is none."""
+    """Return the folder of a key. Raises Failed for an invalid key."""
     if not KEY.fullmatch(key):
         raise Failed("the key of the compile caches is none.", fix="Run the command again with this version.")
     return context.machine.home / FOLDER / key
 
 
 def keys(context: Context) -> list[str]:
-    """The keys that have a folder."""
+    """Return the keys that have a folder."""
     return _keys_in(context.machine.home / FOLDER)
 
 
@@ -77,37 +77,37 @@ def _keys_in(found: Path) -> list[str]:
 
 
 def read(state: StateFolder, key: str) -> Kept:
-    """What is known of a key; nothing, where its file is gone or damaged."""
+    """Read the record of a key; an empty record if its file is missing or damaged."""
     fields = {name: value for name, value in (state.read(f"{RECORDS}/{key}") or {}).items() if name in Kept.__slots__}
     return replace(Kept(key), **{**fields, "key": key})
 
 
 def mounted(container: Mapping[str, Any]) -> str:
-    """The key of the cache that a container has mounted; empty for none."""
+    """Return the key of the cache that a container has mounted; empty without one."""
     return _mounted(container)[0]
 
 
 def _mounted(container: Mapping[str, Any]) -> tuple[str, str]:
-    """The key, and the name that the container had when it was created; both empty for none."""
+    """Return the key, and the name that the container had when it was created; both empty without a cache."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     found = (_key_in(str(mount.get("Source"))) for mount in mounts if mount.get("Target") == MOUNT)
     return next((item for item in found if item[0]), ("", ""))
 
 
 def in_use(context: Context) -> dict[str, str]:
-    """The keys that a container has mounted, running or not, with its name. Raises Failed when the engine can't be asked."""
+    """Return the keys mounted by a container, running or not, with its name. Raises Failed if the engine cannot be queried."""
     return {key: name for (key, _), name in _users(context).items()}
 
 
 def _users(context: Context) -> dict[tuple[str, str], str]:
-    """The containers that have a cache mounted, by its key and the name of its live folder."""
+    """Return the names of the containers that have a cache mounted, by key and name of the live folder."""
     rows = context.docker().api.containers(all=True)
     found = ((item, row["Names"][0].lstrip("/")) for row in rows for item in map(_key_in, _sources(row)) if item[0])
     return dict(found)
 
 
 def in_use_or_unknown(context: Context) -> dict[str, str]:
-    """The same as `in_use`, with every key where the engine can't be asked."""
+    """Return the same as `in_use`, or every key if the engine cannot be queried."""
     try:
         return in_use(context)
     except SparkwrightError:
@@ -119,7 +119,7 @@ def _sources(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _key_in(source: str) -> tuple[str, str]:
-    """The key and the name in the path of a mounted folder; both empty for another path."""
+    """Return the key and the name in the path of a mounted folder; both empty for another path."""
     above, _, last = source.rstrip("/").rpartition("/")
     top, found, below = above.rpartition(f"/{FOLDER}/")
     key, live, name = (*below.split("/"), "", "", "")[:3]
@@ -131,12 +131,12 @@ def _key_in(source: str) -> tuple[str, str]:
 
 
 def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> dict[str, Any]:
-    """What `POST /containers/create` is told beside the rest: "Mounts", and the variables as "Env"; nothing without caches."""
+    """Return the additional fields for `POST /containers/create`, "Mounts" and "Env"; empty without caches."""
     caches = engine.of_labels(spec.labels).caches
     if not spec.caches or caches is None:
         return {}
     was = read(context.state, spec.caches)
-    server = spec.name.removesuffix(containers.INTERIM)  # an interim server starts from the cache of that one
+    server = spec.name.removesuffix(containers.INTERIM)  # an interim server starts from its server's cache
     _write(context, replace(was, container=server, image=spec.image, image_id=str(image["Id"])))
     try:
         sources = caches.sources(str(_live(context, spec.caches, spec.name)))
@@ -155,17 +155,17 @@ def _mount(source: str, target: str) -> dict[str, Any]:
 
 
 def _live(context: Context, key: str, name: str) -> Path:
-    """The folder above what a container mounts, made where it is not there."""
+    """Return the parent of the folders that a container mounts; create it if missing."""
     folder(context, key)
     found = Path(live_folder(str(context.machine.home), key, matched(STEP, name, "the container's name")))
     return private.folder(found)
 
 
 def before_start(context: Context, container: Mapping[str, Any]) -> None:
-    """Give a container that is about to start the cache that was verified, or an empty one, and write down which.
+    """Give a container that is about to start the verified cache, or an empty one, and record which.
 
     Raises:
-        Failed: What the container left cannot be moved out of its way.
+        Failed: The previous contents cannot be moved away.
     """
     _renew_old(context, container)
     key, name = _mounted(container)
@@ -193,9 +193,12 @@ def _before_start(context: Context, container: Mapping[str, Any], key: str, name
 
 
 def verified(context: Context, container: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> None:
-    """Keep a copy of a verified server's cache: its next start is a warm one. model: what it serves.
+    """Keep a copy of a verified server's cache, so that its next start is a warm one.
 
-    A cache that cannot be copied is not kept: the next start is cold, and a note says why.
+    A cache that cannot be copied is not kept: the next start is cold, and a note has the reason.
+
+    Args:
+        model: the model that it serves.
     """
     key, name = _mounted(container)
     if not key:
@@ -213,7 +216,7 @@ def verified(context: Context, container: Mapping[str, Any], model: Mapping[str,
 
 
 def _frozen(context: Context, key: str, name: str) -> str:
-    """Copy what a container has mounted. Returns the digest of the copy."""
+    """Copy the folders that a container has mounted. Returns the digest of the copy."""
     at, live = folder(context, key), _live(context, key, name)
     fresh = at / f".{FROZEN}"
     copied = _copied(context, live, fresh)
@@ -229,7 +232,7 @@ def _frozen(context: Context, key: str, name: str) -> str:
 
 
 def _copied(context: Context, source: Path, target: Path) -> cache_tree.Copied:
-    """Copy one of these folders into a new one. Raises Unfit or OSError, and leaves nothing then."""
+    """Copy one of these folders to a new one. Raises Unfit or OSError and then leaves nothing behind."""
     if target.exists():
         files_of_root.discard(context, target)
     room = context.machine.free_bytes(target.parent) - SPARE_BYTES
@@ -242,7 +245,7 @@ def _copied(context: Context, source: Path, target: Path) -> cache_tree.Copied:
 
 
 def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str) -> bool:
-    """Put a copy of what was frozen, or empty folders, where a container mounts its cache. Returns whether it holds anything."""
+    """Replace a container's cache with a copy of the frozen one, or empty folders. Returns whether it has any contents."""
     at, live, wanted = folder(context, key), _live(context, key, name), read(context.state, key).frozen
     files_of_root.discard(context, live)
     warm = False
@@ -265,7 +268,7 @@ def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str
 
 
 def started_warm(context: Context, container: Mapping[str, Any]) -> bool:
-    """Whether the last start of this container found a cache."""
+    """Return True if the last start of this container found a cache."""
     key = mounted(container)
     found = read(context.state, key) if key else Kept("")
     return found.warm and found.container_id == container.get("Id")
@@ -275,7 +278,7 @@ def move_aside(context: Context, container: Mapping[str, Any], why: str) -> Path
     """Move the cache of a stopped container to ASIDE, for inspection; its next start is a cold one.
 
     Returns:
-        The folder; None where it cannot be moved, with a note.
+        The folder; None if it cannot be moved, with a note.
     """
     key, name = _mounted(container)
     return _moved_aside(context, key, name, why)
@@ -299,17 +302,17 @@ def _moved_aside(context: Context, key: str, name: str, why: str) -> Path | None
 
 
 def _holds(above: Path) -> bool:
-    """Whether one of the folders in a folder of ours holds anything."""
+    """Return True if any subfolder is not empty, or cannot be read."""
     try:
         return any(not path.is_dir() or next(path.iterdir(), None) is not None for path in above.iterdir())
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # root's, and closed: something is in it
+        return True  # owned by root and not readable: it has contents
 
 
 def _opened(path: Path) -> Path:
-    """A folder that the container sees, open to whoever runs in it; made where it is not there."""
+    """Return a folder that the container can write to, as any user; create it if missing."""
     if not path.exists():
         path.mkdir(exist_ok=True)
         path.chmod(OPEN)
@@ -321,18 +324,18 @@ def _write(context: Context, kept: Kept) -> None:
 
 
 def forget(context: Context, key: str) -> None:
-    """Forget what was known of a key whose folder is gone."""
+    """Remove the record of a key whose folder is gone."""
     context.state.remove(f"{RECORDS}/{key}")
 
 
-# -- what nothing uses any more ------------------------------------------------------------------------------------------
+# -- unused caches -------------------------------------------------------------------------------------------------------
 
 
 def retire(context: Context) -> None:
-    """Move to the trash what no container mounts: live folders of containers that are gone, and folders of earlier versions.
+    """Move unused folders to the trash: live folders of removed containers, and unmounted folders of earlier versions.
 
     Raises:
-        Failed: The engine cannot be asked.
+        Failed: The engine cannot be queried.
         OSError: A folder cannot be moved.
     """
     users = _users(context)
@@ -349,10 +352,10 @@ def retire(context: Context) -> None:
 
 
 def old_folders(context: Context) -> dict[Path, str]:
-    """Return the folders of earlier versions that are still there, each with the container that mounts it; empty for none.
+    """Return the existing folders of earlier versions, each with the container that mounts it, or "".
 
     Raises:
-        Failed: There are some, and the engine cannot be asked.
+        Failed: There are some, and the engine cannot be queried.
     """
     old = context.machine.home / OLD_FOLDER
     found = _keys_in(old)
@@ -362,7 +365,7 @@ def old_folders(context: Context) -> dict[Path, str]:
 
 
 def mounted_folders(context: Context) -> list[Path]:
-    """Return the folders of caches that a container needs to start again; all of them when the engine can't be asked."""
+    """Return the cache folders that a container needs to start again; all of them if the engine cannot be queried."""
     now = [folder(context, key) for key in in_use_or_unknown(context)]
     try:
         now += [path for path, user in old_folders(context).items() if user]
@@ -372,17 +375,17 @@ def mounted_folders(context: Context) -> list[Path]:
 
 
 def _old_key_in(source: str) -> str:
-    """The key in a path below a folder of earlier versions; empty for another path."""
+    """Return the key in a path below a folder of earlier versions; empty for another path."""
     top, found, below = source.partition(f"/{OLD_FOLDER}/")
     key = below.partition("/")[0]
     return key if top and found and KEY.fullmatch(key) else ""
 
 
 def _renew_old(context: Context, container: Mapping[str, Any]) -> None:
-    """Give a container of an earlier version empty folders: what it left may hold a link where one of its mounts is.
+    """Give a container of an earlier version empty folders: its old ones may contain a link in place of a mount.
 
     Raises:
-        Failed: What is there cannot be moved out of its way.
+        Failed: The old ones cannot be moved away.
     """
     old = context.machine.home / OLD_FOLDER
     sources = [path for path in mount_sources.of_container(container) if path.is_relative_to(old)]

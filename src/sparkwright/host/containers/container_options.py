@@ -1,4 +1,4 @@
-"""A container beside its spec: what differs, and what the engine is told to make it. The options are in option_table.py."""
+"""Comparing a container with its spec, and the engine's request to create it. The options are in option_table.py."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from sparkwright.trust.image_name import digest_of
 
 
 def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
-    """Every option that is not as the spec asks for, with the command's flags one by one. Pure.
+    """Return every option that differs from the spec, with the command's flags one by one. Pure.
 
-    image: the inspect of the image that the container was made from; empty when it is gone. A server that somebody started
-    otherwise may have secrets in its command and its environment: they are not shown.
+    A server that was started without sparkwright may have secrets in its command and environment: they are not shown.
+
+    Args:
+        image: the inspect of the container's image; empty if the image is gone.
     """
     changes = _image(spec, image or {"Id": container.get("Image")}) + _entrypoint(spec, container, image)
     for option in OPTIONS:
@@ -37,9 +39,10 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
 
 
 def left_out(spec: ContainerSpec, made_from: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
-    """The options that the container was made with and that the spec leaves to the engine's configuration. Pure.
+    """Return the options that the container was created with and that the spec now leaves to the engine's configuration. Pure.
 
-    They are not compared otherwise (docs/decisions/0016): only the spec that it was made from tells that somebody asked for them.
+    They are not compared otherwise (docs/decisions/0016): only the spec the container was created from shows that they were
+    requested.
     """
     rows = ((option, option.wanted(made_from, container, image)) for option in OPTIONS if option.open)
     return [
@@ -50,7 +53,7 @@ def left_out(spec: ContainerSpec, made_from: ContainerSpec, container: Inspect, 
 
 
 def key_fingerprint(container: Inspect) -> str:
-    """The fingerprint of the key that a container was made with, from the name of the file it mounts; empty without one."""
+    """Return the fingerprint of a container's server key, from the name of the file it mounts; empty without one."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     key = engine.of_labels((container.get("Config") or {}).get("Labels")).key
     source = next((str(mount.get("Source")) for mount in mounts if key and mount.get("Target") == key.mount), "")
@@ -58,7 +61,7 @@ def key_fingerprint(container: Inspect) -> str:
 
 
 def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
-    """The engine's own words for `POST /containers/create`; the restart policy is `no` until it is earned."""
+    """Return the body of `POST /containers/create`; the restart policy is `no` until the server is verified."""
     entrypoint = list(spec.entrypoint or ())
     given: dict[str, dict[str, Any]] = {
         "HostConfig": {"RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}},
@@ -83,7 +86,7 @@ def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _image(spec: ContainerSpec, image: Inspect) -> list[Change]:
-    """By the Ids that the lock allows for the digest; without them by the digest that the engine noted. Never by a tag."""
+    """Compare the image by the Ids that the lock allows for the digest, else by the engine's RepoDigests. Never by a tag."""
     wanted = digest_of(spec.image)
     digests = digests_of(image)
     if not wanted or proves(image, wanted, spec.image_ids):
@@ -93,15 +96,15 @@ def _image(spec: ContainerSpec, image: Inspect) -> list[Change]:
 
 
 def words_of(container: Inspect) -> list[str]:
-    """All that the container runs: its entrypoint and its command are one list of words to the kernel."""
+    """Return the container's command line: entrypoint and command are one list of words to the kernel."""
     config = container["Config"]
     return [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
 
 
 def _first_words(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
-    """The entrypoint that it should have: the spec's, else the image's; of an image that is gone, the one it has.
+    """Return the wanted entrypoint: the spec's, else the image's; if the image is gone, the container's.
 
-    An empty first word is docker's `--entrypoint ""`: none, not even the image's.
+    An empty first word is docker's `--entrypoint ""`: no entrypoint, not even the image's.
     """
     if spec.entrypoint:
         return list(spec.entrypoint if spec.entrypoint[0] else spec.entrypoint[1:])
@@ -132,7 +135,10 @@ def _command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Ch
 
 
 def _description(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """How the server is asked, where its recipe describes that, key by key. Its label can't be changed on a container."""
+    """Return the differences in how checks query the server, as its recipe describes it, key by key.
+
+    The description is a label, and labels of a container cannot be changed.
+    """
     before, after = (engine.of_labels(item).description for item in (container["Config"].get("Labels"), spec.labels))
     names = sorted(before.keys() | after.keys())
     why = "how checks ask the server"
@@ -144,7 +150,7 @@ def _description(spec: ContainerSpec, container: Inspect) -> list[Change]:
 
 
 def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """Whether the key is the one that is wanted. A change says no more of it: neither the key nor its fingerprint."""
+    """Return the change if the server's key is not the wanted one; it reveals neither the key nor its fingerprint."""
     found, wanted = key_fingerprint(container), spec.server_key.removeprefix(KEPT)
     if found == wanted and bool(found) == bool(spec.server_key):
         return []
@@ -153,10 +159,10 @@ def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
 
 
 def _caches(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """A cache that is to be there no more, and mounts that lie in one another, as those of caches did in earlier versions.
+    """Return a change for a cache that must be removed, and for nested mounts, as caches had in earlier versions.
 
-    A container without a cache, or with another key's, gets it when it is replaced for something else: no server is stopped for
-    a cache.
+    A container without a cache, or with another key's, gets the right one when it is replaced for another reason: no server is
+    stopped for a cache.
     """
     if not spec.caches and compile_caches.mounted(container):
         return [Change("compile caches", "kept on the host", None, "the recipe turned them off, or keeps them itself")]
@@ -168,7 +174,7 @@ def _caches(spec: ContainerSpec, container: Inspect) -> list[Change]:
 
 
 def flags_of(words: list[str]) -> dict[str, str]:
-    """Flags with their values; a bare switch has "" as its value."""
+    """Return flags with their values; a bare switch has ""."""
     found: dict[str, str] = {}
     name = "command"
     for word in words:

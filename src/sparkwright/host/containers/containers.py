@@ -1,4 +1,4 @@
-"""What several modules ask of the engine about containers, and how its refusals read."""
+"""Common queries about containers, and the Docker Engine's refusals as sentences."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from sparkwright.host.module import Context
 
-#: how Docker refuses a container whose name it kept in a network of the user's (moby, libnetwork)
+#: Docker's refusal if a user-defined network still has an endpoint of this name (moby, libnetwork)
 ENDPOINT = re.compile(r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII)
-#: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
+#: prefix of `who_listens` for another simulated Spark on this machine; its folder follows
 SANDBOX = "the sandbox in"
 
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
-    """The container's inspect, or None when there is none of this name."""
+    """Return the inspect of a container, or None if there is none of this name."""
     try:
         return inspection.container(client.api.inspect_container(name))
     except docker_client.errors().NotFound:
@@ -35,7 +35,7 @@ def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
 
 
 def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str, Any]:
-    """The inspect of the image a container was made from; empty when the image is gone."""
+    """Return the inspect of a container's image; empty if the image is gone."""
     api: Any = client.api
     try:
         return inspection.image(api.inspect_image(container["Image"]))
@@ -44,7 +44,7 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
 
 
 def running_rows(context: Context) -> list[dict[str, Any]]:
-    """A row for each running container; none when the engine does not answer: it is being restarted, say, or broken."""
+    """Return a row for each running container; empty if the engine does not answer (it restarts, or is broken)."""
     try:
         rows: list[dict[str, Any]] = context.docker().api.containers()
     except Exception:
@@ -53,25 +53,25 @@ def running_rows(context: Context) -> list[dict[str, Any]]:
 
 
 def running(client: docker.DockerClient, name: str) -> bool:
-    """Whether there is a container of this name and the engine keeps it up, between two starts of a loop too."""
+    """Return True if a container of this name is running, or restarting in a crash loop."""
     found = inspect(client, name)
     return found is not None and found["State"]["Status"] in ("running", "restarting")
 
 
 def identity(container: dict[str, Any]) -> dict[str, Any]:
-    """What has to be written down of a container before its policy and its life are taken: id, name, policy, running."""
+    """Return the fields to record before a container is stopped: id, name, policy, running."""
     policy = container["HostConfig"]["RestartPolicy"]["Name"] or "no"
     name = container["Name"].lstrip("/")
     return {"id": container["Id"], "name": name, "policy": policy, "running": container["State"]["Running"]}
 
 
 def started_s(container: dict[str, Any]) -> float:
-    """When the container's last start began, seconds since the epoch; a day after it for one that never started."""
+    """Return the time of the container's last start, seconds since the epoch; one day after the epoch if it never started."""
     return moment(str(container["State"].get("StartedAt") or "")) or 86400.0
 
 
 def moment(text: str) -> float | None:
-    """A time of Docker's, seconds since the epoch; None for one that is none, and for the year 1, which is never."""
+    """Parse a time from Docker into seconds since the epoch; None if it is invalid, or year 1, which means never."""
     try:
         found = datetime.fromisoformat(text[:26].rstrip("Z")).replace(tzinfo=UTC)
     except ValueError:
@@ -80,8 +80,9 @@ def moment(text: str) -> float | None:
 
 
 def url_of(container: dict[str, Any]) -> str:
-    """Where a container's server answers on this host; empty when it publishes no port. On the host's network Docker publishes
-    nothing, and keeps what a deploy or the script told it.
+    """Return the URL of a container's server on this host; empty without a port.
+
+    On the host's network Docker publishes no port, but keeps the binding that the container was created with.
     """
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         for row in rows or ():
@@ -92,8 +93,9 @@ def url_of(container: dict[str, Any]) -> str:
 
 
 def publishing(client: docker.DockerClient, port: int | None) -> dict[str, Any] | None:
-    """The inspect of the container that has this port of the host: published, on the host's own network, or at its next start, as
-    one in a crash loop.
+    """Return the inspect of the container that has this port of the host.
+
+    Published, on the host's own network, or at its next start, as in a crash loop.
     """
     for row in client.api.containers():
         if any(item.get("PublicPort") == port for item in row.get("Ports") or ()):
@@ -106,17 +108,17 @@ def publishing(client: docker.DockerClient, port: int | None) -> dict[str, Any] 
 
 
 def publishes(container: dict[str, Any], port: int | None) -> bool:
-    """Whether a container was made to have this port of the host."""
+    """Return True if the container was created with a binding to this port of the host."""
     bindings = (container["HostConfig"].get("PortBindings") or {}).values()
     return any(row["HostPort"] == str(port) for rows in bindings for row in rows or ())
 
 
-#: how a container that holds a port is named
+#: prefix of `who_listens` for a container
 CONTAINER = "container "
 
 
 def who_listens(client: docker.DockerClient, port: int) -> str:
-    """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
+    """Return the container or process that holds a TCP port of the host, in words; empty if none is visible."""
     holder = publishing(client, port)
     process = listening_process(port) if holder is None or not _published(holder) else ""
     if process and holder is None and (forwarder := port_forwarders.of_port(port)):
@@ -125,9 +127,9 @@ def who_listens(client: docker.DockerClient, port: int) -> str:
 
 
 def _left_by(client: docker.DockerClient, port: int) -> str:
-    """Return the container that a forwarder of Docker was started for, in words: none that runs publishes this port.
+    """Return the container that a forwarder of Docker was started for, in words: no running container publishes this port.
 
-    One that was created and never ran is the likeliest: power was lost while it was started.
+    A container that was created and never ran is the likeliest: power was lost while it was starting.
     """
     found = (inspect(client, row["Id"]) for row in client.api.containers(all=True))
     made = [container for container in found if container is not None and publishes(container, port)]
@@ -137,12 +139,12 @@ def _left_by(client: docker.DockerClient, port: int) -> str:
 
 
 def _published(container: dict[str, Any]) -> bool:
-    """Whether the engine itself holds its ports, or will again; on the host's network its server does, or nobody."""
+    """Return True if the engine itself holds the container's ports, or will again; on the host's network the server does."""
     return bool(container["HostConfig"].get("NetworkMode") != "host" or container["State"].get("Restarting"))
 
 
 def listening_process(port: int) -> str:
-    """What listens on a TCP port of this host, in words; empty when nothing is seen to."""
+    """Return the process that listens on a TCP port of this host, in words; empty if there is none."""
     import psutil
 
     try:
@@ -163,16 +165,19 @@ def listening_process(port: int) -> str:
 
 
 def _sandbox_of(words: list[str]) -> str:
-    """The other sandbox whose process has this command line, in words; empty for one that is none."""
+    """Return the other sandbox whose process has this command line, in words; empty if it is not a sandbox."""
     if words[-4:-1] != ["-m", "sparkwright.sandbox", "serve"]:
         return ""
     return f"{SANDBOX} {one_line(words[-1])}"
 
 
 def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file", *, ours: bool = False) -> str:
-    """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it.
+    """Return the fix for a port that is taken.
 
-    ours: whether it is a container that sparkwright created, which a deploy may replace.
+    Args:
+        holder: who holds it, as returned by `who_listens`.
+        another: the setting that selects another port.
+        ours: the holder is a container of sparkwright, which a deploy may replace.
     """
     if holder.startswith(port_forwarders.TITLE):
         return f"{port_forwarders.FIX}; nothing else frees it."
@@ -185,12 +190,12 @@ def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file
 
 
 def to_stop_a_rank(name: str) -> str:
-    """What to do about a rank that an earlier start left behind: a worker takes longer to end than Docker waits."""
+    """Return the fix for a rank left by an earlier start: a worker takes longer to stop than Docker's default timeout."""
     return f"On the host: `docker stop -t 30 {name}`."
 
 
 def rank_of(client: docker.DockerClient, holder: str) -> str:
-    """The container's name, where a port's holder, as `who_listens` says it, is a rank of a cluster; else empty."""
+    """Return the container's name if a port's holder (see `who_listens`) is a rank of a cluster; else empty."""
     name = holder.removeprefix(CONTAINER)
     found = inspect(client, name) if name != holder else None
     return name if found and RANK_LABEL in (found["Config"].get("Labels") or {}) else ""
@@ -205,7 +210,7 @@ def _accepts(port: int) -> bool:
 
 
 def refused_start(error: Exception, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
-    """The engine's refusal to start a container, with what to do about it."""
+    """Return the engine's refusal to start a container as Failed, with the fix."""
     message = str(getattr(error, "explanation", "") or error).strip()
     if "could not select device driver" in message or "nvidia" in message.lower():
         return Failed(

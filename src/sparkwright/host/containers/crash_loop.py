@@ -1,4 +1,4 @@
-"""When starts are a loop that must be broken, and breaking it."""
+"""Detection of crash loops, and stopping them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ WITHIN_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """time_s: seconds since the epoch. restarts: the engine's own count of this container (it starts at 0 with each start
-    by hand)."""
+    """A container's restart count at one moment."""
 
+    #: seconds since the epoch
     time_s: float
+    #: the engine's count for this container; a manual start resets it to 0
     restarts: int
 
 
 def verdict(container: Mapping[str, Any], seen: Sequence[Sample], *, now_s: float, most: int, within_s: float) -> str:
-    """Why a server must not be started again by its policy; empty when it may.
+    """Return the reason why a server must not be restarted by its policy; empty if it may.
 
-    container: its inspect. seen: earlier samples of the same container, the first from its verification.
+    More than `most` restarts in the last within_s is a crash loop. A container that exited although its policy would keep it up
+    either exited with code 0 or was stopped manually: both are reported, and neither is started again.
 
-    More than `most` restarts in the last within_s is a loop. A container that has ended although its policy would keep it
-    up ended by itself with exit code 0, or somebody stopped it by hand: both are reported, and neither is started again.
+    Args:
+        container: its inspect.
+        seen: earlier samples of the same container, the first from its verification.
     """
     state, policy = container["State"], container["HostConfig"]["RestartPolicy"]["Name"] or "no"
     if policy == "no":
@@ -50,9 +53,10 @@ def verdict(container: Mapping[str, Any], seen: Sequence[Sample], *, now_s: floa
 
 
 def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
-    """Take the policy away, collect incident diagnostics, stop it. Returns the name of the incident.
+    """Remove the restart policy, collect incident diagnostics and stop the container. Returns the name of the incident.
 
-    who: for the history; empty for the one whose run this is.
+    Args:
+        who: for the history; empty for the user of this run.
     """
     client = context.docker()
     container = containers.inspect(client, name) or {}
@@ -67,7 +71,7 @@ def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
 
 
 def inspect(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
-    """The verdict on a container now; one that finds nothing is remembered for the next."""
+    """Return the verdict on a container now; without a finding, record a sample for the next check."""
     why = verdict_now(container, context, most=most, within_s=within_s)
     if not why and not context.check:
         now = Sample(time.time(), int(container.get("RestartCount", 0)))
@@ -76,14 +80,14 @@ def inspect(container: Mapping[str, Any], context: Context, *, most: int = MOST,
 
 
 def verdict_now(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
-    """The verdict on a container now, by what earlier looks saw of it; none on one that is not ours. Remembers nothing."""
+    """Return the verdict on a container by earlier samples; empty for one that is not ours. Records nothing."""
     if not ownership.ours(context, container):
         return ""
     return verdict(container, _samples(container, context), now_s=time.time(), most=most, within_s=within_s)
 
 
 def _samples(container: Mapping[str, Any], context: Context) -> list[Sample]:
-    """What earlier looks saw of this container; the first is its verification."""
+    """Return earlier samples of this container, oldest first, including the one of its verification."""
     good = good_states.last(context.state)
     known = context.state.read("restarts") or {}
     rows = [Sample(*row) for row in known.get("seen", [])] if known.get("id") == container["Id"] else []

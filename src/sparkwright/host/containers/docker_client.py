@@ -1,6 +1,6 @@
-"""The Docker Engine as modules ask it: the questions of a deploy without changes over its socket, all else by docker's SDK.
+"""The Docker client of modules: common requests go directly over the engine's socket, all others through docker's SDK.
 
-The SDK's import costs 60 ms. It also asks again what the engine does not answer with 200, so that every error is docker's own.
+Importing the SDK costs 60 ms. It repeats requests that the engine did not answer with 200, so that every error is docker's own.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 
 
 def errors() -> ModuleType:
-    """docker.errors. `except errors().NotFound` imports it when something was raised, and not before."""
+    """Return docker.errors. `except errors().NotFound` imports it only once something was raised."""
     import docker.errors
 
     return docker.errors
 
 
 class Client:
-    """Stands for a docker.DockerClient. url: as DOCKER_HOST. timeout_s: of one answer. version: of the engine's API."""
+    """A lazy substitute for docker.DockerClient.
+
+    Args:
+        url: as in DOCKER_HOST.
+        timeout_s: for one answer.
+        version: of the engine's API.
+    """
 
     def __init__(self, url: str, timeout_s: int, version: str) -> None:
         self.url, self.timeout_s, self.version = url, timeout_s, version
@@ -34,7 +40,7 @@ class Client:
 
     @functools.cached_property
     def sdk(self) -> docker.DockerClient:
-        """docker's own."""
+        """The SDK's client."""
         import docker
 
         return docker.DockerClient(base_url=self.url, timeout=self.timeout_s, version=self.version)
@@ -44,34 +50,34 @@ class Client:
 
 
 class Api:
-    """Stands for a docker.APIClient."""
+    """A lazy substitute for docker.APIClient."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def info(self) -> dict[str, Any]:
-        """What the engine says of itself."""
+        """Return the engine's system information."""
         return self._answer("/info") or self._sdk.info()
 
     def version(self) -> dict[str, Any]:
-        """The engine's version and its parts'."""
+        """Return the versions of the engine and its components."""
         return self._answer("/version") or self._sdk.version()
 
     def inspect_container(self, container: str) -> dict[str, Any]:
-        """A container by its name or Id."""
+        """Return the inspect of a container, by name or Id."""
         return self._answer("/containers/{}/json", container) or self._sdk.inspect_container(container)
 
     def inspect_image(self, image: str) -> dict[str, Any]:
-        """An image by its name or Id."""
+        """Return the inspect of an image, by name or Id."""
         return self._answer("/images/{}/json", image) or self._sdk.inspect_image(image)
 
     def logs(self, container: str, **given: Any) -> Any:
-        """A container's log. One that is asked for in pieces up to now is read without the SDK."""
+        """Return a container's log. A stream up to now is read without the SDK."""
         found = self._pieces(container, given) if given.get("stream") and given.get("follow") is False else None
         return self._sdk.logs(container, **given) if found is None else found
 
     def _pieces(self, container: str, given: dict[str, Any]) -> Iterator[bytes] | None:
-        """None for whatever the SDK has to ask."""
+        """Return the pieces of a log, or None if the SDK must send the request."""
         framed = not (self.inspect_container(container).get("Config") or {}).get("Tty")
         requested = {name: given[name] for name in ("since", "until", "tail") if given.get(name) is not None}
         path = self._path("/containers/{}/logs", container) + "?" + urlencode({"stdout": 1, "stderr": 1, **requested})
@@ -84,7 +90,7 @@ class Api:
         return found and self._to_the_end(path, found)
 
     def _to_the_end(self, path: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Pieces of an answer; what cuts them off is raised as the SDK does it."""
+        """Yield the pieces of an answer; an interruption raises the SDK's exception."""
         try:
             yield from pieces
         except TimedOut:
@@ -102,7 +108,10 @@ class Api:
         return self._client.sdk.api
 
     def _answer(self, path: str, *names: str) -> dict[str, Any] | None:
-        """What is answered with 200; None for whatever the SDK has to ask. Raises its error for an engine that is silent."""
+        """Return an answer with status 200, or None if the SDK must send the request instead.
+
+        Raises requests' ReadTimeout, as the SDK does, if the engine does not answer in time.
+        """
         client = self._client
         if not all(names):
             return None
@@ -115,7 +124,7 @@ class Api:
             return None
 
     def _late(self, path: str) -> Exception:
-        """What the SDK raises for an engine that is silent."""
+        """Return the exception that the SDK raises when the engine does not answer in time."""
         from requests import ReadTimeout, Request
 
         options = Request("GET", f"http+docker://localhost{path}")

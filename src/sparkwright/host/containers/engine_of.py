@@ -1,4 +1,4 @@
-"""Which engine a container runs: its label says so."""
+"""The engine that a container runs, from its labels."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 def of_container(inspected: Mapping[str, Any] | None) -> Engine:
-    """The engine of an inspected container; the usual one where there is none."""
+    """Return the engine of an inspected container; the usual engine without one."""
     return engine.of_labels(((inspected or {}).get("Config") or {}).get("Labels"))
 
 
 def named(client: docker.DockerClient, name: str) -> Engine:
-    """The engine of the container of this name; the usual one where there is none."""
+    """Return the engine of a container by its name; the usual engine without one."""
     return of_container(containers.inspect(client, name))
 
 
 def of_spec(spec: Mapping[str, Any] | None) -> Engine:
-    """The engine of a spec, as plans and verified states hold it."""
+    """Return the engine of a spec, as plans and verified states hold it."""
     return engine.of_labels((spec or {}).get("labels"))
 
 
 def at(context: Context, base_url: str) -> Engine:
-    """The engine that answers at a URL of this host: of the running container that publishes its port; the usual one for none."""
+    """Return the engine of the running container that publishes a URL's port on this host; the usual engine without one."""
     try:
         port = urlsplit(base_url).port
         client = context.docker()
@@ -41,6 +41,6 @@ def at(context: Context, base_url: str) -> Engine:
         on_host = any((item.get("HostConfig") or {}).get("NetworkMode") == "host" for item in rows)
         if row is None and on_host:
             return of_container(containers.publishing(client, port))
-    except Exception:  # docker's own and requests': the server itself can be asked all the same
+    except Exception:  # of docker or requests: the server itself can still be queried
         return engine.of(engine.USUAL)
     return engine.of_labels(row.get("Labels") if row else None)

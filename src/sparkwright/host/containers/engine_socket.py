@@ -1,4 +1,4 @@
-"""Questions to the Docker Engine without its SDK, whose import costs 60 ms: what a short answer can afford."""
+"""Short requests to the Docker Engine without its SDK, whose import costs 60 ms."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ HEAD_BYTES = 64 * 2**10
 
 
 def speaks(docker_host: str) -> bool:
-    """Whether this engine can be asked without the SDK: over a unix socket, or plain HTTP."""
+    """Return True if this engine can be queried without the SDK: over a unix socket or plain HTTP."""
     return urlsplit(docker_host or DEFAULT).scheme in ("unix", "tcp", "http")
 
 
 def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | None:
-    """The container's inspect, or None when there is none of this name. Raises Failed when the engine gives no answer."""
+    """Return the inspect of a container, or None if there is none of this name. Raises Failed without an answer."""
     if not NAME.fullmatch(name):
         raise Failed("the container's name is not valid.")
     status, found = _asked(docker_host, f"/containers/{quote(name)}/json", timeout_s)
@@ -37,7 +37,7 @@ def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | N
 
 
 def containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
-    """A row a container, stopped ones too. Raises Failed as `inspect` does."""
+    """Return a row per container, including stopped ones. Raises Failed without an answer."""
     status, found = _asked(docker_host, "/containers/json?all=1", timeout_s)
     if not isinstance(found, list):
         raise Failed(f"the Docker Engine answered {status}")
@@ -52,14 +52,14 @@ def answer(docker_host: str, path: str, timeout_s: float) -> dict[str, Any] | No
 
 
 def log(docker_host: str, path: str, timeout_s: float, *, framed: bool) -> Iterator[bytes] | None:
-    """Return what a container wrote, as it comes; None for another status than 200.
+    """Return the pieces of a container's log as they arrive; None for another status than 200.
 
     Args:
-        timeout_s: up to the first byte, and the longest silence.
+        timeout_s: up to the first byte, and for each pause.
         framed: the container has no terminal.
 
     Raises:
-        TransportError: its pieces raise it too, and ValueError for what is no log.
+        TransportError: also while iterating, as is ValueError for malformed frames.
     """
     url, route = _way(docker_host, path)
     stream = http.open_stream("GET", url, timeout_s=timeout_s, rate=MinimumRate(1, timeout_s), route=route)
@@ -76,7 +76,10 @@ def _to_its_end(stream: http.Stream) -> Iterator[bytes]:
 
 
 def _payloads(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """What stands in the engine's frames: 8 bytes before each, of which the first tells the stream, the last 4 the length."""
+    """Yield the contents of the engine's log frames.
+
+    Each frame begins with 8 bytes: the stream in the first, the length in the last 4. Raises ValueError for anything else.
+    """
     rest, left = bytearray(), 0
     for piece in pieces:
         rest += piece
@@ -94,14 +97,14 @@ def _payloads(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def api_version(docker_host: str, timeout_s: float) -> str:
-    """Return the newest version of the API that the engine speaks; empty when it does not say. Raises TransportError."""
+    """Return the newest API version that the engine supports; empty if it does not report one. Raises TransportError."""
     response = _get(docker_host, "/_ping", timeout_s, HEAD_BYTES)
     version = response.headers.get("api-version", "") if response.status == 200 else ""
     return version if _VERSION.fullmatch(version) else ""
 
 
 def _way(docker_host: str, path: str) -> tuple[str, http.Route]:
-    """Return the URL of a path of the engine, and the way there."""
+    """Return the URL and the route of an API path."""
     url = urlsplit(docker_host or DEFAULT)
     if url.scheme == "unix":
         return f"http://localhost{path}", http.Route(unix=url.path)
@@ -132,5 +135,5 @@ def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
 
 
 def silent(error: Exception) -> str:
-    """What is said of an engine whose client raised this: docker's own and requests' errors are no sentences."""
+    """Return the error message for an engine that did not answer: errors of docker and requests are no sentences."""
     return f"no answer from the Docker Engine: {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""How the Docker Engine spells what a spec says, and how two spellings of the same become one."""
+"""The Docker Engine's spelling of a spec's values, and one normal form for equal spellings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from sparkwright.protocol.container import OWN_LABELS
 
-#: parts of the paths of what sparkwright itself mounts (host/records/own_folders.py)
+#: parts of the paths that sparkwright itself mounts (host/records/own_folders.py)
 OWN_FOLDERS = ("/.local/share/sparkwright/", "/.local/state/sparkwright/")
 
 
 def port_bindings(ports: Iterable[str]) -> dict[str, list[dict[str, str]]]:
-    """ "127.0.0.1:8000:8000/tcp" as the engine keeps it."""
+    """Return ports such as "127.0.0.1:8000:8000/tcp" in the engine's format."""
     bindings: dict[str, list[dict[str, str]]] = {}
     for port in ports:
         *address, host, inside = port.rsplit(":", 2) if port.count(":") > 1 else ["", *port.split(":")]
@@ -30,7 +30,7 @@ def ports_alike(found: Mapping[str, Any] | None) -> dict[str, list[dict[str, str
 
 
 def gpu_request(gpus: str) -> list[dict[str, Any]]:
-    """ "all" or "device=0,1" as the engine's device requests; "" is none."""
+    """Return "all" or "device=0,1" as the engine's device requests; "" is none."""
     if not gpus:
         return []
     ids = sorted(gpus[7:].split(",")) if gpus.startswith("device=") else None
@@ -46,7 +46,7 @@ def gpus_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 
 
 def ulimits(limits: Mapping[str, str]) -> list[dict[str, Any]]:
-    """ "memlock": "-1" or "soft:hard" as the engine keeps it."""
+    """Return limits such as "memlock": "-1" or "soft:hard" in the engine's format."""
     bounds = ((name, *text.partition(":")) for name, text in sorted(limits.items()))
     return [{"Name": name, "Soft": int(soft), "Hard": int(hard or soft)} for name, soft, _, hard in bounds]
 
@@ -56,14 +56,15 @@ def ulimits_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 
 
 def env(pairs: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE as a mapping."""
+    """Return NAME=VALUE pairs as a mapping."""
     return dict(pair.partition("=")[::2] for pair in pairs or ())
 
 
 def is_ours(row: Mapping[str, Any]) -> bool:
-    """Whether sparkwright created a container, by its own labels, or by what it mounts of sparkwright's folders.
+    """Return True if sparkwright created a container: it has our labels, or mounts a folder of sparkwright.
 
-    row: the container's inspect, or its row in the list of all.
+    Args:
+        row: the container's inspect, or its row in the list of all containers.
     """
     labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
     mounts = (*(row.get("Mounts") or ()), *((row.get("HostConfig") or {}).get("Mounts") or ()))
@@ -72,7 +73,7 @@ def is_ours(row: Mapping[str, Any]) -> bool:
 
 
 def volumes_alike(binds: list[str] | None) -> list[str]:
-    """Mounts in one spelling: no slash at the end of a folder, no `rw`, which is meant without it."""
+    """Return mounts in one spelling: without a trailing slash, and without `rw`, which is the default."""
     found = []
     for bind in binds or ():
         parts = bind.split(":")

@@ -1,8 +1,8 @@
-"""Files that a container wrote as root: removed, or made readable, by a user who is not root.
+"""Removing files that a container wrote as root, or making them readable, as a user who is not root.
 
-Only root may change what root wrote, and the host is not asked for root. A throw-away container does it: from an image without
-a single file, with the host's own program and libraries mounted read-only, one folder to work on, no network, and two
-capabilities. No program of an image that served is run, and nothing else of the host can be reached (docs/decisions/0035).
+Only root may change root's files, and sparkwright does not ask for root on the host. A temporary container does it: from an empty
+image, with the host's own program and libraries mounted read-only, one folder to work on, no network, and two capabilities. No
+program of a served image runs, and nothing else of the host is reachable (docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sparkwright.host.records.own_folders import SHARE
 from sparkwright.trust import private
 
 WAIT_S = 120
-#: below the user's home: folders that wait to be removed. No container mounts anything below it
+#: below the user's home: files and folders to remove. No container mounts anything below it
 TRASH = f"{SHARE}/trash"
-#: where the throw-away container sees the folder
+#: the folder's path in the temporary container
 SEEN_AT = "/work"
-#: what it takes to run a program of the host
+#: mounts needed to run a program of the host
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib64")
 
 
@@ -44,16 +44,16 @@ def discard(context: Context, path: Path) -> None:
 
 
 def empty_trash(context: Context) -> None:
-    """Remove what waits in the trash, whoever wrote it.
+    """Remove everything in the trash, whoever owns it.
 
     Raises:
-        Failed: Some of it cannot be removed, with what root would have to type.
+        Failed: Some of it cannot be removed, with the command for root.
     """
     trash = context.machine.home / TRASH
     if trash.is_symlink() or not trash.is_dir():
         return
     for path in sorted(trash.iterdir()):
-        with contextlib.suppress(Failed):  # what it can't remove, it may say of each of a million files
+        with contextlib.suppress(Failed):  # rm may print an error for each of a million files
             context.machine.run(("rm", "-rf", "--", str(path)), timeout_s=WAIT_S)  # any depth, and no link is followed
         if path.exists():
             as_root(context, path, ("rm", "-rf", "--"), f"{SEEN_AT}/{path.name}", above=True)
@@ -63,7 +63,7 @@ def empty_trash(context: Context) -> None:
 
 
 def try_to_empty_trash(context: Context) -> None:
-    """Remove what waits in the trash; what cannot be removed stays there, with a note."""
+    """Remove everything in the trash; a note reports what cannot be removed."""
     try:
         empty_trash(context)
     except (OSError, SparkwrightError) as error:
@@ -71,19 +71,19 @@ def try_to_empty_trash(context: Context) -> None:
 
 
 def open_for_reading(context: Context, folder: Path) -> None:
-    """Let everyone read what is in a folder that a container filled. The folders above it decide who gets that far."""
+    """Make a folder that a container filled readable for everyone. Its parents still restrict access."""
     as_root(context, folder, ("chmod", "-R", "a+rX", "--"), SEEN_AT)
 
 
 def as_root(context: Context, path: Path, program: Sequence[str], argument: str, *, above: bool = False) -> None:
-    """Run a program of the host over one folder, as the root of a throw-away container. A failure is noted, not raised.
+    """Run a program of the host on one folder, as root in a temporary container. A failure is noted, not raised.
 
     Args:
         context: Of the run.
         path: The folder.
         program: The program's name and its options.
         argument: The program's last argument.
-        above: Whether the program needs the folder above `path`, as `rm` does. That folder must hold nothing else.
+        above: Whether the program needs the parent of `path`, as `rm` does. The parent must hold nothing else.
     """
     from docker.errors import APIError
 
@@ -109,7 +109,7 @@ def as_root(context: Context, path: Path, program: Sequence[str], argument: str,
 
 
 def _body(image: str, entrypoint: list[str], argument: str, folder: Path) -> dict[str, Any]:
-    """The throw-away container, as the engine is told to create it."""
+    """Return the request to create the temporary container."""
     mounts: list[dict[str, Any]] = [{"Type": "bind", "Source": str(folder), "Target": SEEN_AT}]
     mounts += [
         {"Type": "bind", "Source": program, "Target": program, "ReadOnly": True}
@@ -118,7 +118,7 @@ def _body(image: str, entrypoint: list[str], argument: str, folder: Path) -> dic
     ]
     rights = {
         "NetworkMode": "none",
-        "UsernsMode": "host",  # its root is to be the one that owns the files, also where containers have users of their own
+        "UsernsMode": "host",  # its root must be the host's, also if containers have a user namespace
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
         "CapAdd": ["DAC_OVERRIDE", "FOWNER"],
@@ -129,7 +129,7 @@ def _body(image: str, entrypoint: list[str], argument: str, folder: Path) -> dic
 
 
 def _empty_image(api: Any) -> str:
-    """An image without a file; its Id."""
+    """Return the Id of an image without files."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w"):
         pass

@@ -1,4 +1,4 @@
-"""What the Docker Engine says of a container or an image, checked before anything reads it."""
+"""The Docker Engine's inspect of a container or an image, validated before use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ IMAGE = {
 
 
 def container(raw: Any) -> dict[str, Any]:
-    """A container's inspect. Raises Failed when the engine's answer is none."""
+    """Return a container's inspect, validated. Raises Failed if the engine's answer is malformed."""
     found: dict[str, Any] = checked(raw, CONTAINER, "the Docker Engine's answer about a container")
     for port, rows in (found["HostConfig"].get("PortBindings") or {}).items():
         if rows is not None:
@@ -68,6 +68,6 @@ def container(raw: Any) -> dict[str, Any]:
 
 
 def image(raw: Any) -> dict[str, Any]:
-    """An image's inspect. Raises Failed when the engine's answer is none."""
+    """Return an image's inspect, validated. Raises Failed if the engine's answer is malformed."""
     found: dict[str, Any] = checked(raw, IMAGE, "the Docker Engine's answer about an image")
     return found

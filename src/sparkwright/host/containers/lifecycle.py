@@ -1,7 +1,7 @@
-"""Every change of a container: created, started, stopped, renamed, removed, its restart policy.
+"""Every change to a container: create, start, stop, rename, remove, restart policy.
 
-No other file asks the engine for one of these (tests/modules/test_ownership.py). A container is created with the labels that say
-whose it is and what for; whatever is done to it later is done by its id, after those labels were read again.
+No other file requests these from the engine (tests/modules/test_ownership.py). A container is created with labels for its owner
+and its role; every later change is done by id, after reading those labels again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sparkwright.host.containers import containers, docker_client, inspection, m
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
-#: how long a container may take to be stopped that exits while its policy is changed, seconds
+#: how long to retry a change of policy while the container is exiting, seconds
 UPDATE_S = 5.0
-#: how long a container that was stopped may still be called running, seconds
+#: how long the engine may still report a stopped container as running, seconds
 STOPPED_S = 10.0
 
 
@@ -27,9 +27,9 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
 
     Args:
         config: the body of the engine's `POST /containers/create`.
-        role: what it is for, see `ownership`.
-        server: the name that it has while it serves; empty for a helper.
-        name: the name that it gets; empty: one of the engine's.
+        role: the container's role, see `ownership`.
+        server: its name while it serves; empty for a helper.
+        name: its name; empty: the engine chooses one.
     """
     marks = {**(config.get("Labels") or {}), **ownership.labels(context, role, server)}
     made: str = _api(context).create_container_from_config({**config, "Labels": marks}, name or None)["Id"]
@@ -39,7 +39,7 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
 def start(context: Context, container_id: str) -> None:
     """Start a container.
 
-    Raises docker's APIError, and Refused for one that is not ours, or that could have replaced what it mounts.
+    Raises docker's APIError, and Refused for one that is not ours, or that could have replaced its mount sources.
     """
     found = _inspect(context, container_id)
     mount_sources.refuse(context, found)
@@ -47,15 +47,15 @@ def start(context: Context, container_id: str) -> None:
 
 
 def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:
-    """Stop a container gracefully; the engine kills it after timeout_s. Returns when its processes are gone.
+    """Stop a container gracefully; the engine kills it after timeout_s. Returns once its processes have exited.
 
-    Raises Failed when it goes on, and Refused for one that is not ours.
+    Raises Failed if it keeps running, and Refused for one that is not ours.
     """
     _stop(context, ownership.guarded(context, _inspect(context, container["Id"])), timeout_s)
 
 
 def stop_another(context: Context, container_id: str, timeout_s: int) -> None:
-    """Stop a container that is not ours, because a variable of the host says so: `ollama: stop`. It is started again later."""
+    """Stop a container that is not ours, as a host variable requests (`ollama: stop`). It is started again later."""
     _stop(context, container_id, timeout_s)
 
 
@@ -65,7 +65,7 @@ def start_another(context: Context, container_id: str) -> None:
 
 
 def remove(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:
-    """Remove a container: stopped gracefully first, so that the driver takes its memory back in order.
+    """Remove a container, stopped gracefully first, so that the driver releases its memory in order.
 
     One that is gone already is fine. Raises Refused for one that is not ours.
     """
@@ -77,7 +77,7 @@ def remove(context: Context, container: Mapping[str, Any], timeout_s: int) -> No
 
 
 def discard(context: Context, container_id: str) -> None:
-    """Remove a container, killed if it runs. One that is gone already is fine; Refused is raised for one that is not ours."""
+    """Remove a container, killing it if it runs. One that is gone already is fine. Raises Refused for one that is not ours."""
     found = containers.inspect(context.docker(), container_id)
     if found is None:
         return
@@ -88,15 +88,15 @@ def discard(context: Context, container_id: str) -> None:
 
 
 def rename(context: Context, container: Mapping[str, Any], name: str) -> None:
-    """Give a container another name. Raises Refused for one that is not ours."""
+    """Rename a container. Raises Refused for one that is not ours."""
     _api(context).rename(ownership.guarded(context, _inspect(context, container["Id"])), name)
 
 
 def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> None:
     """Change the restart policy of a container, running or not. Raises Refused for one that is not ours.
 
-    The engine refuses one that exits at this very moment (20.10: "Cannot update container ID: cannot update a stopped container",
-    "... ttrpc: closed"); it is asked again.
+    The engine refuses while the container is exiting (20.10: "Cannot update container ID: cannot update a stopped container",
+    "... ttrpc: closed"); the request is repeated.
     """
     from docker.errors import APIError
 
@@ -113,7 +113,7 @@ def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> N
 
 
 def connect(context: Context, container_id: str, network: str, aliases: list[str] | None) -> None:
-    """Join a container to a further network. Raises Refused for one that is not ours."""
+    """Connect a container to a further network. Raises Refused for one that is not ours."""
     found = ownership.guarded(context, _inspect(context, container_id))
     _api(context).connect_container_to_network(found, network, aliases=aliases)
 
@@ -129,7 +129,7 @@ def _stop(context: Context, container_id: str, timeout_s: int) -> None:
 
 
 def _inspect(context: Context, container_id: str) -> dict[str, Any]:
-    """Return what a container is now. Raises docker's NotFound for one that is gone."""
+    """Return a container's present inspect. Raises docker's NotFound if it is gone."""
     found: dict[str, Any] = inspection.container(_api(context).inspect_container(container_id))
     return found
 

@@ -1,4 +1,4 @@
-"""A container's log, read within a budget: the host's lock is held meanwhile, and its writer decides how long it is."""
+"""Reading a container's log within a budget: the run holds the host's lock meanwhile, and a log can be of any length."""
 
 from __future__ import annotations
 
@@ -14,28 +14,26 @@ from sparkwright.units import MIB
 if TYPE_CHECKING:
     import docker
 
-#: of the last start, from its beginning: what an engine says of itself stands in its first 100 kB
+#: limits from the beginning of the last start: an engine's settings are in its first 100 kB
 MOST_BYTES, MOST_S = 256 * MIB, 30.0
-#: of the end, where the reason of a death stands
+#: limits for the end, which has the reason of an exit
 END_BYTES, END_S = 4 * MIB, 5.0
 END_LINES = 2000
 
 
 @dataclass
 class StartLog:
-    """The log of a container's last start in pieces: up to a budget of bytes and seconds from its beginning, then its end.
-
-    cut: what was read instead of the whole, in words; empty when nothing was left out. Known once it was iterated.
-    """
+    """The log of a container's last start, in pieces: from its beginning up to a budget of bytes and seconds, then its end."""
 
     client: docker.DockerClient
     name: str
     most_bytes: int = MOST_BYTES
     most_s: float = MOST_S
+    #: the part that was read, in words; empty if nothing was left out. Set once iterated
     cut: str = field(default="", init=False)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Raises Failed when there is no container or no log to read."""
+        """Yield the pieces. Raises Failed if there is no container or no log."""
         container = containers.inspect(self.client, self.name)
         if container is None:
             raise Failed(f"there is no container {self.name}.")
@@ -63,9 +61,10 @@ class StartLog:
 
 
 def end(client: docker.DockerClient, name: str, count: int, *, until_s: float | None = None) -> bytes:
-    """The last lines of a container's log: of long ones what fits into 4 MiB and comes within 5 s.
+    """Return the last lines of a container's log, at most 4 MiB and as much as arrives within 5 s.
 
-    until_s: those of the last lines that were written before, seconds since the epoch.
+    Args:
+        until_s: only lines written before this time, seconds since the epoch.
     """
     deadline_s, kept = time.monotonic() + END_S, bytearray()
     for piece in client.api.logs(name, tail=count, stream=True, follow=False, until=until_s):
@@ -78,5 +77,5 @@ def end(client: docker.DockerClient, name: str, count: int, *, until_s: float | 
 
 
 def last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
-    """The same as lines of text."""
+    """Return the last lines of a container's log as text."""
     return end(client, name, count).decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""What a container's labels say of its place in a cluster."""
+"""A container's place in a cluster, from its labels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from sparkwright.protocol.container import CLUSTER_LABEL, MEMBERS_LABEL, RANK_LA
 
 
 class Membership(NamedTuple):
-    """members: the hosts' names by rank. A server of its own has no cluster, and is its only member."""
+    """A member of a cluster, by its labels. A server of its own has no cluster, and is its only member."""
 
     cluster: str = ""
     rank: int = 0
+    #: host names, in the order of ranks
     members: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For the result of a module."""
+        """Return it as JSON, for a module's result."""
         return {**self._asdict(), "members": list(self.members)}
 
     def __str__(self) -> str:
@@ -26,7 +27,7 @@ class Membership(NamedTuple):
 
 
 def of_labels(labels: Mapping[str, Any] | None) -> Membership:
-    """By a container's labels, or a spec's; they may be a stranger's."""
+    """Return the membership in a container's or a spec's labels, which may be anyone's."""
     found = {name: str(value) for name, value in (labels or {}).items()}
     members = tuple(word for word in found.get(MEMBERS_LABEL, "").split(",") if word)
     rank = found.get(RANK_LABEL, "")
@@ -36,5 +37,5 @@ def of_labels(labels: Mapping[str, Any] | None) -> Membership:
 
 
 def of_container(inspected: Mapping[str, Any]) -> Membership:
-    """By a container's inspect, which may be empty."""
+    """Return the membership of an inspected container; the inspect may be empty."""
     return of_labels((inspected.get("Config") or {}).get("Labels"))

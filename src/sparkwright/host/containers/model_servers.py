@@ -1,4 +1,4 @@
-"""Which running containers are model servers, whoever started them: those that list their models as OpenAI's API does."""
+"""The running containers that are model servers, whoever started them: those that list models like OpenAI's API."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ MOST_CONTAINERS, MOST_MODELS = 64, 16
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One container. engine: as its label says, else as the answer does. models: the names that it serves; empty when it asks
-    for a key first. port: of the host. model_dir: see `Running`.
-    """
+    """A container that serves models."""
 
     id: str
     name: str
     image: str
+    #: from its label, else from its answer
     engine: str
+    #: on the host
     port: int
+    #: served names; empty if the server requires a key
     models: list[str]
+    #: see `Running.model_dir`
     model_dir: str
 
 
 def find(context: Context) -> list[Server]:
-    """The servers among the running containers. Raises Failed when Docker can't be asked."""
+    """Return the servers among the running containers. Raises Failed if Docker cannot be queried."""
     client = context.docker()
     rows = client.api.containers()[:MOST_CONTAINERS]
     seen = [found for row in rows if (found := containers.inspect(client, row["Id"])) is not None]
@@ -50,7 +52,7 @@ def find(context: Context) -> list[Server]:
 
 
 def _ports(container: dict[str, Any]) -> Iterator[int]:
-    """The host's ports that it may answer on: those it publishes; on the host's network those an engine's flags say."""
+    """Yield the possible ports on the host: published ports, or on the host's network those in an engine's flags."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         yield from (int(row["HostPort"]) for row in rows or () if str(row.get("HostPort") or "").isdecimal())
     if container["HostConfig"].get("NetworkMode") == "host":
@@ -77,7 +79,7 @@ def _found(about: Running, kind: str, port: int, models: list[str]) -> Server:
 
 
 def _address(container: dict[str, Any], port: int) -> str:
-    """Where this host reaches a published port."""
+    """Return the address at which this host reaches a published port."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         for row in rows or ():
             if row.get("HostPort") == str(port) and row.get("HostIp") not in (None, "", "0.0.0.0", "::"):

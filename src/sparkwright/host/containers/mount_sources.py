@@ -1,7 +1,7 @@
 """Mount sources that a container could replace.
 
-Docker follows links in the source of a bind mount at each start. Where a container can write to a folder on the way to the
-source, it can put a link there and exit, and its next start mounts whatever the link names, the host's root folder for one.
+Docker follows links in the source of a bind mount at each start. If a container can write to a parent folder of the source, it
+can place a link there and exit, and its next start mounts the link's target, for example the host's root folder.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import own_folders
 from sparkwright.protocol.container import ContainerSpec
 
-#: what the kernel follows before it gives up
+#: links that the kernel follows before it gives up
 MOST_LINKS = 40
 FIX = "Mount folders that do not lie in one another, or the outer one read-only (`:ro`)."
 
 
 def of_container(container: Mapping[str, Any]) -> dict[Path, bool]:
-    """Return the folders and files of the host that a container mounts, each with whether it may write there.
+    """Return the host's paths that a container mounts, with True for writable ones.
 
     Args:
         container: Its inspect.
@@ -49,7 +49,7 @@ def _mount(row: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
-    """Return the mounts of a container that lie below another one to which it may write, by their names alone. Pure.
+    """Return the mounts of a container below another mount to which it may write, by path alone. Pure.
 
     Returns:
         Pairs: the inner source and the outer one.
@@ -64,16 +64,16 @@ def nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
 
 
 def refuse_spec(context: Context, spec: ContainerSpec) -> None:
-    """Raise Refused where a mount that a recipe asks for lies where a container can write, or a folder of ours does."""
+    """Raise Refused if a recipe's mount source, or a folder of sparkwright, is below a folder that a container can write to."""
     own = dict.fromkeys(own_folders.of(context.machine.home), False)
     _refuse(context, spec.name, own | of_container({"HostConfig": {"Binds": spec.volumes}}))
 
 
 def refuse(context: Context, container: Mapping[str, Any]) -> None:
-    """Raise Refused where a mount of a container lies where a container can write, or on a link in a folder of ours.
+    """Raise Refused if a container's mount source could have been replaced, or is a link in one of our folders.
 
-    Called before each start. A container of an earlier version, whose mounts lie in one another, may start: its folders are
-    fresh then (see `compile_caches.before_start`), and Docker never starts it by itself (see `policy`).
+    Called before each start. A container of an earlier version with nested mounts may start: its folders are new then (see
+    `compile_caches.before_start`), and Docker never restarts it by itself (see `policy`).
     """
     found, inside = of_container(container), {inner for inner, _ in nested(container)}
     apart = {source: writable for source, writable in found.items() if source not in inside}
@@ -84,7 +84,7 @@ def refuse(context: Context, container: Mapping[str, Any]) -> None:
 
 
 def policy(container: Mapping[str, Any], wanted: str) -> str:
-    """Return the restart policy that a container may have: `no` where its mounts lie in one another."""
+    """Return the restart policy for a container: `no` if its mounts are nested, else the wanted one."""
     return "no" if nested(container) else wanted
 
 
@@ -99,9 +99,12 @@ def _refuse(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
 
 
 def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
-    """What containers that sparkwright started may write to, with their names, but for those of the server itself.
+    """Return the folders that sparkwright's containers may write to, with the containers' names.
 
-    Nothing where the engine can't be asked. name: of the server's container.
+    Containers of the server itself are left out. Empty if the engine cannot be queried.
+
+    Args:
+        name: of the server's container.
     """
     server = name.removesuffix(containers.PREVIOUS).removesuffix(containers.INTERIM)
     own = {server, server + containers.PREVIOUS, server + containers.INTERIM}
@@ -119,7 +122,7 @@ def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
 
 
 def _looked_up_in(path: Path) -> Iterator[Path]:
-    """Every folder in which the kernel looks up a name on its way to a path, links followed as it follows them."""
+    """Yield every folder in which the kernel looks up a name while resolving a path, including links."""
     at, left, links = Path("/"), [*path.parts[1:]], 0
     while left and links <= MOST_LINKS:
         name = left.pop(0)
@@ -142,9 +145,9 @@ def _resolved(path: Path) -> Path:
 
 
 def _why_not_ours(context: Context, source: Path) -> str:
-    """Why a source below one of sparkwright's own folders is no plain file or folder there; empty where it is, or lies elsewhere.
+    """Return the reason why a source below one of sparkwright's folders is not a plain file or folder, else "".
 
-    Each folder on the way is opened from the one above it, and no link is followed.
+    Each folder is opened from its parent, and no link is followed. Sources elsewhere are not checked.
     """
     top = next((path for path in own_folders.of(context.machine.home) if source.is_relative_to(path)), None)
     if top is None or not top.is_dir():

@@ -1,10 +1,12 @@
-"""One table of what a container is made of: it drives create, compare and diff. An option that is one value of HostConfig or
-Config is in it by its field in protocol/container.py alone; one that the engine says back otherwise has a row of its own here.
+"""The table of container options, which drives create, compare and diff.
 
-Each option knows how the spec says it, how the engine says it back, and why a difference matters. Compared is what the spec
-asks for, over what the image brings: a value equal to the image's own is no difference. Where the spec asks for nothing, the
-engine's own value or the image's is wanted; what only the engine's configuration decides is not compared then
-(docs/decisions/0016). Lists whose order has no meaning are compared without it.
+An option with a single value in HostConfig or Config comes from its field in protocol/container.py alone; one that the engine
+reports in another form has its own row here.
+
+Each option knows the spec's value, the engine's value, and the meaning of a difference. The spec is compared on top of the image:
+a value equal to the image's is no difference. Without a value in the spec, the engine's or the image's default is wanted; options
+that only the engine's configuration decides are not compared then (docs/decisions/0016). Lists without a meaningful order are
+compared regardless of it.
 """
 
 from __future__ import annotations
@@ -22,25 +24,28 @@ from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import network_words, process_words, security_words
 
 Inspect = Mapping[str, Any]
-#: what an option is worth, of the spec, the container's inspect, and its image's, which is empty when the image is gone
+#: returns an option's value from the spec, the container's inspect, and its image's inspect (empty if the image is gone)
 Reader = Callable[[ContainerSpec, Inspect, Inspect], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """wanted: None when it is not compared. found: what the container has, in the same spelling. why: what a difference means.
-
-    open: left out, it is not compared: the engine's configuration decides. key, section, asked: its name in the engine's
-    HostConfig or Config and the value to create with, None for none, for one that stands there.
-    """
+    """An option of a container: how to create it, compare it and explain a difference."""
 
     field: str
+    #: the spec's value; None if it is not compared
     wanted: Reader
+    #: the container's value, in the same spelling
     found: Reader
+    #: the meaning of a difference
     why: str = ""
+    #: its name in the engine's HostConfig or Config
     key: str = ""
+    #: "HostConfig" or "Config"
     section: str = "HostConfig"
+    #: the value to create with; None to leave it out
     asked: Callable[[ContainerSpec], Any] = lambda spec: None
+    #: not compared if the spec leaves it out: the engine's configuration decides
     open: bool = False
 
 
@@ -51,7 +56,11 @@ def _host(
     alike: Callable[[Any], Any],
     why: str = "",
 ) -> Option:
-    """An option of HostConfig that is always asked for. alike: brings what is asked for and what is found into one spelling."""
+    """Return an option of HostConfig that is always requested.
+
+    Args:
+        alike: converts the wanted and the found value to the same spelling.
+    """
     return Option(
         field,
         lambda spec, container, image: alike(expected(spec)),
@@ -63,7 +72,7 @@ def _host(
 
 
 def _plain(name: str, option: DockerOption) -> Option:
-    """The row of a field that says all there is to say of its option."""
+    """Return the row of an option that is fully described by its field."""
     read, key, in_image = operator.attrgetter(name), option.key, option.section == "Config"
 
     def asked(spec: ContainerSpec) -> Any:
@@ -88,13 +97,16 @@ def _shown(name: str) -> str:
     return name.replace("_", "-")
 
 
-# -- what the engine or the image has a say in -------------------------------------------------------------------------
+# -- options with defaults of the engine or the image -------------------------------------------------------------------
 
 
 def _own(
     found: Mapping[str, str], wanted: Mapping[str, str], image: Inspect, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """What of a container's variables or labels is asked for, or not its image's. Of an image that is gone nothing is known."""
+    """Return the container's variables or labels that the spec sets, or that differ from its image's.
+
+    If the image is gone, only those that the spec sets.
+    """
     return {k: v for k, v in found.items() if k in wanted or (image and inherited.get(k) != v)}
 
 
@@ -112,12 +124,12 @@ def _own_labels(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict
 
 
 def _compared(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels that count: a recipe's, and the one that tells the engine."""
+    """Return the labels to compare: a recipe's, and the one that names the engine."""
     return {name: text for name, text in labels.items() if not name.startswith(OWN_LABELS) or name == LABEL}
 
 
 def _networks(container: Inspect) -> tuple[str, list[str]]:
-    """The network that a container was made in, and those that it joined, each with the aliases that somebody gave it there."""
+    """Return the network that a container was created in, and further ones that it joined, with their aliases."""
     mode = str(container["HostConfig"].get("NetworkMode") or "default")
     first = network_words.BRIDGE if mode == "default" else mode
     own = {str(container.get("Id", ""))[:12], container["Config"].get("Hostname")}
@@ -132,7 +144,7 @@ def _spelled(network: str) -> str:
 
 
 def _hostname(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
-    """Without one it is the container's id, or the host's own name on the host's network."""
+    """Return the wanted hostname; without one, the container's id, or the host's own name on the host's network."""
     found = container["Config"].get("Hostname")
     own = found in (None, "", str(container.get("Id", ""))[:12])
     shared = container["HostConfig"].get("NetworkMode") == network_words.HOST
@@ -140,7 +152,10 @@ def _hostname(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
 
 
 def _security_opts(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
-    """The engine adds label=disable by itself where a container shares its host's processes or memory."""
+    """Return the container's security options, without the label=disable that the engine itself adds.
+
+    It does so if the container is privileged or shares the host's pid or ipc namespace.
+    """
     host = container["HostConfig"]
     found = security_words.security_opts(host.get("SecurityOpt"))
     shares = host.get("Privileged") or "host" in (host.get("IpcMode"), host.get("PidMode"))
@@ -149,12 +164,12 @@ def _security_opts(spec: ContainerSpec, container: Inspect, image: Inspect) -> l
 
 
 def _init(spec: ContainerSpec, container: Inspect, image: Inspect) -> bool | None:
-    """Unset, the engine's configuration decides, and it keeps no value."""
+    """Return the wanted `init`; unset, the engine's configuration decides, and it stores no value."""
     return False if spec.init is None and container["HostConfig"].get("Init") else spec.init
 
 
 def _memory_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int | None:
-    """Unset, the engine takes twice the memory, or no limit where the kernel has none."""
+    """Return the wanted swap limit; unset, the engine uses twice the memory, or no limit if the kernel does not support one."""
     if spec.memory_swap:
         return process_words.swap_bytes(spec.memory_swap)
     twice = 2 * int(container["HostConfig"].get("Memory") or 0)
@@ -166,7 +181,7 @@ def _found_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int:
 
 
 def _health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any] | None:
-    """The spec's over the image's, part by part, as the engine joins them."""
+    """Return the spec's health check merged with the image's, field by field, as the engine does."""
     requested = process_words.health_alike(process_words.health_config(spec.healthcheck))
     if not image:
         return requested or None
@@ -181,9 +196,10 @@ def _found_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> di
 
 
 def _found_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
-    """What is mounted. Of a container that somebody else started and sparkwright adopted, a writable mount is no difference.
+    """Return the container's volumes, with those of an adopted container as read-only where the spec wants that.
 
-    It is not stopped for that: it gets the read-only mount when it is replaced for something else.
+    A container that someone else started is not stopped only because a mount is writable: it gets the read-only mount when it is
+    replaced for another reason.
     """
     found = engine.volumes_alike(container["HostConfig"].get("Binds"))
     if engine.is_ours(container):
@@ -197,7 +213,7 @@ def _log(container: Inspect) -> Mapping[str, Any]:
 
 
 def _found_log_options(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any]:
-    """Those that are asked for: the engine adds its own."""
+    """Return the log options that the spec sets: the engine adds its own."""
     return {name: value for name, value in (_log(container).get("Config") or {}).items() if name in spec.log_options}
 
 
@@ -206,7 +222,7 @@ def _asked_log(spec: ContainerSpec) -> dict[str, Any] | None:
     return requested if any(requested.values()) else None
 
 
-#: the options whose field does not say all
+#: options that their field does not describe fully
 _ROWS: dict[str, Option] = {
     option.field: option
     for option in (

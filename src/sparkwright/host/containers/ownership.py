@@ -1,11 +1,11 @@
-"""Identity of containers: which of them are sparkwright's, and what each was created for.
+"""The identity of containers: which of them are sparkwright's, and their roles.
 
-A container is ours by the labels that it was created with, never by its name: a name can be given by anybody, to anything. The
-owner label is derived from this machine and this state folder, so an image that brings labels of its own can't carry it, and
-neither can the containers of another user's sparkwright.
+A container is ours by the labels it was created with, never by its name: anyone can give any name to anything. The owner label is
+derived from this machine and this state folder, so an image with labels of its own cannot carry it, and neither can containers of
+another user's sparkwright.
 
-Earlier releases set no owner label. A container without one is ours where its id was written down when it was verified or
-stopped, where it mounts a folder that only sparkwright makes, or where it has one of the older labels and its image has not
+Earlier releases set no owner label. A container without one is ours if its id was recorded when it was verified or stopped, if it
+mounts a folder that only sparkwright creates, or if it has one of the older labels and its image does not
 (docs/decisions/0036-identity-of-containers.md).
 """
 
@@ -38,23 +38,23 @@ from sparkwright.visible import one_line
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
-#: roles of a container: a server, the one that stands in for it, a gateway, and programs that run for a moment
+#: roles of a container: a server, its interim server, a gateway, and short-lived helpers
 SERVER, BESIDE, GATEWAY, HELPER = "server", "interim", "gateway", "helper"
-#: what earlier releases put on their containers. A beginning of a name would not do: others give their own containers labels too,
-#: and `host.clean` removed them
+#: labels of earlier releases. A prefix would not do: others have labels with the same prefix, and `host.clean` removed their
+#: containers
 OLDER_LABELS = frozenset(
     (LAB_LABEL, CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL, engine.LABEL, engine.DESCRIPTION, engine.TASK)
 )
 #: digits of an owner
 DIGITS = 32
-#: folders that only sparkwright makes and mounts, below its share and its state folder
+#: folders that only sparkwright creates and mounts, below its share and its state folder
 SHARE_FOLDERS = ("caches", "compile-caches")
 STATE_FOLDERS = ("server_keys", "recipe_files", "gateway")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The purpose that a container of ours was created for."""
+    """The role of one of our containers, and its server."""
 
     #: SERVER, BESIDE, GATEWAY or HELPER
     role: str
@@ -68,9 +68,9 @@ class Identity:
 
 
 def owner(context: Context) -> str:
-    """Return what names this machine's user in the owner label, the same for every run.
+    """Return the value of the owner label for this user on this machine, the same for every run.
 
-    It is derived, not stored: a state folder that was removed and made again still knows its containers.
+    It is derived, not stored: after a state folder was removed and created again, its containers are still recognized.
     """
     try:
         machine = context.machine.path("/etc/machine-id").read_text().strip()
@@ -80,7 +80,7 @@ def owner(context: Context) -> str:
 
 
 def labels(context: Context, role: str, server: str) -> dict[str, str]:
-    """Return the labels of a container that is about to be created."""
+    """Return the labels for a new container."""
     about = {OWNER_LABEL: owner(context), ROLE_LABEL: role, RUN_LABEL: context.run_id}
     return about | ({SERVER_LABEL: server} if server else {})
 
@@ -91,7 +91,11 @@ def name_of(container: Mapping[str, Any]) -> str:
 
 
 def identify(context: Context, container: Mapping[str, Any]) -> Identity | None:
-    """Return what a container was created for; None for one that is not ours. container: its inspect, which may be empty."""
+    """Return a container's identity, or None if it is not ours.
+
+    Args:
+        container: its inspect, which may be empty.
+    """
     if not container:
         return None
     marks = _labels(container)
@@ -103,12 +107,12 @@ def identify(context: Context, container: Mapping[str, Any]) -> Identity | None:
 
 
 def ours(context: Context, container: Mapping[str, Any]) -> bool:
-    """Return whether a container is sparkwright's, of this user on this host."""
+    """Return True if a container belongs to this user's sparkwright on this host."""
     return identify(context, container) is not None
 
 
 def kept(context: Context, container: Mapping[str, Any]) -> bool:
-    """Return whether a container is a server, or a gateway, that was stopped for another one and renamed NAME-previous."""
+    """Return True if a container is a server or a gateway that was stopped for its replacement and renamed NAME-previous."""
     found, name = identify(context, container), name_of(container) if container else ""
     if found is None or not name.endswith(PREVIOUS) or found.name == name:
         return False
@@ -116,20 +120,20 @@ def kept(context: Context, container: Mapping[str, Any]) -> bool:
 
 
 def in_place(context: Context, container: Mapping[str, Any]) -> bool:
-    """Return whether a container is ours and has the name that it was created with."""
+    """Return True if a container is ours and still has the name that it was created with."""
     found = identify(context, container)
     return found is not None and found.name == name_of(container)
 
 
 def guarded(context: Context, container: Mapping[str, Any]) -> str:
-    """Return the id of a container that is about to be changed. Raises Refused for one that is not ours."""
+    """Return the id of a container that is about to be changed. Raises Refused if it is not ours."""
     if not ours(context, container):
         raise Refused(f"container {holder(context, container)}, and is left as it is.", fix=to_free(container))
     return str(container["Id"])
 
 
 def holder(context: Context, container: Mapping[str, Any]) -> str:
-    """Return a container's name and whose it is, in words."""
+    """Return a container's name and its owner, in words."""
     name, image = name_of(container), one_line(str(container["Config"].get("Image") or "?"), at_most=120)
     found = identify(context, container)
     if found is not None and found.name != name:
@@ -142,14 +146,14 @@ def holder(context: Context, container: Mapping[str, Any]) -> str:
 
 
 def to_free(container: Mapping[str, Any]) -> str:
-    """Return the command with which a person frees the name of a container, and ends it where it runs."""
+    """Return the command that frees the name of a container, and stops it if it runs."""
     name = name_of(container)
     stop = f"docker stop {name} && " if container["State"]["Running"] else ""
     return f"On the host: `{stop}docker rename {name} {name}-kept`, if it may go."
 
 
 def by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
-    """Return the inspects of the containers that were created for a server, whatever they are called now."""
+    """Return the inspects of the containers created for a server, whatever their present names."""
     wanted = labels(context, role, server)
     filters = {"label": [f"{key}={wanted[key]}" for key in (OWNER_LABEL, ROLE_LABEL, SERVER_LABEL) if key in wanted]}
     rows = context.docker().api.containers(all=True, filters=filters)
@@ -158,7 +162,7 @@ def by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
 
 
 def of_server(state: StateFolder) -> set[str]:
-    """Return the ids of the containers that one server's memory knows: verified, or stopped by a run that was cut off."""
+    """Return the ids of the containers in one server's records: verified, or stopped by a run that was cut off."""
     return {*_verified(state, SERVER), *_stopped(state)}
 
 
@@ -166,7 +170,7 @@ def of_server(state: StateFolder) -> set[str]:
 
 
 def _recorded(context: Context) -> dict[str, Identity]:
-    """Return the containers whose ids were written down, when they were verified or before a run stopped them."""
+    """Return the containers whose ids were recorded when they were verified or before a run stopped them."""
     found: dict[str, Identity] = {}
     for state in context.state.servers():
         found |= {**_stopped(state), **_verified(state, SERVER)}
@@ -186,7 +190,7 @@ def _stopped(state: StateFolder) -> dict[str, Identity]:
 
 
 def _older(context: Context, container: Mapping[str, Any]) -> Identity | None:
-    """Return what a container without an owner label was created for, by what only sparkwright gave its containers."""
+    """Return the identity of a container without an owner label, by the marks that earlier releases left."""
     name = name_of(container)
     server = name.removesuffix(PREVIOUS)
     folders = set(_own_mounts(context, container))
@@ -198,7 +202,7 @@ def _older(context: Context, container: Mapping[str, Any]) -> Identity | None:
 
 
 def _own_mounts(context: Context, container: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of sparkwright's own folders that a container mounts something of."""
+    """Yield the names of sparkwright's own folders from which a container mounts something."""
     share, state = own_folders.of(context.machine.home)
     below = {share / name: name for name in SHARE_FOLDERS} | {state / name: name for name in STATE_FOLDERS}
     host = container.get("HostConfig") or {}
@@ -209,7 +213,7 @@ def _own_mounts(context: Context, container: Mapping[str, Any]) -> Iterator[str]
 
 
 def _own_labels(context: Context, container: Mapping[str, Any]) -> bool:
-    """Return whether a container has a label of ours that its image has not given it."""
+    """Return True if a container has one of our labels that its image does not have."""
     marks = {name: value for name, value in _labels(container).items() if name in OLDER_LABELS}
     if not marks:
         return False

@@ -1,10 +1,10 @@
-"""Docker's port forwarders: the program docker-proxy, once for each port that a container publishes.
+"""Docker's port forwarders: the program docker-proxy, one per published port.
 
-After a loss of power in the moment of `docker start`, Docker Engine 20.10 comes back with a forwarder for a container that never
-ran. No container publishes its port, so `docker rm -f` does not free it; a restart of the engine does (seen on 20.10.24).
+After a power loss during `docker start`, Docker Engine 20.10 can restart with a forwarder for a container that never ran. No
+container publishes its port, so `docker rm -f` does not free it; a restart of the engine does (seen on 20.10.24).
 
-Its command line says what it forwards (moby, libnetwork/portmapper): -proto tcp -host-ip 0.0.0.0 -host-port 8000
--container-ip 172.17.0.2 -container-port 8000.
+Its command line names the ports (moby, libnetwork/portmapper): -proto tcp -host-ip 0.0.0.0 -host-port 8000 -container-ip
+172.17.0.2 -container-port 8000.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import PurePath
 from sparkwright.trust.container_words import is_address
 
 PROGRAM = "docker-proxy"
-#: how one that holds a port is named
+#: its name as the holder of a port
 TITLE = "Docker's port forwarder"
-#: words of its command line that are read, and characters of each
+#: limits: words of its command line, and characters of each
 MOST_WORDS, MOST_CHARS = 32, 64
-#: the command that ends one that serves nobody
+#: the command that ends an orphaned forwarder
 COMMAND = "sudo systemctl restart docker"
 FIX = f"On the host: `{COMMAND}`"
 
@@ -32,7 +32,7 @@ class Forwarder:
     """One docker-proxy process."""
 
     pid: int
-    #: of the host
+    #: on the host
     port: int
     #: the container's address and port
     address: str
@@ -43,12 +43,12 @@ class Forwarder:
 
 
 def of_port(port: int) -> Forwarder | None:
-    """Return the forwarder that holds a TCP port of this host; None where none is seen."""
+    """Return the forwarder that holds a TCP port of this host; None if there is none."""
     return next((found for found in _running() if found.port == port), None)
 
 
 def parsed(pid: int, words: Sequence[str]) -> Forwarder | None:
-    """Return the forwarder with this command line; None for a program that is none, or that says it otherwise."""
+    """Return the forwarder with this command line; None if it is another program, or in another format."""
     if not words or PurePath(words[0]).name != PROGRAM or len(words) > MOST_WORDS:
         return None
     options = {name: value for name, value in pairwise(words) if name.startswith("-")}
@@ -60,7 +60,7 @@ def parsed(pid: int, words: Sequence[str]) -> Forwarder | None:
 
 
 def _running() -> Iterator[Forwarder]:
-    """Yield the forwarders of the engine: processes of root, or of this user where Docker is rootless."""
+    """Yield the engine's forwarders: processes of root, or of this user with rootless Docker."""
     import psutil
 
     for process in psutil.process_iter(["name"]):

@@ -1,4 +1,4 @@
-"""The files that a recipe puts into its container, by what stands in them: a rollback finds those of the server before.
+"""The files that a recipe puts into its container, stored by their digest: a rollback finds those of the previous server.
 
 ~/.local/state/sparkwright/recipe_files/SHA256    0444, mounted read-only
 """
@@ -20,21 +20,21 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change
 from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
 
-#: what a difference shows of a content, characters
+#: limit of a content in a diff, characters
 SHOWN_CHARS = 1 << 16
 SHORT = 12
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def mounted(container: Mapping[str, Any]) -> dict[str, str]:
-    """What a container has mounted of these: digests by paths in it."""
+    """Return the recipe files that a container has mounted: digests by path in the container."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     rows = ((str(mount.get("Target")), _digest_in(str(mount.get("Source")))) for mount in mounts)
     return {path: digest for path, digest in rows if digest}
 
 
 def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Change]:
-    """A change for each file that is another one, by its digest."""
+    """Return a change for each file whose digest differs."""
     found = mounted(container)
     return [
         Change(
@@ -48,7 +48,7 @@ def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Chang
 def contents(
     state: StateFolder, spec: ContainerSpec, container: Mapping[str, Any], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """What stands in the files that are wanted and in those that are mounted, by digest; one that is not known is left out."""
+    """Return the contents of the wanted and the mounted files, by digest; unknown ones are left out."""
     digests = {*spec.files.values(), *mounted(container).values()}
     return {digest: text for digest in digests if (text := _text(state, digest, given)) is not None}
 
@@ -56,7 +56,11 @@ def contents(
 def with_contents(
     changes: list[Change], spec: ContainerSpec, container: Mapping[str, Any], texts: Mapping[str, str]
 ) -> list[Change]:
-    """The same changes, those of files with what stands in them. texts: see `contents`."""
+    """Return the same changes, with the contents of files instead of their digests.
+
+    Args:
+        texts: see `contents`.
+    """
     digests = {f"file {path}": (mounted(container).get(path), spec.files.get(path)) for path in _paths(spec, container)}
     return [
         replace(
@@ -69,7 +73,7 @@ def with_contents(
 
 
 def refuse_missing(state: StateFolder, spec: ContainerSpec, given: Mapping[str, str]) -> None:
-    """Raises Failed for a file that neither came with this run nor is on this host: nothing is stopped for it then."""
+    """Raise Failed for a file that neither came with this run nor is on this host, before any server is stopped."""
     for path, digest in spec.files.items():
         if digest not in given and not _kept(state, digest):
             fix = '`container` needs `files: "{{ recipe_files }}"` in the playbook (docs/upgrading.md).'
@@ -77,7 +81,7 @@ def refuse_missing(state: StateFolder, spec: ContainerSpec, given: Mapping[str, 
 
 
 def mounts(state: StateFolder, spec: ContainerSpec, given: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The mounts of a container's files, each written first where it is not there. Raises Failed for one that cannot be had."""
+    """Return the mounts of a container's files, after writing missing files. Raises Failed if one is not available."""
     return [
         {"Type": "bind", "Source": str(_placed(state, path, digest, given)), "Target": path, "ReadOnly": True}
         for path, digest in sorted(spec.files.items())
@@ -85,7 +89,7 @@ def mounts(state: StateFolder, spec: ContainerSpec, given: Mapping[str, str]) ->
 
 
 def tidy(context: Context) -> None:
-    """Forget the files that no container and no verified state needs."""
+    """Remove the files that no container and no verified state needs."""
     folder = context.state.path / FILES_FOLDER
     if not folder.is_dir():
         return
@@ -104,7 +108,7 @@ def _sources(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _digest_in(source: str) -> str:
-    """The digest in the path of such a file; empty for another path."""
+    """Return the digest in the path of such a file; empty for another path."""
     folder, _, name = source.rpartition("/")
     return name if folder.endswith(f"/{FILES_FOLDER}") and _DIGEST.fullmatch(name) else ""
 

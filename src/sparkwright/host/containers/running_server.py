@@ -1,4 +1,4 @@
-"""A container as it runs, from its inspect: what it serves, from which image, with which arguments. Pure."""
+"""A container as it runs, from its inspect: its model, image and arguments. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from sparkwright.host.images.image_names import digests_of
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import pinned, tagged
 
-#: how Docker writes a time that never was
+#: prefix of Docker's zero time
 NEVER = "0001-"
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """container: its inspect. made_from: the inspect of its image; empty when the image is gone."""
+    """A container as it runs, with the inspect of its image."""
 
+    #: its inspect
     container: dict[str, Any]
+    #: the inspect of its image; empty if the image is gone
     made_from: dict[str, Any]
 
     @property
@@ -34,17 +36,17 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Where it answers on this host; empty when it publishes no port."""
+        """Its URL on this host; empty if it publishes no port."""
         return containers.url_of(self.container)
 
     @property
     def port(self) -> int:
-        """The port of the host that it answers on; 0 when it publishes none."""
+        """Its port on the host; 0 if it publishes none."""
         return int(self.url.rpartition(":")[2] or 0)
 
     @property
     def loopback(self) -> bool:
-        """Whether only programs of the host reach it."""
+        """True if only programs of the host can reach it."""
         rows = [
             item for some in (self.container["HostConfig"].get("PortBindings") or {}).values() for item in some or ()
         ]
@@ -52,19 +54,19 @@ class Running:
 
     @property
     def image(self) -> str:
-        """As repository:tag@digest; without a digest of a registry its Id."""
+        """Its image as repository:tag@digest; without a registry digest, its Id."""
         named = tagged(str(self.container["Config"].get("Image") or ""))
         digest = next(iter(digests_of(self.made_from)), str(self.container["Image"]))
         return digest if not named or named == digest else pinned(named, digest)
 
     @property
     def words(self) -> list[str]:
-        """All that it runs: entrypoint and command."""
+        """Its command line: entrypoint and command."""
         return container_options.words_of(self.container)
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Its flags by their names; a bare switch is true. What is named like a secret is dots."""
+        """Its flags by name; a bare switch is True. Values of flags named like a secret are masked."""
         found = container_options.flags_of(self.words)
         return {
             name.lstrip("-"): secret_patterns.value(name, value) or True
@@ -79,7 +81,7 @@ class Running:
 
     @property
     def model_dir(self) -> str:
-        """The folder of the host that it serves its model from; empty when none of its mounts is among its words."""
+        """The host's folder that it serves its model from; empty if none of its mounts is in its command line."""
         words = {word.rstrip("/") for item in self.words for word in (item, item.partition("=")[2])}
         for bind in self.container["HostConfig"].get("Binds") or ():
             outside, _, rest = str(bind).partition(":")
@@ -90,13 +92,13 @@ class Running:
 
 
 def start_of(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Which start of which container it is: id, started (as the engine says it), restarts (by its policy)."""
+    """Return the identity of a container's start: id, started (in the engine's spelling), restarts (by its policy)."""
     started = str(container["State"].get("StartedAt") or "")
     return {"id": container["Id"], "started": started, "restarts": int(container.get("RestartCount") or 0)}
 
 
 def ended_ago(container: Mapping[str, Any]) -> str:
-    """How long ago a container ended, in words; "never started" for one that did not."""
+    """Return the time since a container exited, in words; "never started" if it was not started."""
     text = str(container["State"].get("FinishedAt") or "")
     if text.startswith(NEVER):
         return "never started"

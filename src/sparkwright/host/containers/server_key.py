@@ -1,7 +1,7 @@
-"""The key that a server asks of its clients: a file that only its container reads, and from which every check reads it.
+"""The API key of a server: a file mounted into its container, from which every check reads it, too.
 
-A spec names its key and never holds it: "given:SECRET" came down with the run, "kept:FINGERPRINT" is a file of this host. A file
-stays as long as a container or a verified state may need it, so a roll back gives a server the key that it had.
+A spec names its key and never holds it: "given:SECRET" came with the run, "kept:FINGERPRINT" is a file on this host. A file stays
+as long as a container or a verified state may need it, so a rollback restores the server's key as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparkwright.trust import security_words
 
 
 def resolved(spec: ContainerSpec, context: Context) -> ContainerSpec:
-    """The spec with its key by fingerprint. Raises Refused when the key should have come with this run and did not."""
+    """Return the spec with its key by fingerprint. Raises Refused if the key was not sent with this run."""
     if not spec.server_key.startswith(GIVEN):
         return spec
     found = server_keys.fingerprint(context.state, _given(spec, context))
@@ -34,9 +34,13 @@ def resolved(spec: ContainerSpec, context: Context) -> ContainerSpec:
 
 
 def mount(spec: ContainerSpec, context: Context, *, everyone: bool) -> dict[str, Any]:
-    """The file of a spec's key as a mount of its container; one that was given is written first. everyone: see `keep`.
+    """Return the mount of a spec's key file, after writing a key that came with the run.
 
-    Raises Failed when the key of an earlier server is not kept any more.
+    Args:
+        everyone: see `server_keys.keep`.
+
+    Raises:
+        Failed: The key of an earlier server is no longer on this host.
     """
     form = engine.of_labels(spec.labels).key
     if form is None:
@@ -52,7 +56,7 @@ def mount(spec: ContainerSpec, context: Context, *, everyone: bool) -> dict[str,
 
 
 def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
-    """The key that a container's server asks for; empty when it asks for none that is known."""
+    """Return the key of a container's server; empty if it has none, or an unknown one."""
     fingerprint = key_fingerprint(inspected)
     if fingerprint:
         name = str(inspected["Name"]).lstrip("/").removesuffix(containers.PREVIOUS)
@@ -63,12 +67,12 @@ def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
 
 
 def secret_arg() -> Any:
-    """The argument with which a module that asks a server takes its key; see `for_probe`."""
+    """Return the argument by which a module that queries a server takes its key; see `for_probe`."""
     return arg("a secret to use instead of the deployed server key", default=engine.of(engine.USUAL).http.key_variable)
 
 
 def of_good(state: StateFolder) -> str:
-    """The key of the server that was verified last; empty when it asks for none, or the key is no longer kept."""
+    """Return the key of the last verified server; empty if it has none, or the key is no longer kept."""
     spec = good_states.last(state).get("spec") or {}
     fingerprint = str(spec.get("server_key", "")).removeprefix(KEPT)
     form = engine.of_labels(spec.get("labels")).key
@@ -76,9 +80,9 @@ def of_good(state: StateFolder) -> str:
 
 
 def for_probe(context: Context, base_url: str, secret: str) -> str:
-    """The key for the server that answers at a URL of this host: a secret of this name, else its container's own.
+    """Return the key for the server at a URL of this host: a secret of this name, else its container's own.
 
-    Empty when none is known: the server will say whether it wants one.
+    Empty if none is known: the server will reject the request if it requires one.
     """
     given = context.secrets.get(secret)
     if given:
@@ -93,7 +97,7 @@ def for_probe(context: Context, base_url: str, secret: str) -> str:
 
 
 def tidy(context: Context, name: str) -> None:
-    """Forget the keys of a server that no container of it and no verified state needs."""
+    """Remove the keys of a server that none of its containers and no verified state needs."""
     if not server_keys.any_kept(context.state):
         return
     states = list(servers.good(context.state))
@@ -103,9 +107,12 @@ def tidy(context: Context, name: str) -> None:
 
 
 def readable_by_its_owner(user: str, security: Iterable[str], dropped: Iterable[str] = ()) -> bool:
-    """Whether a container reads a file that is this user's alone. user: who runs it. security: the engine's options.
+    """Return True if a container can read a file that only this user may read.
 
-    dropped: the capabilities that it is not to have; root needs one to read what is another's.
+    Args:
+        user: the container's user.
+        security: the engine's security options.
+        dropped: capabilities that the container does not get; root needs one to read another user's file.
     """
     if any(item.startswith("name=userns") for item in security):
         return False

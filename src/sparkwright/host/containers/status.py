@@ -1,8 +1,8 @@
-"""Docker's words for the status of a container, in English."""
+"""Docker's container states, in English."""
 
 from __future__ import annotations
 
 
 def status_of(status: str) -> str:
-    """A status as the rest of a sentence: "has exited", "is paused"."""
+    """Return a state as the rest of a sentence: "has exited", "is paused"."""
     return {"exited": "has exited", "created": "was created but never started"}.get(status, f"is {status}")

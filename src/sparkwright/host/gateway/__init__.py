@@ -1,1 +1,1 @@
-"""A gateway on this host: its folder, its files, and what a running HAProxy says of itself."""
+"""A gateway on this host: its folders and files, and the state of its running HAProxy."""

@@ -1,4 +1,4 @@
-"""Questions to a running HAProxy over its sockets. Its container may write to their folder: what lies there is not trusted."""
+"""Commands to a running HAProxy over its sockets. Its container may write to their folder: the contents are not trusted."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from sparkwright.gateway import statistics
 from sparkwright.gateway.listeners import SOCKET
 from sparkwright.transport.connection import TransportError, converse
 
-#: what the sandbox's stand-in calls itself, where HAProxy says "HAProxy"
+#: the name that the sandbox's stand-in reports, instead of "HAProxy"
 STAND_IN = "sparkwright-stand-in"
 NOT_HAPROXY = "a stand-in for HAProxy, which is not installed here"
 ANSWER_S = 5.0
-#: the files that this process has open, each under its number
+#: this process's open files, by number
 OPEN = Path("/proc/self/fd")
-#: of an answer; a gateway of hundreds of servers tells less
+#: limit of an answer; a gateway with hundreds of servers sends less
 LARGEST_BYTES = 4 * 2**20
 
 
 def ask(sockets: Path, command: str, at: str = SOCKET) -> str:
-    """Return the answer to one command; empty when there is none within ANSWER_S, or a far too long one.
+    """Return the answer to one command; empty without an answer within ANSWER_S, or if it is far too long.
 
     Args:
-        sockets: their folder.
+        sockets: the folder of the sockets.
         at: the socket's name there.
     """
     with contextlib.suppress(OSError, TransportError), socket_path(sockets, at) as path:
@@ -37,11 +37,11 @@ def ask(sockets: Path, command: str, at: str = SOCKET) -> str:
 
 @contextlib.contextmanager
 def socket_path(sockets: Path, name: str) -> Iterator[str]:
-    """Yield a path that leads to a socket of this folder, however long the folder's own is: a socket's path has 107 bytes.
+    """Yield a short path to a socket in this folder: a socket's path is limited to 107 bytes.
 
-    Raises OSError where there is none, and for a link, which could lead to another program's.
+    Raises OSError if there is none, or if it is a link, which could lead to another program's socket.
     """
-    if not OPEN.is_dir():  # no Linux: it is the sandbox, whose stand-in leaves a link to a short path
+    if not OPEN.is_dir():  # not Linux: it is the sandbox, whose stand-in leaves a link to a short path
         yield os.path.realpath(sockets / name)
         return
     folder = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -58,12 +58,12 @@ def socket_path(sockets: Path, name: str) -> Iterator[str]:
 
 
 def running_digest(sockets: Path) -> str:
-    """Return the digest of the files that the running HAProxy was started with; empty when none runs."""
+    """Return the digest of the files that the running HAProxy was started with; empty if none runs."""
     return _info(sockets, "description").rpartition(" ")[2]
 
 
 def stand_in(sockets: Path) -> bool:
-    """Return whether what runs is the sandbox's stand-in, and not HAProxy."""
+    """Return True if the sandbox's stand-in runs instead of HAProxy."""
     return _info(sockets, "name") == STAND_IN
 
 
@@ -73,5 +73,5 @@ def _info(sockets: Path, wanted: str) -> str:
 
 
 def rows(sockets: Path) -> list[dict[str, str]]:
-    """Return its statistics, a row for each frontend, backend and server; none where they are not what HAProxy writes."""
+    """Return its statistics, a row per frontend, backend and server; empty if they are malformed."""
     return statistics.table(ask(sockets, "show stat"))

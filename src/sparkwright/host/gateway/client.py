@@ -1,4 +1,4 @@
-"""A request through the gateway of this host, as its clients make one, but by a way that those cannot fill."""
+"""Requests through this host's gateway, as clients send them, but over a socket that clients cannot saturate."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ LARGEST_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where a gateway of this host takes requests."""
+    """The endpoint at which a gateway of this host takes requests."""
 
     port: int
-    tls: bool = False  #: the certificate's name is the clients' business: it is not checked
+    tls: bool = False  #: the certificate's name is not checked: it is meant for clients
     sockets: Path | None = None  #: the folder of its sockets
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status: 0 when nobody answered; then error says why."""
+    """A gateway's answer."""
 
+    #: 0 without an answer; `error` has the reason
     status: int
     data: Any = None
     error: str = ""
 
     @property
     def message(self) -> str:
-        """What an error says."""
+        """The error's message."""
         about = self.data.get("error") if isinstance(self.data, dict) else None
         text = about.get("message") if isinstance(about, dict) else about
         return self.error or (text if isinstance(text, str) else "") or f"status {self.status}"
 
     @property
     def code(self) -> str:
-        """The error's code, as the gateway names it."""
+        """The error's code in the gateway's answer."""
         about = self.data.get("error") if isinstance(self.data, dict) else None
         return str(about.get("code") or "") if isinstance(about, dict) else ""
 
 
 def ask(at: Door, path: str, body: Any = None, *, key: str = "", timeout_s: float = 60) -> Answer:
-    """Send one request, a body as JSON, and return what came back within timeout_s. Never raises."""
+    """Send a request, with a body as JSON, and return the answer within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
         with _route(at) as route:
@@ -73,7 +74,7 @@ def ask(at: Door, path: str, body: Any = None, *, key: str = "", timeout_s: floa
 
 @contextlib.contextmanager
 def _route(at: Door) -> Iterator[http.Route]:
-    """Yield the way through the socket that clients cannot fill; through the port where the gateway has none."""
+    """Yield the route through the socket that clients cannot saturate; through the port if the gateway has no such socket."""
     tls = Tls(verify=False)
     with contextlib.ExitStack() as stack:
         unix = ""

@@ -1,4 +1,4 @@
-"""The gateway's container: made, started, and how it reads its files anew."""
+"""The gateway's container: creating, starting and reloading it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN_LINES = 6
 
 
 def current(name: str, context: Context) -> dict[str, Any]:
-    """Return the inspect of the gateway; empty when there is none. Raises Refused where another container has its name."""
+    """Return the inspect of the gateway; empty if there is none. Raises Refused if another container has its name."""
     found = containers.inspect(context.docker(), name) or {}
     if found and not _is_gateway(context, found):
         why = f"container {ownership.holder(context, found)}, and the gateway needs its name."
@@ -34,7 +34,7 @@ def current(name: str, context: Context) -> dict[str, Any]:
 
 
 def previous(name: str, context: Context) -> dict[str, Any]:
-    """Return the inspect of the gateway that was stopped and kept; empty when there is none. Raises Refused as `current` does."""
+    """Return the inspect of the gateway that was stopped and kept; empty if there is none. Raises Refused like `current`."""
     return current(name + containers.PREVIOUS, context)
 
 
@@ -44,9 +44,9 @@ def _is_gateway(context: Context, container: dict[str, Any]) -> bool:
 
 
 def resolved(spec: dict[str, Any], context: Context) -> ContainerSpec:
-    """Return the spec on this host: its folders, and this user, who alone reads them.
+    """Return the spec for this host: with its folders, and this user, who alone can read them.
 
-    An engine that cannot limit memory, as its kernel may not, drops that limit: it is not asked for one.
+    The memory limit is dropped if the engine or its kernel does not support one.
     """
     info = context.docker().api.info()
     gateway = place.state(context).path
@@ -56,13 +56,13 @@ def resolved(spec: dict[str, Any], context: Context) -> ContainerSpec:
 
 
 def _user(info: dict[str, Any]) -> str:
-    """Return who reads the files in the container: this user, which in a rootless engine is the container's root."""
+    """Return the container's user that can read the files: this user, or root in a rootless engine."""
     rootless = any("name=rootless" in option for option in info.get("SecurityOptions") or ())
     return "0:0" if rootless else f"{os.getuid()}:{os.getgid()}"
 
 
 def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
-    """Have the pinned HAProxy judge these files. Raises Failed with its words; nothing else of the host is touched."""
+    """Have the pinned HAProxy validate these files. Raises Failed with its message; nothing on the host is changed."""
     folder, client, checks = place.folder(context, place.CANDIDATE), context.docker(), ""
     place.write(folder, files)
     volumes, words = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG)
@@ -80,7 +80,7 @@ def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None
 
 
 def create(spec: ContainerSpec, context: Context) -> str:
-    """Create a container of the image that is proved to be the spec's. Returns its id. Raises Failed."""
+    """Create a container from the spec's image, once that is verified. Returns its id. Raises Failed."""
     return _create(spec, context, ownership.GATEWAY, spec.name)
 
 
@@ -95,7 +95,7 @@ def _create(spec: ContainerSpec, context: Context, role: str, name: str = "") ->
 
 
 def start(container_id: str, spec: ContainerSpec, context: Context) -> None:
-    """Start the container that was created of this spec. Raises Failed with who has its port."""
+    """Start the container that was created from this spec. Raises Failed with the holder of its port."""
     from docker.errors import APIError
 
     client = context.docker()
@@ -106,10 +106,10 @@ def start(container_id: str, spec: ContainerSpec, context: Context) -> None:
 
 
 def reload(context: Context) -> None:
-    """Have a running HAProxy read its files anew: new requests go by them, streams end with the process that began them.
+    """Have a running HAProxy reload its files: new requests use them, running streams finish in the old process.
 
-    Its own socket is asked. Docker takes any signal that it passes on for a stop by hand, after which the restart policy
-    `unless-stopped` brings a container that is killed back no more.
+    The command goes to its own socket. Docker treats any forwarded signal as a manual stop, after which the restart policy
+    `unless-stopped` no longer restarts a container that is killed.
     """
     at = place.current(place.state(context))
     states.keep(at.sockets, at.files, place.read(at.files).get(CONFIG, ""))
@@ -117,7 +117,7 @@ def reload(context: Context) -> None:
 
 
 def wait_running(name: str, digest: str, context: Context) -> None:
-    """Wait until HAProxy runs with the files of this digest. Raises Failed with its last words."""
+    """Wait until HAProxy runs with the files of this digest. Raises Failed with its last output."""
     at, until_s = place.current(place.state(context)), time.monotonic() + START_S
     while admin.running_digest(at.sockets) != digest:
         found = containers.inspect(context.docker(), name)
@@ -129,7 +129,7 @@ def wait_running(name: str, digest: str, context: Context) -> None:
 
 
 def _why(lines: list[str]) -> str:
-    """What HAProxy says is wrong: its alerts, else its last lines."""
+    """Return HAProxy's alerts, else the last lines of its output."""
     answered = [line.strip() for line in lines if line.strip()]
     alerts = [line for line in answered if "[ALERT]" in line] or answered[-SHOWN_LINES:]
     return " ".join(alerts[:SHOWN_LINES]) or "it said nothing."

@@ -1,6 +1,6 @@
 """drained.json: the gateways at which this host's server is drained, written before they are asked.
 
-Whatever happens to the run that drained it, the next run or health check that finds the server well returns it.
+If the run that drained the server is cut off, the next run or health check that finds it healthy returns it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sparkwright.host.state import StateFolder
 
 NAME = "drained"
 POLL_S = 0.2
-#: for one gateway to do something with all models of a server; it is honest at milliseconds each
+#: limit for one gateway's actions on all models of a server; a normal one takes milliseconds each
 TELL_S = 15.0
-#: how long a returned server may take to be up: its gateway checks one that is down each two seconds
+#: how long a returned server may take to be up: a gateway checks a server that is down every two seconds
 UP_S = 30.0
-#: a gateway that is gone for good is not asked for longer than this
+#: lifetime of the record: a gateway may be gone for good
 KEPT_S = 86400.0
 
 
 def of(state: StateFolder) -> list[Gateway]:
-    """The gateways at which this host is drained, as far as it knows."""
+    """Return the gateways at which this host's server is recorded as drained."""
     found = state.read(NAME) or {}
     gateways = list[Gateway]()
     for gateway in found.get("gateways", ()):
@@ -35,10 +35,10 @@ def of(state: StateFolder) -> list[Gateway]:
 
 
 def tell(gateway: Gateway, key: str, action: str) -> None:
-    """Have a gateway do something with this host's server, once for each model that it routes to it.
+    """Send a gateway an action for this host's server, once per model that it routes to it.
 
     Raises:
-        Unheard: also where all of it together takes longer than TELL_S, however many models a gateway claims to have.
+        Unheard: also if all of it takes longer than TELL_S, however many models a gateway claims to have.
     """
     until_s = time.monotonic() + TELL_S
     for server in server_operations.servers(gateway, key):
@@ -48,9 +48,9 @@ def tell(gateway: Gateway, key: str, action: str) -> None:
 
 
 def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str]:
-    """Have gateways send this host's server no more requests. Returns a sentence for each that did not."""
+    """Drain this host's server at the gateways. Returns a sentence for each gateway that did not."""
     key, problems = own_key.kept(state), list[str]()
-    if not key:  # `gateway.deploy` makes it: none of them was deployed since the host is behind it, and none knows it
+    if not key:  # `gateway.deploy` creates it: none was deployed with this host behind it, and none has the key
         return [
             f"the gateway {gateway.name} does not know this host yet (`gateway.deploy` tells it)"
             for gateway in gateways
@@ -66,8 +66,10 @@ def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str
 
 
 def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
-    """How many requests of this host's server the gateways count. One that forgot the drain, for it was started anew, is told
-    again."""
+    """Return the number of running requests to this host's server, as the gateways count them.
+
+    Drain it again at a gateway that was restarted and has lost the drain.
+    """
     key, total = own_key.kept(state), 0
     for gateway in gateways:
         with contextlib.suppress(Unheard):
@@ -79,7 +81,7 @@ def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
 
 
 def rest(state: StateFolder, gateways: Sequence[Gateway]) -> None:
-    """Have gateways check it no more until it is returned: a check takes a token, which a throughput test would count."""
+    """Stop the gateways' checks until the server is returned: they generate tokens, which a throughput test would count."""
     key = own_key.kept(state)
     for gateway in gateways:
         with contextlib.suppress(Unheard):
@@ -87,9 +89,10 @@ def rest(state: StateFolder, gateways: Sequence[Gateway]) -> None:
 
 
 def give_back(state: StateFolder) -> tuple[list[str], list[str]]:
-    """Return this host's server to the gateways that it is drained at, and wait until it is up there.
+    """Return this host's server to the gateways at which it is drained, and wait until it is up there.
 
-    Returns the names of those, and a sentence for each where it is not up.
+    Returns:
+        The names of those gateways, and a sentence for each where it is not up.
     """
     key, returned, problems, left = own_key.kept(state), list[str](), list[str](), list[Gateway]()
     until_s = time.monotonic() + UP_S

@@ -1,7 +1,7 @@
-"""The states of a gateway that were verified: the last one, and those before it, each with its files.
+"""The verified states of a gateway: the last one and those before it, each with its files.
 
-A state holds spec (the container), digest (of its files), container_id, models, proof (what `gateway_proof` asked), run,
-since, and script (the docker run command) where one was written.
+A state holds spec (the container), digest (of its files), container_id, models, proof (the requests of `gateway_proof`), run,
+since, and script (the docker run command) if one was written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEPT = 5
 
 
 def kept(context: Context, digest: str) -> dict[str, str]:
-    """The files of a state that is to run again. Raises Failed where they are gone."""
+    """Return the files of a state that is to run again. Raises Failed if they are gone."""
     found = files(context, digest)
     if not found:
         raise Failed("the files of that gateway are no longer on the host.", fix="`invoke gateway.deploy` makes one.")
@@ -29,31 +29,32 @@ def kept(context: Context, digest: str) -> dict[str, str]:
 
 
 def last(context: Context) -> dict[str, Any]:
-    """The last verified state; empty when there is none."""
+    """Return the last verified state; empty if there is none."""
     return last_in(place.state(context))
 
 
 def last_in(gateway: StateFolder) -> dict[str, Any]:
-    """The same. gateway: its folder."""
+    """Return the last verified state of the gateway in this folder; empty if there is none."""
     return _usable(gateway.read("verified"))
 
 
 def before(context: Context) -> list[dict[str, Any]]:
-    """The verified states before it, newest first."""
+    """Return the verified states before the last one, newest first."""
     kept = (place.state(context).read("verified_before") or {}).get("states")
     return [row for row in map(_usable, kept if isinstance(kept, list) else ()) if row]
 
 
 def files(context: Context, digest: str) -> dict[str, str]:
-    """Return the files of the state with this digest; empty when they are gone, or are not the ones that it was made of."""
+    """Return the files of the state with this digest; empty if they are gone or were changed."""
     found = place.read(_folder(context, digest))
     return found if place.unaltered(found, digest) else {}
 
 
 def remember(context: Context, now: dict[str, Any], *, rolled_back: bool = False) -> None:
-    """Make this the last verified state, with the files that are read now. A rollback forgets those that came after it.
+    """Record this as the last verified state, with the present files. A rollback forgets the states that came after it.
 
-    now: spec, digest, container_id, models, proof.
+    Args:
+        now: spec, digest, container_id, models, proof.
     """
     digest, was = now["digest"], last(context)
     known = ([was] if was else []) + before(context)
@@ -74,12 +75,12 @@ def _folder(context: Context, digest: str) -> Path:
 
 
 def _same(first: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two states are the same gateway; which container it was does not matter."""
+    """Return True if two states describe the same gateway, in whichever container."""
     return first["digest"] == other["digest"] and _essence(first) == _essence(other)
 
 
 def _essence(state: dict[str, Any]) -> str:
-    """Its container in one text: a spec that was read back has lists where a new one has tuples."""
+    """Return its container as text: a spec that was read back has lists instead of tuples."""
     return json.dumps({key: value for key, value in state["spec"].items() if key != "image_ids"}, sort_keys=True)
 
 
@@ -90,7 +91,7 @@ def _tidy(context: Context, needed: set[str]) -> None:
 
 
 def _usable(good: Any) -> dict[str, Any]:
-    """A state whose parts are what their readers count on; empty for any other."""
+    """Return a state if its fields have the expected types; empty otherwise."""
     if not isinstance(good, dict) or not isinstance(good.get("spec"), dict):
         return {}
     digest = good.get("digest")

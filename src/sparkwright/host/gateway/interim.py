@@ -1,7 +1,7 @@
-"""interim.json: the server that takes a server's requests at the gateways while that is replaced. Written before it is started.
+"""interim.json: the interim server, which takes a server's requests during its replacement. Written before it starts.
 
-It is a container of its own, NAME-interim, on another port, and never gets a restart policy: a reboot ends it. Whatever
-happens to the run, the next one, or a health check that finds the verified server well, removes it.
+It is a container of its own, NAME-interim, on another port, and never gets a restart policy: a reboot ends it. If the run is cut
+off, the next run, or a health check that finds the verified server healthy, removes it.
 """
 
 from __future__ import annotations
@@ -25,36 +25,40 @@ from sparkwright.visible import count
 
 NAME = "interim"
 POLL_S = 0.2
-#: how long a gateway may take to find it up
+#: how long a gateway may take to see it up
 UP_S = 30.0
 STOP_S = 10
 
 
 def container_of(name: str) -> str:
-    """What the interim server of a container is called."""
+    """Return the name of a container's interim server."""
     return name + containers.INTERIM
 
 
 def of(context: Context, name: str) -> dict[str, Any]:
-    """Return the inspect of the interim server of a container; empty where none was created for it."""
+    """Return the inspect of a container's interim server; empty if none was created for it."""
     found = containers.inspect(context.docker(), container_of(name)) or {}
     mine = ownership.identify(context, found)
     return found if mine and mine.role == ownership.BESIDE and mine.server == name else {}
 
 
 def remember(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
-    """Write down that there will be one. name: of the container that is replaced."""
+    """Record that an interim server is about to start.
+
+    Args:
+        name: of the container that is replaced.
+    """
     rows = [gateway.to_json() for gateway in gateways]
     context.state.write(NAME, {"name": name, "gateways": rows, "since": time.time(), "run": context.run_id})
 
 
 def kept(state: StateFolder) -> dict[str, Any]:
-    """What was written down, and not ended yet; empty where there is nothing."""
+    """Return the record of the interim server that is not ended yet; empty without one."""
     return state.read(NAME) or {}
 
 
 def why_not(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -> str:
-    """Why the gateways would not send the requests of this model to an interim server; empty where they would."""
+    """Return the reason why the gateways would not route this model's requests to an interim server; empty if they would."""
     key = own_key.kept(state)
     for gateway in gateways:
         try:
@@ -71,7 +75,7 @@ def why_not(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -
 
 
 def serve(state: StateFolder, gateways: Sequence[Gateway]) -> str:
-    """Have every gateway send it requests, and wait until it is up there. Returns why one does not; empty when all do."""
+    """Have every gateway route to it, and wait until it is up there. Returns the failure of one, or ""."""
     key, until_s = own_key.kept(state), time.monotonic() + UP_S
     try:
         for gateway in gateways:
@@ -88,9 +92,13 @@ def serve(state: StateFolder, gateways: Sequence[Gateway]) -> str:
 def end(
     context: Context, name: str, gateways: Sequence[Gateway], drain_s: float = defaults.DRAIN_S
 ) -> tuple[bool, str]:
-    """Drain it, remove it, forget it; not while a gateway would be left with no server. name: of the one that it stood in for.
+    """Drain the interim server, remove it and its record, unless a gateway would be left without a server.
 
-    Returns whether it is gone, and a sentence; empty where there was none.
+    Args:
+        name: of the container that it stands in for.
+
+    Returns:
+        Whether it is gone, and a sentence; empty if there was none.
     """
     interim, key = container_of(name), own_key.kept(context.state)
     there = of(context, name)
@@ -116,7 +124,7 @@ def end(
 
 
 def end_kept(context: Context) -> str:
-    """End the one that a run left behind. Returns a sentence; empty where there was none."""
+    """End the interim server that a run left behind. Returns a sentence; empty if there was none."""
     found = kept(context.state)
     if not found:
         return ""
@@ -125,7 +133,7 @@ def end_kept(context: Context) -> str:
     return f"{container_of(name)} {message}" if gone and message else message
 
 
-#: stands for the rows of a gateway that does not answer
+#: substitute for the rows of a gateway that does not answer
 _GONE = Server("", "", "unknown", 0)
 
 
@@ -145,7 +153,7 @@ def _tell(gateway: Gateway, key: str, action: str) -> None:
 
 
 def _drained(gateways: Sequence[Gateway], key: str, drain_s: float) -> int:
-    """No new requests for it; how many are left of the others after drain_s."""
+    """Drain the interim server at the gateways. Returns the number of requests left after drain_s."""
     until_s = time.monotonic() + drain_s
     for gateway in gateways:
         with contextlib.suppress(Unheard):

@@ -1,4 +1,4 @@
-"""What the gateway of a host is at this moment. No container engine is asked: HAProxy answers on its own socket."""
+"""The current state of a host's gateway, from HAProxy's own socket; no container engine is needed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from sparkwright.visible import first
 
 
 def inspect(state: StateFolder) -> dict[str, Any]:
-    """Its running, verified (HAProxy reads the files that were verified last), models (gateway/statistics.py), stand_in (it is
-    the sandbox's stand-in, and not HAProxy), changed: the names of files that are not as they were verified, and clients: what
-    those with keys of their own used (gateway/clients.py). Empty where no
-    gateway was verified and none runs. state: the host's.
+    """Return the state of a host's gateway; empty if none was verified and none runs.
+
+    Args:
+        state: the host's state folder.
+
+    Returns:
+        running; verified: HAProxy uses the files that were verified last; models (gateway/statistics.py); stand_in: it is the
+            sandbox's
+        stand-in, not HAProxy; changed: names of files that differ from the verified ones; clients: the usage of clients with
+            their own
+        keys (gateway/clients.py).
     """
     gateway = place.of(state)
     sockets, verified = place.current(gateway).sockets, good.last_in(gateway)
@@ -35,7 +42,7 @@ def inspect(state: StateFolder) -> dict[str, Any]:
 
 
 def wrong(found: dict[str, Any]) -> str:
-    """What is wrong with it, in a sentence; empty for nothing. A model without a server is the server's matter."""
+    """Return what is wrong with the gateway, in a sentence, or "". A model without a server is reported for its server."""
     if not found["running"]:
         return "the gateway is down"
     if found["changed"]:
@@ -44,7 +51,7 @@ def wrong(found: dict[str, Any]) -> str:
 
 
 def _changed(gateway: StateFolder, verified: dict[str, Any]) -> list[str]:
-    """Return the names of files that are not as they were verified."""
+    """Return the names of files that differ from the verified ones."""
     if not verified:
         return []
     wanted = place.read(gateway.path / place.GOOD / verified["digest"])

@@ -1,6 +1,6 @@
-"""gateway-key.json: with which this host drains and returns its own servers at gateways, without a laptop.
+"""gateway-key.json: the key with which this host drains and returns its own servers at gateways, without a laptop.
 
-It is random, made once, and sent to gateways only. `gateway.deploy` asks for its SHA-256, which the gateway compares with.
+It is random, created once, and sent to gateways only. `gateway.deploy` fetches its SHA-256, which the gateway compares.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def kept(state: StateFolder) -> str:
-    """The key; empty while there is none."""
+    """Return the key; empty if there is none."""
     found = str((state.read(NAME) or {}).get("key", ""))
     return found if KEY.fullmatch(found) else ""
 
 
 def made(state: StateFolder) -> str:
-    """The key, made where there is none."""
+    """Return the key; create it if there is none."""
     if not kept(state):
         state.write(NAME, {"key": secrets.token_hex(KEY_BYTES)})
     return kept(state)
 
 
 def hashed(key: str) -> str:
-    """What a gateway knows of a key; empty for none."""
+    """Return the hash that a gateway stores of a key; empty for an empty key."""
     return hashlib.sha256(key.encode()).hexdigest() if key else ""

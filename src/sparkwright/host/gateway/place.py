@@ -1,12 +1,13 @@
-"""Folders of a gateway, and how their files come to be what is wanted.
+"""Folders of a gateway, and writing its files.
 
-~/.local/state/sparkwright/gateway/files        what HAProxy reads: its container sees it read-only
-                                  /sockets      made by HAProxy; the one folder that its container may write to
-                                  /candidate    what is checked before anything is touched
-                                  /good/DIGEST  the files of states that were verified
+~/.local/state/sparkwright/gateway/files        HAProxy's files: mounted read-only
+                                  /sockets      created by HAProxy; the only folder that its container may write to
+                                  /candidate    files to validate before anything is changed
+                                  /good/DIGEST  the files of verified states
                                   /config       files and sockets in one, of releases before 0.36: until the next deploy
-All of it is 0700 and 0600: server keys are in it, and the hash of the clients' key. A file is read by its name and by its size,
-and no link is followed: a container of an earlier release could write to `config`.
+
+All of it is 0700 and 0600: it contains server keys and the hash of the clients' key. Files are read by name and up to a size, and
+no link is followed: a container of an earlier release could write to `config`.
 """
 
 from __future__ import annotations
@@ -34,27 +35,31 @@ EARLIER, EARLIER_WORKING_DIR = "config", "/etc/gateway"
 DIGEST_CHARS = 16
 #: every file that a gateway may have; "operations" is one of releases before 0.36
 NAMES = frozenset((*render.NAMES, "operations"))
-#: of one file
+#: limit of one file
 LARGEST_BYTES = 8 * 2**20
-#: what stands beside the files of a configuration
+#: other files in the folder of a configuration
 OWN = (operations.STATES,)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a gateway's files and sockets are."""
+    """The folders of a gateway's files and sockets."""
 
     files: Path
     sockets: Path
 
     @property
     def earlier(self) -> bool:
-        """True of a gateway of releases before 0.36: files and sockets lie in one folder, which its container may write to."""
+        """True for a gateway of releases before 0.36: its container may write to the one folder of files and sockets."""
         return self.files == self.sockets
 
 
 def current(gateway: StateFolder) -> Place:
-    """Return where the files and sockets of the present gateway are. gateway: its folder."""
+    """Return the folders of the present gateway's files and sockets.
+
+    Args:
+        gateway: its state folder.
+    """
     files, earlier = gateway.path / FILES, gateway.path / EARLIER
     if not (files / render.CONFIG).exists() and earlier.is_dir():
         return Place(earlier, earlier)
@@ -62,22 +67,22 @@ def current(gateway: StateFolder) -> Place:
 
 
 def is_earlier(spec: Mapping[str, Any]) -> bool:
-    """Return whether a container's spec is one of releases before 0.36."""
+    """Return True if a container's spec is one of releases before 0.36."""
     return spec.get("working_dir") == EARLIER_WORKING_DIR
 
 
 def state(context: Context) -> StateFolder:
-    """The gateway's part of the state folder: what was verified of it is apart from what was of the host's server."""
+    """Return the gateway's own state folder: its verified states are separate from those of the host's server."""
     return of(context.state)
 
 
 def of(host: StateFolder) -> StateFolder:
-    """The gateway's part of a host's state folder."""
+    """Return the gateway's part of a host's state folder."""
     return StateFolder(host.path / FOLDER)
 
 
 def folder(context: Context, *below: str) -> Path:
-    """A folder of the gateway, made when absent."""
+    """Return a folder of the gateway; create it if missing."""
     context.state.folder()
     return state(context).folder(*below)
 
@@ -91,13 +96,18 @@ def composed(
     named: Mapping[str, str],
     context: Context,
 ) -> dict[str, str]:
-    """All files by name. client_key, certificate: names of secrets, empty for none. server_keys: of secrets by backend.
+    """Return all files of a gateway, by name.
 
-    operators: the SHA-256 of the hosts' keys; that of a host which could not be asked is empty, and then stays what it was.
-    named: of secrets by client.
+    The configuration contains the digest of them all, so that a running HAProxy reveals which files it uses.
 
-    The configuration names the digest of them all, so that a running HAProxy tells which it reads. Raises Refused where a
-    secret did not come with this run.
+    Args:
+        client_key, certificate: names of secrets; empty for none.
+        server_keys: names of secrets, by backend.
+        operators: the SHA-256 of the hosts' keys; empty for a host that could not be reached, whose entry then stays.
+        named: names of secrets, by client.
+
+    Raises:
+        Refused: A secret was not sent with this run.
     """
     found = dict(files)
     if client_key:
@@ -117,7 +127,7 @@ def composed(
 
 
 def digest_of(files: Mapping[str, str]) -> str:
-    """Names the content of files, before the configuration names it."""
+    """Return the digest of files, before the configuration contains it."""
     total = hashlib.sha256()
     for name, text in sorted(files.items()):
         total.update(f"{name}\0{len(text)}\0{text}".encode())
@@ -125,20 +135,24 @@ def digest_of(files: Mapping[str, str]) -> str:
 
 
 def digest_in(config: str, name: str) -> str:
-    """The digest that a configuration names. name: the gateway's."""
+    """Return the digest that a configuration contains.
+
+    Args:
+        name: the gateway's.
+    """
     return config.partition(f"description '{name} ")[2].partition("'")[0]
 
 
 def unaltered(files: Mapping[str, str], digest: str) -> bool:
-    """Return whether these files are, to the byte, those that a digest was made of."""
+    """Return True if these files are, byte for byte, those of a digest."""
     config = files.get(render.CONFIG, "").replace(digest, render.DIGEST)
     return digest_of({**files, render.CONFIG: config}) == digest
 
 
 def read(path: Path) -> dict[str, str]:
-    """Return the files of one of these folders by name; none where it is not there.
+    """Return the files of a folder by name; empty if it does not exist.
 
-    A link, a pipe, a file that is too large and one that is no text are absent.
+    Links, pipes, files that are too large and non-text files are left out.
     """
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):
@@ -153,7 +167,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def _text(folder: int, name: str) -> str:
-    """Return the content of a file. Raises OSError or ValueError for what is no text file of a bounded size."""
+    """Return the content of a file. Raises OSError or ValueError unless it is a text file of limited size."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(name, flags, dir_fd=folder), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -165,7 +179,7 @@ def _text(folder: int, name: str) -> str:
 
 
 def write(path: Path, files: Mapping[str, str]) -> None:
-    """Make a folder hold these files and no others; a folder or a socket stays."""
+    """Write these files to a folder and remove all others; folders and sockets stay."""
     private.folder(path)
     for name, text in files.items():
         if not STEP.fullmatch(name):
@@ -178,7 +192,7 @@ def write(path: Path, files: Mapping[str, str]) -> None:
 
 
 def drop(path: Path) -> None:
-    """Remove one of these folders; where a container nested folders deeper than Python goes, the gateway's own files alone."""
+    """Remove a folder; if a container nested folders deeper than Python can remove, only the gateway's own files."""
     if path.is_dir() and not path.is_symlink():
         write(path, {})
         with contextlib.suppress(RecursionError):

@@ -1,6 +1,6 @@
-"""A gateway as a host with servers behind it asks it: its own servers there, draining and returning them.
+"""Requests of a host to a gateway in front of it: the state of its own servers there, draining and returning them.
 
-Nothing raises but Unheard: a gateway that does not answer, or answers nonsense, must not keep a server from being replaced.
+Nothing but Unheard is raised: a gateway that does not answer, or answers nonsense, must not keep a server from being replaced.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, Interrupted, Tls, TransportError, Untrusted
 from sparkwright.trust import bounds
 
-#: of one request, all of it
+#: limit of one request in total
 ANSWER_S = 5.0
-#: of an answer, and servers in it: a host has a few
+#: limits of an answer, and of servers in it: a host has a few
 LARGEST_BYTES, MOST_SERVERS = 256 * 1024, 256
 
 NONSENSE = "answers what no gateway does"
-#: a model's name as HAProxy has it: it goes into a URL, and is shown
+#: a model's name in HAProxy: it is put into a URL, and shown
 BACKEND = re.compile(r"[A-Za-z0-9._:-]{1,400}")
 
 
 class Unheard(Exception):
-    """A gateway did not do what it was asked; its text is a sentence's end: "does not answer"."""
+    """A gateway did not do what was requested; the text is a sentence's end: "does not answer"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class Gateway:
     address: str
     port: int  #: its control port
     tls: bool
-    server: str  #: what it calls this host's server
-    certificate: str = ""  #: the SHA-256 of the one that it has to show; empty where that is not known
+    server: str  #: its name for this host's server
+    certificate: str = ""  #: the SHA-256 of its expected certificate; empty if unknown
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Gateway:
-        """From a plan, or a record. Raises KeyError, TypeError or ValueError."""
+        """Create it from a plan or a record. Raises KeyError, TypeError or ValueError."""
         words = (str(data["name"]), str(data["address"]), int(data["port"]), bool(data["tls"]), str(data["server"]))
         return cls(*words, str(data.get("certificate") or ""))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `of` is its inverse."""
+        """Return it as JSON; `of` is the inverse."""
         return asdict(self)
 
 
@@ -58,11 +58,11 @@ class Server:
     backend: str
     name: str
     state: str  #: one of statistics.STATES
-    running: int  #: its requests there
+    running: int  #: running requests there
 
 
 def servers(gateway: Gateway, key: str) -> list[Server]:
-    """Return this host's server, once for each model that the gateway routes to it. Raises Unheard."""
+    """Return this host's server, once per model that the gateway routes to it. Raises Unheard."""
     found = [server for server in _ask(gateway, key, "GET", operations.PATH) if server.name == gateway.server]
     if not found:
         raise Unheard(f"routes nothing to {gateway.server}")
@@ -75,10 +75,10 @@ def ask(gateway: Gateway, key: str, action: str, server: Server) -> None:
 
 
 def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
-    """Send one request, and return the servers that the answer tells of. Raises Unheard.
+    """Send one request and return the servers in the answer. Raises Unheard.
 
-    Nothing is sent to a server that shows another certificate than the gateway's, nor to any while the gateway's is not known;
-    the certificate's name is the clients' business.
+    Nothing is sent to a server with another certificate than the gateway's, nor while the gateway's is unknown; the certificate's
+    name is not checked.
     """
     if gateway.tls and not gateway.certificate:
         raise Unheard(
@@ -106,7 +106,7 @@ def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
 
 
 def _servers(body: bytes) -> list[Server]:
-    """Return the servers in an answer: known fields of a bounded number of rows. Raises Unheard."""
+    """Return the servers in an answer: known fields of a limited number of rows. Raises Unheard."""
     try:
         data = bounds.json_of(body, most_bytes=LARGEST_BYTES, depth=4)
     except ValueError:

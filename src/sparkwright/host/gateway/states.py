@@ -1,7 +1,7 @@
-"""Which servers are drained, and which interim ones serve, for the HAProxy that takes over: a reload would undo both.
+"""Server states for HAProxy's reload: drained servers and serving interim servers, which a reload would reset.
 
-HAProxy takes a server's port from such a file before that of its configuration, so only these are in it, with the port of the
-configuration that comes. It is there for the time of a reload: an older one would drain who was returned long ago.
+HAProxy prefers the port in this file over the one in its configuration, so only these servers are in it, with the port of the
+next configuration. The file exists only during a reload: an outdated one would drain servers that have been returned since.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from sparkwright.host.state import write_atomically
 
 VERSION = "1"
 BACKEND, NAME, ADDRESS, ADMIN_STATE, PORT = "be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port"
-#: of the administrative state: forced into maintenance, forced to drain (haproxy, management.txt, "show servers state")
+#: bits of the administrative state: forced maintenance, forced drain (haproxy, management.txt, "show servers state")
 FORCED = 0x01 | 0x08
-#: of an interim server: `disabled` in the configuration. Alone it means that it was told to serve (tried with 2.6.12)
+#: bit of an interim server: `disabled` in the configuration. Without the others, it serves (tried with 2.6.12)
 DISABLED = 0x04
 SERVER = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
 def keep(sockets: Path, files: Path, config: str) -> None:
-    """Write down what the running HAProxy has drained, for the one that takes over.
+    """Record the drained servers of the running HAProxy for its successor.
 
     Args:
-        sockets: the folder of the running one's sockets.
+        sockets: the folder of the running HAProxy's sockets.
         files: the folder of the files that are read next.
-        config: the configuration that is among them.
+        config: the configuration among them.
     """
     _write(files, list(_drained(admin.ask(sockets, "show servers state"), _ports(config))))
 
 
 def forget(files: Path) -> None:
-    """It has been read."""
+    """Remove the record after the reload."""
     _write(files, [])
 
 
@@ -44,7 +44,7 @@ def _write(files: Path, lines: list[str]) -> None:
 
 
 def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
-    """The header and the rows of servers that are drained, or interim, and stay, with their ports to come."""
+    """Yield the header, and the rows of drained or interim servers that remain, with their new ports."""
     version, _, rest = answer.partition("\n")
     header, *rows = rest.splitlines() or [""]
     names = header.removeprefix("# ").split()
@@ -59,7 +59,7 @@ def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
 
 
 def _ports(config: str) -> dict[tuple[str, str], str]:
-    """The port of each server of a configuration, by backend and name."""
+    """Return the port of each server in a configuration, by backend and name."""
     found, backend = dict[tuple[str, str], str](), ""
     for line in map(str.strip, config.splitlines()):
         if line.startswith("backend "):

@@ -1,1 +1,1 @@
-"""Images: their names, their registries, their way between hosts."""
+"""Images: names, registries, and copies between hosts."""

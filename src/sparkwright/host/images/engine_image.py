@@ -1,6 +1,6 @@
-"""What an image's engine says of itself: its version and its options, asked once per image and kept in the state folder.
+"""The engine version and options of an image, read once per image and kept in the state folder.
 
-The image's label or variable is believed first; else the engine prints its version in a throw-away container, without GPU or
+The image's label or variable comes first; without them the engine prints its version in a temporary container, without GPU or
 network.
 """
 
@@ -21,16 +21,22 @@ MEMORY = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
-    """version: None when nothing says it. options: as the engine's `image.difference` keeps them; None: not printed. listed: the
-    same, whole."""
+    """The engine of an image."""
 
+    #: None if unknown
     version: str | None
+    #: in the form of the engine's `image.difference`; None if the engine did not print them
     options: Mapping[str, Any] | None = None
+    #: all options, in full
     listed: Mapping[str, str] = field(default_factory=dict)
 
 
 def ask(context: Context, ref: str, ids: Collection[str] = (), engine: Engine | None = None) -> EngineImage | None:
-    """What the engine of this image says; None when the image is not on the host. ids: what proves it, see `image_names.find`."""
+    """Return the engine version and options of an image, or None if the image is not on the host.
+
+    Args:
+        ids: the Ids that prove the image, see `image_names.find`.
+    """
     api: Any = context.docker().api
     image = image_names.find(api, ref, ids)
     if not image:
@@ -55,7 +61,7 @@ def ask(context: Context, ref: str, ids: Collection[str] = (), engine: Engine | 
 
 
 def _run(context: Context, image_id: str, words: tuple[str, ...]) -> str:
-    """What a program with its words prints in a container of its own; nothing when it fails or takes too long."""
+    """Run a command in a temporary container and return its output; empty if it fails or times out."""
     from docker.errors import APIError
     from requests import RequestException
 

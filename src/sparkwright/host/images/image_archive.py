@@ -1,11 +1,11 @@
-"""The archive of an image on its way into an engine, checked as it passes: `docker load` unpacks whatever it is given.
+"""Checking an image's archive while it is streamed into an engine: `docker load` unpacks whatever it receives.
 
 An archive (`docker save`) is a tar of layers, which are tars, each compressed or not. A few kilobytes of zeros in gzip, or an
-entry with holes, fill a disk before anything can be compared with the lock. So what everything unpacks to is counted here, up
-to a bound, and sparse entries, which no image builder writes, are refused.
+entry with holes, can fill a disk before anything can be compared with the lock. So the unpacked size of everything is counted
+here, up to a limit, and sparse entries, which no image builder writes, are refused.
 
-As a program it hands what it reads to `docker load`, and ends that when the archive is refused: `images.copy` runs it on the
-host that receives.
+As a program it passes its input on to `docker load`, and stops it if the archive is refused: `images.copy` runs it on the
+receiving host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparkwright.errors import Failed
 from sparkwright.shell import join
 
 BLOCK = 512
-#: of a name or of extended attributes; Linux allows 64 KiB of those
+#: limit of a name or of extended attributes; Linux allows 64 KiB of those
 HEADER_BYTES = 2**20
 PIECE_BYTES = 2**20
 XZ_BYTES = 2**27  # memory for its dictionary
@@ -45,21 +45,21 @@ _MAGIC: dict[bytes, Callable[[], Any]] = {
 
 
 def bound(claimed_bytes: int, locked_bytes: int | None) -> int:
-    """Return how many bytes an image may unpack to.
+    """Return the number of bytes that an image may unpack to.
 
     Args:
-        claimed_bytes: its size, as the host that sends it reports it.
-        locked_bytes: what a pull downloads, from spark.lock; None when that is not known.
+        claimed_bytes: its size, as reported by the sending host.
+        locked_bytes: the download size of a pull, from spark.lock; None if unknown.
     """
     most = claimed_bytes if locked_bytes is None else min(claimed_bytes, UNPACKS_TO * locked_bytes)
     return int(most * SLACK) + SLACK_BYTES
 
 
 def checked(pieces: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
-    """Yield the pieces of an archive, each after it was checked. Raises Failed for an archive that unpacks to more."""
+    """Yield the pieces of an archive after checking them. Raises Failed if it is malformed or unpacks to more than most_bytes."""
     left = _Left(most_bytes, most_bytes)
     archive = _Tar(left, nested=True)
-    held: bytes | None = b""  # until the first header is whole, and was judged
+    held: bytes | None = b""  # until the first header is complete and checked
     for piece in pieces:
         left.spend(len(piece))
         archive.feed(piece)
@@ -74,14 +74,14 @@ def checked(pieces: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
 
 
 def command(most_bytes: int) -> str:
-    """Return the shell command that takes an archive in on this host."""
+    """Return the shell command that receives an archive on this host."""
     top = str(Path(sparkwright.__file__).parents[1])
     return join(["env", f"PYTHONPATH={top}", sys.executable, "-P", "-m", __name__, str(most_bytes)])
 
 
 @dataclass
 class _Left:
-    """The bytes that may still come, of most_bytes."""
+    """The remaining budget of bytes, out of most_bytes."""
 
     most_bytes: int
     bytes: int
@@ -93,14 +93,18 @@ class _Left:
 
 
 class _Tar:
-    """A tar that is read as it comes. nested: its files may be tars as well, compressed or not."""
+    """A parser of a tar stream.
+
+    Args:
+        nested: its files may be tars as well, compressed or not.
+    """
 
     def __init__(self, left: _Left, *, nested: bool) -> None:
         self._left = left
         self._nested = nested
         self._header = bytearray()
         self._about: bytearray | None = None  #: of an entry that describes the next one
-        self._size: int | None = None  #: of the next entry, as its extended header has it
+        self._size: int | None = None  #: of the next entry, from its extended header
         self._data = self._padding = 0  #: bytes until the next header
         self._file: _File | None = None
         self._ended = False
@@ -157,7 +161,7 @@ class _Tar:
             self._file.feed(bytes(part))
 
     def _extended(self, text: bytes) -> None:
-        """The records of an extended header, each `LENGTH NAME=VALUE` and a newline."""
+        """Parse the records of an extended header, each `LENGTH NAME=VALUE` and a newline."""
         while text:
             length, space, _ = text.partition(b" ")
             if not space or not length.isdigit() or not len(length) + 1 < int(length) <= len(text):
@@ -173,7 +177,7 @@ class _Tar:
 
 
 class _File:
-    """A file of the archive: a layer when it is a tar, compressed or not; else small text, which nothing unpacks."""
+    """A file in the archive: a layer if it is a tar, compressed or not; else small text, which is not unpacked."""
 
     def __init__(self, left: _Left) -> None:
         self._left = left
@@ -198,7 +202,7 @@ class _File:
         return None
 
     def _short(self) -> None:
-        """What is compressed may be shorter than a block."""
+        """Start to decompress a file shorter than a block, if it is compressed."""
         self._unpacker = _unpacker(self._begin)
         if self._unpacker is not None:
             data, self._begin, self._known, self._tar = self._begin, b"", True, _Tar(self._left, nested=False)
@@ -237,14 +241,14 @@ class _Zlib:
 
 
 class _Unpacker:
-    """A compressed file as it comes; it may be several, one after the other."""
+    """A decompressor for a stream of one or more compressed members."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._inner = make()
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield what some bytes unpack to, in pieces of bounded size."""
+        """Yield the decompressed data, in pieces of limited size."""
         while True:
             if self._inner.eof:
                 data = self._inner.unused_data + data
@@ -259,7 +263,7 @@ class _Unpacker:
 
 
 def _unpacker(begin: bytes) -> _Unpacker | None:
-    """Return what unpacks a file that begins like this; None when it is not compressed."""
+    """Return a decompressor for a file that begins like this; None if it is not compressed."""
     make = next((make for magic, make in _MAGIC.items() if begin.startswith(magic)), None)
     return _Unpacker(make) if make else None
 
@@ -277,7 +281,7 @@ def _zstd() -> Any:
 
 
 def _is_header(block: bytes) -> bool:
-    """Return whether a block is the header of an entry: its checksum says so, of bytes with or without a sign."""
+    """Return True if a block is an entry's header, by its checksum over signed or unsigned bytes."""
     if len(block) < BLOCK:
         return False
     rest = block[:148] + b" " * 8 + block[156:]
@@ -288,7 +292,7 @@ def _is_header(block: bytes) -> bool:
 
 
 def _number(field: bytes) -> int:
-    """A number of a header: octal digits, or, with the first bit set, the bytes of it."""
+    """Parse a number in a header: octal digits, or binary if the first bit is set."""
     if field[0] & 0x80:
         value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
         if value >= 2**62:
@@ -301,7 +305,7 @@ def _number(field: bytes) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Check what comes on standard input, and let `docker load` have it. Returns 1 when either refuses it."""
+    """Check standard input and pass it to `docker load`. Returns 1 if either refuses it."""
     loading = subprocess.Popen(LOAD, stdin=subprocess.PIPE)
     assert loading.stdin is not None
     try:
@@ -309,12 +313,12 @@ def main(words: list[str]) -> int:
             loading.stdin.write(piece)
         loading.stdin.close()
     except Failed as error:
-        loading.kill()  # before it could take the end of the stream for the end of the image
+        loading.kill()  # before it mistakes the end of the stream for the end of the image
         loading.wait()
         print(str(error), file=sys.stderr)  # the other side shows one line
         return 1
     except BrokenPipeError:
-        pass  # its exit code and its words tell why
+        pass  # its exit code and its output have the reason
     return loading.wait()
 
 

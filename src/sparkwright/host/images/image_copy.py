@@ -1,8 +1,8 @@
-"""An image from another member of a cluster, instead of from the registry, with the same proof.
+"""Copying an image from another member of a cluster instead of pulling it, with the same verification.
 
-What arrives is `docker load`ed. An Id is a hash over all that is in an image, and the engine compares each layer with it; the
-lock holds the Ids that the registry's digest stands for. An image with another Id is removed again, with whatever else the
-archive brought.
+The received archive is passed to `docker load`. An Id is a hash over everything in an image, and the engine compares each layer
+with it; the lock holds the Ids for the registry's digest. An image with another Id is removed again, along with everything else
+that the archive brought.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from sparkwright.trust.image_name import Name
 from sparkwright.visible import one_line
 
 TRIES = 2
-#: others may be served first, and an engine that lays the whole image out sends nothing meanwhile
+#: others may be served first, and an engine that first writes the whole image to disk sends nothing meanwhile
 FIRST_BYTE_S, WAIT_S, POLL_S = 600.0, 3600.0, 1.0
-#: the slowest copy that is waited for: an engine reads the next layer for minutes, and then sends at the network's rate
+#: the slowest accepted copy: an engine reads the next layer for minutes, and then sends at the network's rate
 RATE = MinimumRate(512 * 2**20, 600.0)
 #: an engine with overlay2 keeps the archive until its layers are unpacked
 ROOM = 2
-#: what a member says of the image that it serves
+#: schema of a member's offer of an image
 OFFER = {
     "urls": [str],
     "size_bytes": lambda value: shapes.within(1, 2**42)(shapes.integer(value)),
@@ -40,7 +40,7 @@ OFFER = {
 
 
 class Broken(Failed):
-    """The stream broke off: worth another try."""
+    """The stream broke off; a retry may help."""
 
 
 def copy(
@@ -52,9 +52,13 @@ def copy(
     offer: Mapping[str, Any],
     locked_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Take the image from the member that offers it; returns its inspect, proved and named. Raises Failed and leaves nothing.
+    """Copy the image from the member that offers it and return its inspect, verified and tagged.
 
-    locked_bytes: what a pull of it downloads, from the lock: it unpacks to no more than a multiple of that, whatever is offered.
+    Args:
+        locked_bytes: the download size of a pull, from the lock: the image may unpack to a multiple of that at most.
+
+    Raises:
+        Failed: Nothing is left behind.
     """
     api: Any = context.docker().api
     if not offer:
@@ -70,7 +74,7 @@ def copy(
     token = peer_client.token(context.secrets, image_peer.COPY)
     with peer_client.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
         for n in range(TRIES):
-            following = urls[(n + 1) % len(urls)]  # the other half of the port, where it has an address
+            following = urls[(n + 1) % len(urls)]  # the other half of the port, if it has an address
             try:
                 return _taken(context, urls[n % len(urls)], Name.parse(ref), (ids, platform), giver, sizes)
             except Broken as error:
@@ -81,15 +85,20 @@ def copy(
 
 
 def in_containerd(info: Mapping[str, Any]) -> bool:
-    """Whether an engine keeps images in containerd's store, whose Ids are hashes of manifests. info: the engine's own."""
+    """Return True if an engine keeps images in containerd's store, where Ids are hashes of manifests.
+
+    Args:
+        info: the engine's system information.
+    """
     rows = info.get("DriverStatus") or ()
     return any(row[0] == "driver-type" and str(row[1]).startswith("io.containerd.snapshotter") for row in rows)
 
 
 def free_bytes(machine: Machine, info: Mapping[str, Any]) -> int | None:
-    """Room where the engine stores images; None where that can't be seen, and in the sandbox, whose images take none.
+    """Return the free space where the engine stores images; None if unknown, and in the sandbox, whose images take no space.
 
-    info: the engine's own.
+    Args:
+        info: the engine's system information.
     """
     folder = "" if machine.sandbox else str(info.get("DockerRootDir") or "")
     for path in (Path(folder), *Path(folder).parents) if folder else ():
@@ -110,7 +119,12 @@ def _refuse_little_room(machine: Machine, info: Mapping[str, Any], size_bytes: i
 def _taken(
     context: Context, url: str, name: Name, wanted: tuple[Collection[str], str], giver: str, sizes: tuple[int, int]
 ) -> dict[str, Any]:
-    """One try. wanted: the Ids that prove it, and the platform. sizes: of the image as offered, and the most it may unpack to."""
+    """Try once to copy the image.
+
+    Args:
+        wanted: the Ids that prove it, and the platform.
+        sizes: the offered size, and the most that it may unpack to.
+    """
     api: Any = context.docker().api
     before = loads.names(api)
     image: dict[str, Any] = {}
@@ -146,7 +160,7 @@ def _load(context: Context, pieces: Iterator[bytes]) -> None:
 
 
 def _pieces(context: Context, url: str, giver: str, size_bytes: int) -> Iterator[bytes]:
-    """Yield what a member sends, as long as no other has failed. Raises Broken."""
+    """Yield the member's stream while no member has failed. Raises Broken."""
     seen = 0
     try:
         with _answer(context, url, giver) as answer:
@@ -160,7 +174,7 @@ def _pieces(context: Context, url: str, giver: str, size_bytes: int) -> Iterator
 
 
 def _answer(context: Context, url: str, giver: str) -> http.Stream:
-    """Return its stream, once it has one for this host. Raises Failed and TransportError."""
+    """Return the member's stream, once it accepts this host. Raises Failed and TransportError."""
     headers = peer_client.headers(peer_client.token(context.secrets, image_peer.COPY))
     until_s = time.monotonic() + WAIT_S
     route = http.Route(keep_alive=True)

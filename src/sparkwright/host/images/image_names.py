@@ -1,11 +1,11 @@
-"""The images of a host: what each is called there, and what proves that it is the pinned one.
+"""The images of a host: their names, and the proof that one is the pinned image.
 
-A tag proves nothing: anybody who may use the engine can set it, and `docker load` brings what its sender wrote. What proves
-an image is its Id, a hash over all that is in it: of its config (overlay2) or of its manifest or index (containerd's store).
-The lock holds these hashes. Where it does not, the engine's RepoDigests count: only a pull, which compares, writes them.
+A tag proves nothing: anyone with access to the engine can set it, and `docker load` accepts any. The proof is the Id, a hash over
+everything in the image: of its config (overlay2) or of its manifest or index (containerd's store). The lock holds these hashes.
+Without them, the engine's RepoDigests count: only a pull, which verifies, writes them.
 
-An engine forgets the registry's digest of an image that came by `docker load`, and knows the one of a mirror under the
-mirror's name only. So a proved image is also tagged REPOSITORY:sha256-HEX, for people and against pruning; never as proof.
+An engine forgets the registry's digest of an image that came by `docker load`, and knows a mirror's digest only under the
+mirror's name. So a verified image is also tagged REPOSITORY:sha256-HEX, for users and against pruning; never as proof.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from sparkwright.trust.image_name import Name, digest_of
 
 
 def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> dict[str, Any]:
-    """The inspect of the local image that is this reference, proved; empty when there is none. Asks no registry.
+    """Return the inspect of the local image that is verified to be this reference; empty if there is none. Queries no registry.
 
-    ref: by tag alone it is whatever has the tag now. ids: the Ids that the lock allows for its digest, of every platform and
-    store; empty: the lock does not know, and the digest that the engine noted at a pull counts. platform: as linux/arm64, when
-    only one for it will do.
+    Args:
+        ref: with a tag alone, the image that has the tag now.
+        ids: the Ids that the lock allows for its digest, for every platform and store; empty if the lock has none: then the
+            digest that
+            the engine recorded at a pull counts.
+        platform: such as linux/arm64, to accept only that one.
     """
     name = Name.parse(ref)
     if not name.digest:
@@ -35,7 +38,7 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
 
 
 def inspect(api: Any, ref: str) -> dict[str, Any]:
-    """What the engine says of an image by a name or an Id; empty when it has none."""
+    """Return the engine's inspect of an image, by name or Id; empty if there is none."""
     try:
         return inspection.image(api.inspect_image(ref))
     except docker_client.errors().ImageNotFound:
@@ -43,52 +46,58 @@ def inspect(api: Any, ref: str) -> dict[str, Any]:
 
 
 def proves(image: Mapping[str, Any], digest: str, ids: Collection[str] = ()) -> bool:
-    """Whether a local image, of its inspect, is this digest. See `find`."""
+    """Return True if a local image has this digest. See `find`.
+
+    Args:
+        image: its inspect.
+    """
     if not image:
         return False
     return image["Id"] in (digest, *ids) or (not ids and digest in digests_of(image))
 
 
 def platform_of(image: Mapping[str, Any]) -> str:
-    """What an image is made for, of its inspect, as linux/arm64."""
+    """Return an image's platform, such as linux/arm64, from its inspect."""
     return f"{image.get('Os') or 'linux'}/{image.get('Architecture')}"
 
 
 def digests_of(image: Mapping[str, Any]) -> list[str]:
-    """The registry digests of a local image, of its inspect, as the engine noted them at a pull."""
+    """Return the registry digests that the engine recorded for a local image at a pull, from its inspect."""
     return list(dict.fromkeys(digest_of(ref) for ref in image.get("RepoDigests") or ()))
 
 
 def name_of(api: Any, ref: str, image_id: str) -> str:
-    """What to call the image of this Id: the reference as it is written where the engine takes that, so that a person finds
-    it in `docker ps`; a tag that names another image is passed over, and the Id itself always does."""
+    """Return a name for the image with this Id, as users see it in `docker ps`.
+
+    The reference as written, if the engine resolves it to this image; a tag that names another image is skipped; else the Id.
+    """
     name = Name.parse(ref)
     names = (ref, name.asked, name.proved) if name.digest else (name.asked,)
     return next((item for item in names if inspect(api, item).get("Id") == image_id), image_id)
 
 
 def names_of(image: Mapping[str, Any]) -> list[str]:
-    """The tags and digests that name an image, of its inspect or its row in the list of all."""
+    """Return the tags and digests that name an image, from its inspect or its row in the list of images."""
     known = (*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ()))
     return [name for name in known if "<none>" not in name]
 
 
 def remove_name(api: Any, name: str, image_id: str) -> bool:
-    """Take a name away from the image that was listed. False, and nothing is done, where it names another one by now.
+    """Remove a name from an image. Returns False, with nothing done, if it names another image by now.
 
-    Raises docker's APIError where the engine refuses. One that is gone already counts as taken away.
+    Raises docker's APIError if the engine refuses. A name that is gone already counts as removed.
     """
     found = inspect(api, name).get("Id")
     if found not in (None, image_id):
         return False
     if found:
-        with contextlib.suppress(docker_client.errors().NotFound):  # its last tag took the digest with it
+        with contextlib.suppress(docker_client.errors().NotFound):  # removed with its last tag
             api.remove_image(name)
     return True
 
 
 def name_by_digest(api: Any, image_id: str, name: Name) -> None:
-    """Tag the image that was proved to be this digest."""
+    """Tag the image that was verified to have this digest."""
     repository, _, tag = name.proved.rpartition(":")
     api.tag(image_id, repository, tag, force=True)
     if name.tag:
@@ -96,7 +105,7 @@ def name_by_digest(api: Any, image_id: str, name: Name) -> None:
 
 
 def _pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
-    """An image of this digest that was pulled under another repository's name, a mirror's."""
+    """Return an image of this digest that was pulled under another repository's name, such as a mirror's."""
     everyone: Iterator[str] = (item for image in api.images() for item in image.get("RepoDigests") or ())
     known = next((item for item in everyone if digest_of(item) == digest), "")
     found = inspect(api, known) if known else {}

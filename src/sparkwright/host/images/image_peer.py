@@ -1,7 +1,7 @@
-"""A host hands its proved image to other hosts, as `docker save` writes it: by its Id, so that the archive names nothing.
+"""Serving a verified image to other hosts, in the format of `docker save`: by its Id, so that the archive contains no names.
 
-Nothing is stored on the way. An engine with overlay2 first writes the whole image to its own folder, so few are served at a time;
-the others are told to ask again.
+Nothing is stored in between. An engine with overlay2 first writes the whole image to its own folder, so only a few hosts are
+served at a time; the others retry.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ COPY = "image copy"
 PATH = "/image"
 AT_ONCE = 2
 CHUNK_BYTES = 2**20
-#: until an engine that lays the whole image out has its first byte
+#: until the first byte from an engine that first writes the whole image to disk
 SAVE_S = 3600
 _FREE = threading.BoundedSemaphore(AT_ONCE)
 
 
 def hand_out(machine: Machine, image_id: str, token: Secret, readers: int, bind: str) -> int:
-    """Start a process that hands the image of this Id out, and outlives this one. Returns its port."""
+    """Start a process that serves the image with this Id and outlives the present one. Returns its port."""
     request = {"image": image_id, "readers": readers, "bind": bind}
     return peer_server.start(machine, "sparkwright.host.images.image_peer", "the image", request, token)
 
 
 class _Reader(peer_server.Reader):
-    """One connection. 503: ask again, others are served; a stream without its last chunk is broken."""
+    """A connection. 503: retry, others are being served; a stream without its last chunk is broken."""
 
-    timeout = 600  # the other engine takes nothing: it may unpack a layer
+    timeout = 600  # the other engine accepts no data while it unpacks a layer
 
     def hand(self, path: str) -> None:
         if path != PATH or self.command != "GET":
@@ -71,7 +71,7 @@ class _Reader(peer_server.Reader):
 
 
 def saved(image_id: str) -> Iterator[bytes]:
-    """The archive of an image of this host's engine."""
+    """Yield the archive of an image in this host's engine."""
     api: Any = Engine(Machine.here(), SAVE_S).client().api
     yield from api.get_image(image_id, chunk_size=CHUNK_BYTES)
 

@@ -1,11 +1,11 @@
-"""An image as one compressed stream between hosts: which programs, and the command that takes it in."""
+"""Streaming an image between hosts, compressed: the programs on both sides, and the receiving command."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 
-#: by name, best first: how it packs, how it unpacks, and which program must be on the receiving side
+#: by name, best first: the command to compress, and the command to decompress on the receiving side
 PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "zstd": (("zstd", "-q", "-c", "-1", "-T0"), ("zstd", "-q", "-d", "-c")),
     "pigz": (("pigz", "-c", "-1"), ("gzip", "-d", "-c")),
@@ -14,17 +14,21 @@ PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def tools() -> list[str]:
-    """Which of the programs are on this host."""
+    """Return the names of the programs that are installed on this host."""
     return [name for name in (*PACKERS, "ssh", "docker") if shutil.which(name)]
 
 
 def packer(source: list[str], target: list[str]) -> str:
-    """The best packer that the source has and the target can unpack."""
+    """Return the best compressor that the source has and the target can decompress."""
     return next(
         name for name, (_, unpack) in PACKERS.items() if name == "gzip" or {name, unpack[0]} <= {*source, *target}
     )
 
 
 def load_command(name: str, intake: str) -> str:
-    """Return the shell command that takes the stream in. intake: that of `image_archive.command`, on the receiving host."""
+    """Return the shell command that receives the stream.
+
+    Args:
+        intake: the receiving host's `image_archive.command`.
+    """
     return f"{' '.join(PACKERS[name][1])} | {intake}"

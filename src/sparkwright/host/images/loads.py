@@ -1,7 +1,7 @@
-"""What a `docker load` changed beside what it was meant to bring, undone.
+"""Undoing the side effects of a `docker load`.
 
-Its archive names its images itself: it can bring any tag, and take one that is in use on the host. So the names are listed
-before a load and compared after it. What somebody else pulled, tagged or built meanwhile is told apart by the engine's events.
+An archive names its images itself: it can bring any tag, and move one that is in use on the host. So all names are listed before
+a load and compared after it. The engine's events reveal what someone else pulled, tagged or built meanwhile.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 
 from sparkwright.host.images import image_names
 
-#: what names an image by a person's or a program's own doing; a load is none of these
+#: events that name an image by a user's or a program's action; a load is none of these
 OWN_DOING = ("pull", "tag", "import", "build")
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The images of an engine at one moment. tags: REPOSITORY:TAG -> Id. nameless: Ids that have no tag and no digest.
+    """The images of an engine at one moment."""
 
-    at: seconds since the epoch by the engine's host, as the engine reads them: within one second it tells before from after.
-    """
-
+    #: REPOSITORY:TAG -> Id
     tags: Mapping[str, str] = field(default_factory=dict)
+    #: Ids without a tag or a digest
     nameless: Sequence[str] = ()
+    #: seconds since the epoch on the engine's host, with fractions, as its events API reads them
     at: str = "0"
 
 
 def names(api: Any) -> Names:
-    """All names on an engine now."""
+    """Return all image names in an engine now."""
     tags: dict[str, str] = {}
     nameless = []
     for image in api.images():
@@ -43,7 +43,7 @@ def names(api: Any) -> Names:
 
 
 def undo(api: Any, before: Names, *keep: str) -> list[str]:
-    """Remove what came since, and give back the names that were taken; all but `keep`. Returns what was done, a sentence each."""
+    """Remove new images and restore moved tags, except `keep`. Returns a sentence for each action."""
     now = names(api)
     done_by_others = _named_by_others(api, before.at)
     done = []
@@ -83,7 +83,7 @@ def _named_by_others(api: Any, since: str) -> set[str]:
 
 
 def _events(api: Any, since: str, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The engine's events about images from a time on until now."""
+    """Yield the engine's image events from a moment until now."""
     wanted = {"type": ["image"], "event": list(kinds)}
     raw = api.events(since=since, until=f"{time.time():.6f}", filters=wanted)
     for line in b"".join(raw).splitlines():

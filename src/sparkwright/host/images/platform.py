@@ -1,4 +1,4 @@
-"""The platform of a host, as images name it."""
+"""A host's platform in the form that images use."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 
 
 def platform_of(machine: Machine) -> str:
-    """What images this host runs, as linux/arm64."""
+    """Return the platform of images for this host, such as linux/arm64."""
     return f"linux/{ARCHITECTURES.get(machine.architecture, machine.architecture)}"

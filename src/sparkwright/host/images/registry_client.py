@@ -1,4 +1,4 @@
-"""What a registry tells about an image that the engine does not pass on: manifests, configs, sizes."""
+"""A registry's information about an image that the engine does not pass on: manifests, configs, sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.host.images import registry_documents as documents
 from sparkwright.host.images.registry_http import Http
 from sparkwright.trust.image_name import Name
 
-#: what the distribution specification has a registry take for a manifest at least, and engines for one at most
+#: the manifest size that a registry must accept at least (distribution specification), and engines at most
 LARGEST_MANIFEST_BYTES = 4 * 2**20
 LARGEST_CONFIG_BYTES = 8 * 2**20
 
@@ -27,15 +27,19 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The registry of one image."""
+    """A client for one image's registry."""
 
     name: Name
     http: Http
 
     def entry(self, platform: str, engine: Engine | None = None) -> dict[str, Any]:
-        """The lock's entry: digest, platforms, manifests; engine_version, created and size_bytes of this platform's.
+        """Return the lock's entry: digest, platforms, manifests; engine_version, created and size_bytes for this platform.
 
-        platform: as linux/arm64. Raises RegistryDown, NotThere or Failed.
+        Args:
+            platform: such as linux/arm64.
+
+        Raises:
+            RegistryDown, NotThere or Failed.
         """
         top = self.manifest(self.name.digest or self.name.tag or "latest")
         manifests = self._of_index(top) if documents.is_index(top.data) else [self._of_single(top)]
@@ -51,7 +55,7 @@ class Registry:
         }
 
     def manifest(self, reference: str) -> Document:
-        """A manifest by tag or digest. Bytes that are not what the digest says are refused."""
+        """Return a manifest by tag or digest. Raises Failed if its bytes do not match the digest."""
         accept = ", ".join((*documents.INDEXES, *documents.MANIFESTS))
         raw = self.http.get(f"manifests/{reference}", accept=accept, at_most=LARGEST_MANIFEST_BYTES)
         digest = documents.digest_of(raw)
@@ -60,7 +64,7 @@ class Registry:
         return Document(digest, documents.parsed(raw, f"{self.name.asked}: {digest}"))
 
     def config(self, digest: str) -> dict[str, Any]:
-        """The config of an image: platform, when it was made, environment and labels."""
+        """Return an image's config: platform, creation time, environment and labels."""
         raw = self.http.get(f"blobs/{digest}", accept="*/*", at_most=LARGEST_CONFIG_BYTES)
         if documents.digest_of(raw) != digest:
             raise Failed(f"the registry {self.name.registry} returned wrong content for {digest}.")
@@ -80,7 +84,7 @@ class Registry:
 
 
 def open_registry(api: Any, name: Name) -> Registry:
-    """The registry of an image, reached as the engine may reach it."""
+    """Return a client for an image's registry, with the engine's permission to use plain HTTP."""
     return Registry(name, Http(name, insecure=_insecure(api.info().get("RegistryConfig") or {}, name.registry)))
 
 

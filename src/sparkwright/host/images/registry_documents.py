@@ -1,4 +1,4 @@
-"""What a registry's documents say of an image: an index, a manifest, a config. Pure; every part is checked before it is believed.
+"""A registry's documents about an image: index, manifest, config. Pure; every part is validated before use.
 
 Source: the OCI image specification 1.1 and Docker's image manifest 2.2.
 """
@@ -31,19 +31,19 @@ _CONFIG = {
     "config": optional({"Env": optional([str]), "Labels": optional({str: str})}),
 }
 _DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms": optional([{"os": str, "architecture": str}])}
-#: an engine takes 127 layers at most; an index of a well-known image has about ten platforms, and an attestation for each
+#: an engine accepts 127 layers at most; an index of a popular image has about ten platforms, and an attestation for each
 MOST_LAYERS, MOST_PLATFORMS = 1000, 100
 LARGEST_BYTES = 2**50
 CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,30}(?:Z|[+-][0-9:]{4,6})")
 
 
 def digest_of(raw: bytes) -> str:
-    """The digest of a document's bytes."""
+    """Return the digest of a document's bytes."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
 def parsed(raw: bytes, what: str) -> dict[str, Any]:
-    """A JSON mapping. Raises Failed for anything else, and for one that is nested too deep."""
+    """Parse a JSON object. Raises Failed for anything else, and if it is nested too deep."""
     try:
         found = bounds.parsed(raw)
     except ValueError:
@@ -54,7 +54,7 @@ def parsed(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def distribution(answer: Any, what: str) -> dict[str, Any]:
-    """digest and platforms of an engine's answer about an image in a registry; no platforms when the registry names none."""
+    """Return digest and platforms from an engine's answer about an image in a registry; platforms may be empty."""
     found = checked(answer, _DISTRIBUTION, what)
     rows = {f"{platform['os']}/{platform['architecture']}" for platform in found.get("Platforms") or ()}
     known = sorted(row for row in rows if PLATFORM.fullmatch(row) and "unknown" not in row)
@@ -62,14 +62,14 @@ def distribution(answer: Any, what: str) -> dict[str, Any]:
 
 
 def is_index(document: dict[str, Any]) -> bool:
-    """Whether a document lists manifests by platform."""
+    """Return True if a document is an index: it lists manifests by platform."""
     return "manifests" in document
 
 
 def platforms(index: dict[str, Any], what: str) -> dict[str, str]:
-    """The digest of the first manifest for each platform, as linux/arm64. Raises Failed when it is no index of images.
+    """Return the digest of the first manifest for each platform, such as linux/arm64.
 
-    What is for no platform (an attestation) is left out.
+    Raises Failed for anything but an image index. Entries without a platform (attestations) are left out.
     """
     found: dict[str, str] = {}
     rows = checked(index, _INDEX, what)["manifests"]
@@ -84,7 +84,7 @@ def platforms(index: dict[str, Any], what: str) -> dict[str, str]:
 
 
 def sized(manifest: dict[str, Any], what: str) -> dict[str, Any]:
-    """config (its digest) and size_bytes (what a pull downloads) of a manifest. Raises Failed when it is not of an image."""
+    """Return config (its digest) and size_bytes (the download size) of a manifest. Raises Failed for anything but an image."""
     checked(manifest, _MANIFEST, what)
     config, layers = manifest["config"], manifest["layers"]
     image = manifest.get("mediaType") in (None, *MANIFESTS) and config.get("mediaType") in (None, *CONFIGS)
@@ -95,7 +95,10 @@ def sized(manifest: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def config(document: dict[str, Any], what: str) -> dict[str, Any]:
-    """platform, created (null when it is not a timestamp) and config of an image's config. Raises Failed when it is none."""
+    """Return platform, created (None if it is not a timestamp) and config of an image's config.
+
+    Raises Failed for anything else.
+    """
     found = checked(document, _CONFIG, what)
     platform = f"{found.get('os') or 'linux'}/{found.get('architecture') or ''}"
     created = found.get("created") or ""

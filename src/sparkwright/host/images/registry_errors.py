@@ -1,4 +1,4 @@
-"""What a registry, or an engine that asks one, says when it will not, as sentences."""
+"""Errors of a registry, or of an engine that queries one, as sentences."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _GONE = (
 
 
 class RegistryDown(Failed):
-    """The registry could not be asked, or a transfer broke off: worth another try."""
+    """The registry could not be reached, or a transfer broke off; a retry may help."""
 
 
 class NotThere(Failed):
-    """The registry answers that it has no such tag or digest."""
+    """The registry does not have this tag or digest."""
 
 
 @contextmanager
 def explained(ref: str) -> Iterator[None]:
-    """The engine's errors about an image reference as sentences."""
+    """Convert the engine's errors about an image reference to sentences."""
     from docker.errors import APIError
     from requests import RequestException
 
@@ -67,7 +67,7 @@ def unanswered(ref: str, error: TransportError) -> RegistryDown:
 
 
 def explain(ref: str, text: str) -> SparkwrightError:
-    """The sentence for what was said about an image reference."""
+    """Return the error for a message about an image reference, as a sentence."""
     low = text.lower()
     if "no space left on device" in low:
         return Failed(

@@ -1,7 +1,7 @@
-"""GET from a registry: bounded in bytes, time and redirects, and with a login that goes to the registry and its own realm only.
+"""GET requests to a registry: limited in bytes, time and redirects; the login goes to the registry and its own realm only.
 
-Source: the OCI distribution specification 1.1; tokens as Docker's registry token authentication describes them. Credentials
-are docker's own: config.json with its credential helpers, of the user who runs this.
+Source: the OCI distribution specification 1.1, and Docker's registry token authentication. Credentials are docker's own: this
+user's config.json with its credential helpers.
 """
 
 from __future__ import annotations
@@ -26,31 +26,35 @@ from sparkwright.trust.redact import Redactor
 from sparkwright.trust.shapes import checked, optional
 from sparkwright.visible import one_line
 
-#: for one document, login and redirects too; of it, to find out whether an insecure registry speaks TLS
+#: limit for one document, with login and redirects; part of it to find out if an insecure registry supports TLS
 ANSWER_S, SECURE_S = 60.0, 20.0
-HELPER_S = 30.0  # a program of the user's, which may ask for a PIN that nobody gives
+HELPER_S = 30.0  # a program of the user, which may wait for a PIN
 REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
 HUB_LOGIN = "https://index.docker.io/v1/"
 LARGEST_TOKEN_BYTES = 64 * 2**10
 LARGEST_ERROR_BYTES = 64 * 2**10
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
-#: second level names under which strangers register: `a.co.uk` and `b.co.uk` have nothing in common
+#: public second-level domains: `a.co.uk` and `b.co.uk` have different owners
 _SHARED = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
 
 
 @dataclass
 class Http:
-    """The HTTP side of one registry. insecure: the engine may speak plain HTTP with it."""
+    """The HTTP client of one registry."""
 
     name: Name
+    #: the engine may use plain HTTP with it
     insecure: bool = False
     _token: str = ""
     _base: str = ""
     _given: list[str] = field(default_factory=list)
 
     def get(self, path: str, *, accept: str, at_most: int) -> bytes:
-        """Return the body at a path below the image's repository, all of it within ANSWER_S. at_most: bytes.
+        """Return the body at a path below the image's repository, within ANSWER_S.
+
+        Args:
+            at_most: the largest body, bytes.
 
         Raises:
             RegistryDown, NotThere or Failed.
@@ -76,7 +80,7 @@ class Http:
         return Failed(f"the response of the registry {self.name.registry} exceeds {at_most >> 10} KiB.")
 
     def _reached(self, deadline: Deadline) -> str:
-        """https; for a registry that the engine may reach without TLS, http where https does not answer."""
+        """Return the base URL: https, or http if https does not answer and the engine may use plain HTTP."""
         if self._base:
             return self._base
         host = HUB_HOST if self.name.registry == DOCKER_HUB else self.name.registry
@@ -89,7 +93,7 @@ class Http:
         return self._base
 
     def _send(self, url: str, accept: str, at_most: int, deadline: Deadline) -> Response:
-        """GET, following redirects: a store for blobs is often another host. The login stays with the registry."""
+        """Send a GET and follow redirects (blobs are often on another host). The login is only sent to the registry."""
         for _ in range(REDIRECTS + 1):
             own = urlsplit(url)[:2] == urlsplit(self._base)[:2]  # scheme and host
             headers = {"Accept": accept, **({"Authorization": self._token} if own and self._token else {})}
@@ -99,7 +103,7 @@ class Http:
             try:
                 url = urljoin(url, answer.headers.get("location", ""))
                 self._refuse_plain(url, "redirects to")
-            except ValueError as error:  # an address that urllib can't take apart
+            except ValueError as error:  # a URL that urllib cannot parse
                 raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
         raise Failed(f"the registry {self.name.registry} redirects more than {REDIRECTS} times.")
 
@@ -117,7 +121,7 @@ class Http:
         )
 
     def _refuse_plain(self, url: str, what: str) -> None:
-        """Raises Failed for an address that is neither https nor the insecure registry itself."""
+        """Raise Failed unless the URL is https, or that of the insecure registry itself."""
         parts = urlsplit(url)
         if parts.scheme == "https" and parts.hostname:
             return
@@ -126,13 +130,13 @@ class Http:
 
     def _refusal(self, answer: Response) -> Exception:
         message = f"{answer.status} {_REASONS.get(answer.status, '')} {errors_of(answer.body)}"
-        hidden = Redactor(self._given)  # whoever is given a login can repeat it
+        hidden = Redactor(self._given)  # the registry may echo the login
         return registry_errors.explain(self.name.asked, hidden.text(" ".join(message.split())))
 
     # -- login ---------------------------------------------------------------------------------------------------
 
     def _log_in(self, challenge: str, deadline: Deadline) -> None:
-        """Answer a challenge: a token for reading this repository, or the password itself where that is asked."""
+        """Answer a challenge: with a token for reading this repository, or with the password for basic authentication."""
         login = credentials(self.name.registry)
         self._given += login[1:] if login else ()
         kind, given = challenge_of(challenge)
@@ -145,7 +149,7 @@ class Http:
             self._given.append(token)
 
     def _asked_token(self, given: dict[str, str], login: tuple[str, str] | None, deadline: Deadline) -> str:
-        """A token from the realm that the registry names. The login goes there only where the realm is the registry's own."""
+        """Request a token from the registry's realm. The login is sent only if the realm belongs to the registry."""
         realm = given["realm"]
         self._refuse_plain(realm, "has its token endpoint at")
         foreign = login is not None and not same_owner(
@@ -165,13 +169,13 @@ class Http:
 
 
 def challenge_of(header: str) -> tuple[str, dict[str, str]]:
-    """A WWW-Authenticate header: its scheme in small letters, and what it gives."""
+    """Parse a WWW-Authenticate header: its scheme in lower case, and its parameters."""
     kind, _, rest = header[:4096].partition(" ")
     return kind.lower(), dict(re.findall(r'(\w{1,40})="([^"]{0,2048})"', rest))
 
 
 def same_owner(registry: str, realm: str) -> bool:
-    """Whether a realm may have a registry's login: the same host, one below it, or one beside it in its own domain."""
+    """Return True if a realm may receive a registry's login: the same host, a subdomain of it, or a sibling in its domain."""
     registry, realm = registry.lower(), realm.lower()
     domain = registry.partition(".")[2]
     if realm == registry or realm.endswith(f".{registry}"):
@@ -181,7 +185,7 @@ def same_owner(registry: str, realm: str) -> bool:
 
 
 def token_of(raw: bytes, what: str) -> str:
-    """The token in a token server's answer. Raises Failed when there is none that fits a header."""
+    """Return the token in a token server's answer. Raises Failed if there is none that fits a header."""
     try:
         found = bounds.parsed(raw)
     except ValueError:
@@ -194,7 +198,7 @@ def token_of(raw: bytes, what: str) -> str:
 
 
 def errors_of(raw: bytes) -> str:
-    """What a registry's error says, in its own words, in one line."""
+    """Return a registry's error message, in one line; empty if it has none."""
     try:
         found = checked(bounds.parsed(raw), {"errors": [{"code": optional(str), "message": optional(str)}]}, "an error")
     except (ValueError, Failed):
@@ -204,7 +208,10 @@ def errors_of(raw: bytes) -> str:
 
 
 def credentials(registry: str) -> tuple[str, str] | None:
-    """What docker itself would log in with; None for nobody. Raises Failed when its credential helper refuses."""
+    """Return the user and password that docker would log in with, or None.
+
+    Raises Failed if docker's credential helper fails or hangs.
+    """
     from docker.errors import DockerException
 
     fix = "On the host: check credsStore and credHelpers in ~/.docker/config.json."

@@ -1,1 +1,1 @@
-"""The memory that CPU and GPU share: who holds it, and whether an engine fits."""
+"""The memory that CPU and GPU share: its holders, and the budget of an engine."""

@@ -1,7 +1,7 @@
-"""What a server holds of the shared memory: recorded when it was verified, compared when it was stopped.
+"""A server's share of the memory: recorded when it was verified, compared after it was stopped.
 
-State "before_start": MemAvailable before the engine took its part, and whether an interim server of the same size held its own
-part meanwhile. "stopping": the same before it was stopped, and what it held.
+State "before_start": MemAvailable before the engine allocated its memory, and whether an interim server of the same size ran
+beside it. "stopping": MemAvailable before the server was stopped, and the memory it held.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INTERIM = "interim"
 
 
 def before_start(context: Context, available_bytes: int) -> None:
-    """Remember what was available when nothing was started yet."""
+    """Record the available memory before anything is started."""
     wide = context.state.read(INTERIM) is not None
     context.state.write(
         "before_start", {"available_bytes": available_bytes, "beside_interim": wide, "run": context.run_id}
@@ -24,22 +24,22 @@ def before_start(context: Context, available_bytes: int) -> None:
 
 
 def available_before(context: Context) -> int | None:
-    """MemAvailable before this run started its server, bytes; None where that was not seen."""
+    """Return MemAvailable before this run started its server, bytes; None if that was not recorded."""
     before = context.state.read("before_start") or {}
     return int(before["available_bytes"]) if before.get("run") == context.run_id else None
 
 
 def held_now(context: Context) -> int | None:
-    """What the server took since `before_start` of this run, bytes; None when that was not seen."""
+    """Return the bytes that the server allocated since `before_start` of this run; None if that was not recorded."""
     before = available_before(context)
     held = (before or 0) - context.machine.meminfo()["MemAvailable"]
     return held if before is not None and held > 0 else None
 
 
 def before_stop(context: Context, container: dict[str, Any]) -> None:
-    """Remember what is available now, and what this container is known to hold, before it is stopped.
+    """Record the available memory and this container's known share before it is stopped.
 
-    One that is stopped already was remembered before, by the run that stopped it.
+    If it is stopped already, keep the record of the run that stopped it.
     """
     stopped = stopping(context)
     if container["State"]["Running"]:
@@ -54,7 +54,7 @@ def before_stop(context: Context, container: dict[str, Any]) -> None:
 
 
 def _still_held(context: Context, held: int | None, available: int) -> int | None:
-    """What a server is recorded to hold, as far as it may do so now: one that exited, or starts, has not taken all of it."""
+    """Return the recorded bytes of a server, at most those that can be in use now: it may have exited or still be starting."""
     before = context.state.read("before_start") or {}
     if held is None or before.get("available_bytes") is None:
         return held
@@ -64,18 +64,18 @@ def _still_held(context: Context, held: int | None, available: int) -> int | Non
 
 
 def stopping(context: Context) -> dict[str, Any]:
-    """What was stopped last: id, available_bytes, held_bytes (None: not known), run. Empty when nothing was."""
+    """Return the record of the last stop: id, available_bytes, held_bytes (None: unknown), run. Empty without one."""
     return context.state.read("stopping") or {}
 
 
 def stopped_now(context: Context) -> dict[str, Any]:
-    """The same, when this run stopped it (or took it over from one that was cut off)."""
+    """Return the record of the last stop if this run stopped the server (or resumed a run that did)."""
     found = stopping(context)
     return found if found.get("run") == context.run_id else {}
 
 
 def recorded(context: Context, container_id: str) -> int | None:
-    """What a container held when it was verified, bytes; None when it never was, or that was not seen."""
+    """Return the bytes that a container held when it was verified; None if that was not recorded."""
     for state in context.state.servers():
         good = state.read("verified") or {}
         if good.get("container_id") == container_id and good.get("held_bytes"):

@@ -1,4 +1,4 @@
-"""The compute processes that nvidia-smi lists: who uses the GPU, and how much of its memory. A GB10 tells both per process."""
+"""The compute processes in nvidia-smi, with their GPU memory, which a GB10 reports per process only."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ NUMBER = re.compile("[0-9]{1,10}")
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """pid: as the host counts. bytes: None where the driver does not tell it."""
+    """A compute process on the GPU."""
 
+    #: in the host's pid namespace
     pid: int
     name: str
+    #: None if the driver does not report it
     bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """error: why the list is not to be had or not to be read, "" when it is all there is."""
+    """The compute processes that nvidia-smi lists."""
 
     processes: tuple[GpuProcess, ...] = ()
+    #: why the list is missing or incomplete; "" if it is complete
     error: str = ""
 
 
 def inspect(context: Context) -> Listed:
-    """What nvidia-smi lists now. Never raises."""
+    """Return the compute processes that nvidia-smi lists now. Never raises."""
     try:
         answer = context.machine.run(QUERY, timeout_s=5)
     except SparkwrightError as error:
@@ -43,7 +46,7 @@ def inspect(context: Context) -> Listed:
 
 
 def parse(printed: str) -> Listed:
-    """Rows of QUERY. One without a pid, as of a user who may not see it, leaves the list incomplete. Pure."""
+    """Parse the rows of QUERY. A row without a pid, if this user may not see it, makes the list incomplete. Pure."""
     found, unread = [], ""
     for line in filter(None, map(str.strip, printed.splitlines())):
         pid, _, rest = line.partition(",")

@@ -1,4 +1,4 @@
-"""Whether a container computes on the GPU: its processes beside those of nvidia-smi, else what its engine's log says."""
+"""A container's use of the GPU: its processes among those of nvidia-smi, else the device named in its engine's log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIX = "Check that the image is built for this GPU and architecture (some arm64 i
 
 @dataclass(frozen=True, slots=True)
 class DeviceLog:
-    """The first line of the engine's log that tells of a GPU, and of none; empty where there is no such line."""
+    """The first line of the engine's log that reports a GPU, and the first that reports none; empty without one."""
 
     gpu: str = ""
     cpu: str = ""
@@ -30,23 +30,25 @@ class DeviceLog:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """mine: the container's processes on the GPU. unseen: why none could be seen; empty when nvidia-smi lists none of it."""
+    """A container's use of the GPU, with the evidence."""
 
+    #: its processes on the GPU
     mine: tuple[GpuProcess, ...] = ()
     listed: Listed = Listed()
+    #: why its processes could not be listed; empty if nvidia-smi lists none of them
     unseen: str = ""
     log: DeviceLog = DeviceLog()
 
     @property
     def verdict(self) -> Literal["gpu", "no gpu", "unknown"]:
-        """What is so: where no process is seen, the log counts."""
+        """The verdict; without a visible process, the log decides."""
         if self.mine or self.log.gpu:
             return "gpu"
         return "unknown" if self.unseen and not self.log.cpu else "no gpu"
 
     @property
     def why(self) -> str:
-        """What tells it, as a clause."""
+        """The evidence for the verdict, as a clause."""
         if self.mine:
             return ", ".join(map(words, self.mine))
         if self.log.gpu:
@@ -60,14 +62,14 @@ class Use:
 
     @property
     def evidence(self) -> list[str]:
-        """All that was inspected where no process was seen."""
+        """The evidence if no process was visible."""
         lines = [f"engine log: {line}" for line in (self.log.gpu, self.log.cpu) if line]
         others = ", ".join(map(words, self.listed.processes)) or "none"
         return [self.unseen or f"nvidia-smi: no compute process of the container (others: {others})", *lines]
 
 
 def inspect(name: str, context: Context) -> Use:
-    """What a running container uses. Never raises."""
+    """Return a running container's use of the GPU. Never raises."""
     listed = gpu_processes.inspect(context)
     pids, error = _pids(name, context)
     mine = tuple(process for process in listed.processes if process.pid in pids)
@@ -75,7 +77,7 @@ def inspect(name: str, context: Context) -> Use:
 
 
 def _pids(name: str, context: Context) -> tuple[set[int], str]:
-    """The processes of the container, as the host counts them; why they are not known."""
+    """Return the container's processes in the host's pid namespace, and the reason if they are unknown."""
     from docker.errors import APIError
 
     try:
@@ -89,7 +91,7 @@ def _pids(name: str, context: Context) -> tuple[set[int], str]:
 
 
 def _device_log(name: str, context: Context) -> DeviceLog:
-    """What the log of the last start says of its device."""
+    """Return the log lines of the last start that name its device."""
     gpu = cpu = ""
     try:
         book = engine_of.named(context.docker(), name).log
@@ -102,11 +104,11 @@ def _device_log(name: str, context: Context) -> DeviceLog:
 
 
 def _first(rows: Iterable[Line], line: str) -> str:
-    """What a line holds of the first row that it matches."""
+    """Return the part of a line that the first matching row matches; empty if none does."""
     return next((found.group().strip() for row in rows if (found := row.match(line))), "")
 
 
 def words(gpu_process: GpuProcess) -> str:
-    """A process with its memory."""
+    """Return a process with its memory, in words."""
     size = "" if gpu_process.bytes is None else f", {gib(gpu_process.bytes)} GiB"
     return f"{gpu_process.name or 'a process'} (pid {gpu_process.pid}{size})"

@@ -1,4 +1,4 @@
-"""What a server gives back of the shared memory when it stops."""
+"""The memory that a server releases when it stops."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint, holders
 from sparkwright.host.module import Context
 
-#: the memory of a server that exited by itself is back a little later than its process is gone
+#: the memory of a server that exited by itself is released a little after its process
 RELEASE_S = 10.0
 
 
 def of_server(name: str, context: Context) -> int | None:
-    """Bytes the container gives back when it stops, or is giving back now; 0 when it exited long ago, None when nothing tells."""
+    """Return the bytes that a container releases when it stops, or is releasing now.
+
+    0 if it exited long ago; None if unknown.
+    """
     found = containers.inspect(context.docker(), name)
     if found is None:
         return 0

@@ -1,8 +1,8 @@
-"""Who holds the memory of a host, and what frees it.
+"""The holders of a host's memory, and how to free it.
 
-A process holds what is its own (resident, not shared with files) and what nvidia-smi says the GPU keeps for it; on a GB10 only
-these figures per process exist, the GPU's totals are N/A. Processes of a container are told by their cgroup. What the kernel's
-own counts leave over is memory of the driver that no process owns.
+A process holds its own memory (resident, not shared with files) and the GPU memory that nvidia-smi reports for it; on a GB10 only
+these figures per process exist, the GPU's totals are N/A. A cgroup reveals the container of a process. Memory that the kernel
+does not account for belongs to the driver, not to any process.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from sparkwright.units import gib
 SHOWN_PROCESSES = 5
 SMALLEST_BYTES = 256 * 2**20
 
-#: what the kernel counts of itself and of processes; the rest of MemTotal is the driver's
+#: the kernel's counters of its own and the processes' memory; the rest of MemTotal is the driver's
 COUNTED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables", "Percpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """own_bytes: resident and not of a file. gpu_bytes: what the GPU keeps for it. container: its id, or empty."""
+    """A process with the memory it holds."""
 
     pid: int
     name: str
     user: str
+    #: resident, without files
     own_bytes: int
+    #: on the GPU
     gpu_bytes: int
+    #: its id; empty without one
     container: str
 
     @property
@@ -45,7 +48,7 @@ class Process:
 
 
 def inspect(context: Context) -> list[dict[str, Any]]:
-    """Rows of kind, holder, bytes and frees, largest first.
+    """Return rows of kind, holder, bytes and frees, largest first.
 
     kind: container, ollama, process, page cache, shared memory or driver.
     """
@@ -56,7 +59,7 @@ def inspect(context: Context) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """The rows as lines of a table: GiB, who, and what frees it."""
+    """Return the rows as lines of a table: GiB, holder, and how to free it."""
     if not rows:
         return ["nothing holds more than 0.25 GiB"]
     width = max(len(row["holder"]) for row in rows)
@@ -66,13 +69,13 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def of_container(context: Context, container_id: str) -> int | None:
-    """What the processes of a container hold, bytes; None when none is seen (it runs elsewhere, or in a sandbox)."""
+    """Return the bytes that a container's processes hold; None if none is visible (it runs elsewhere, or in a sandbox)."""
     held = [process.bytes for process in processes_of(context) if process.container == container_id]
     return sum(held) if held else None
 
 
 def processes_of(context: Context) -> list[Process]:
-    """Every process of the host with what it holds. A pretend host has none of its own."""
+    """Return the host's processes of a relevant size with their memory; empty for a simulated host."""
     import psutil
 
     if context.machine.root:
@@ -89,7 +92,7 @@ def processes_of(context: Context) -> list[Process]:
 
 
 def _gpu_bytes(context: Context) -> dict[int, int]:
-    """What the GPU keeps for each process; empty where nvidia-smi is not there or says nothing."""
+    """Return the GPU memory of each process, bytes; empty if nvidia-smi is missing or returned no data."""
     found: dict[int, int] = defaultdict(int)
     for process in gpu_processes.inspect(context).processes:
         found[process.pid] += process.bytes or 0
@@ -106,7 +109,7 @@ def _ollama(context: Context) -> list[dict[str, Any]]:
 
 
 def _stop(usage: ollama_models.Held) -> str:
-    """The command that unloads a model, for the Ollama that holds it."""
+    """Return the command that unloads a model from its Ollama instance."""
     words = ["ollama", "stop", usage.model.name]
     if usage.place.kind == "container":
         return f"`{shell.join(['docker', 'exec', usage.place.name, *words])}`"
@@ -115,7 +118,7 @@ def _stop(usage: ollama_models.Held) -> str:
 
 
 def _containers(context: Context, processes: list[Process]) -> list[dict[str, Any]]:
-    """Each running container: what its processes hold, else what was recorded when it was verified."""
+    """Return a row per running container: the memory of its processes, else the amount recorded when it was verified."""
     held: dict[str, int] = defaultdict(int)
     for process in processes:
         if process.container and not _is_ollama(process):
@@ -129,7 +132,7 @@ def _containers(context: Context, processes: list[Process]) -> list[dict[str, An
 
 
 def _others(processes: list[Process]) -> list[dict[str, Any]]:
-    """The largest processes outside containers. Ollama's are left out: its models have rows of their own."""
+    """Return the largest processes outside of containers, without Ollama's: its models have their own rows."""
     mine = sorted(
         (process for process in processes if not process.container and not _is_ollama(process)),
         key=lambda process: -process.bytes,
@@ -149,7 +152,7 @@ def _is_ollama(process: Process) -> bool:
 
 
 def _kernel(memory: Mapping[str, int], processes: list[Process]) -> list[dict[str, Any]]:
-    """Page cache, /dev/shm, and what nobody owns. A pretend host counts nothing of the kernel's."""
+    """Return rows for the page cache, /dev/shm, and the driver's memory; none of the kernel's for a simulated host."""
     shared = memory.get("Shmem", 0)
     cache = memory.get("Cached", 0) + memory.get("Buffers", 0) - shared
     rows = [

@@ -1,4 +1,4 @@
-"""Memory budget of a host with all that it serves: who holds what now, what of that goes, and what the new server finds then."""
+"""The memory budget of a host with everything it serves: present holders, memory to be freed, and the rest for the new server."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ SMALLEST_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Held:
-    """Memory that is held now, bytes; None: not known."""
+    """The memory that is in use now, bytes; None: unknown."""
 
-    #: by the servers that are stopped for the new one, by container
+    #: of the servers that are stopped for the new one, by container
     goes: dict[str, int | None]
-    #: by the host's other servers
+    #: of the host's other servers, by container
     stays: dict[str, int | None]
-    #: by Ollama's models
+    #: of Ollama's models
     models: list[int | None]
     models_stay: bool
-    #: other containers: a gateway, say
+    #: other containers, such as a gateway
     rows: tuple[Row, ...]
     taken_bytes: int
 
     @property
     def unknown(self) -> str:
-        """The sentence about what is not known; empty where all of it is known."""
+        """A sentence about unknown amounts; empty if all are known."""
         if None in self.goes.values():
             return "memory held by the running server is unknown; checked again after it stops"
         if None in self.models:
@@ -45,24 +45,24 @@ class Held:
 
     @property
     def server_bytes(self) -> int:
-        """What the servers that go hold: a dead one holds less than was recorded, and nothing of what others have."""
+        """Bytes held by the servers that will be stopped; an exited one holds less than was recorded."""
         rest = self.taken_bytes - self.model_bytes - _sum(self.stays.values())
         return min(_sum(self.goes.values()), max(0, rest))
 
     @property
     def model_bytes(self) -> int:
-        """What Ollama's models hold, as far as their sizes are known."""
+        """Bytes held by Ollama's models, as far as their sizes are known."""
         return _sum(self.models)
 
     @property
     def freed_bytes(self) -> int | None:
-        """What will be available beyond what is now; None where that is not known."""
+        """Bytes that will be released; None if unknown."""
         if self.unknown:
             return None
         return self.server_bytes + (0 if self.models_stay else self.model_bytes)
 
     def own(self) -> Row | None:
-        """The row of the host itself, with Ollama's models where they stay; None where it is not known."""
+        """Return the row of the host itself, including Ollama's models if they stay; None if unknown."""
         if self.freed_bytes is None:
             return None
         others = sum(row.size_bytes for row in self.rows) + _sum(self.stays.values())
@@ -84,12 +84,12 @@ def of(
     other_servers: Sequence[Mapping[str, Any]] = (),
     turns: Iterable[str] = (),
 ) -> tuple[Budget, Held]:
-    """Return the budget of a server's start, and what is held now.
+    """Return the budget of a server's start, and the memory in use now.
 
     Args:
         context: Of the run.
         server: The server to start; the container in its place is stopped for it.
-        reserve_gib: What must stay free, GiB.
+        reserve_gib: Memory that must stay free, GiB.
         models_stay: Ollama's models are left alone.
         other_servers: The host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
         turns: The containers with which the server takes turns; empty for one that is always on.
@@ -116,7 +116,7 @@ def _held(context: Context, name: str, other_servers: Sequence[str], turns: set[
 
 
 def _containers(context: Context, servers: set[str]) -> list[Row]:
-    """Rows of the running containers that stay and are none of these servers."""
+    """Return rows of the running containers that stay and are not among these servers."""
     rows = []
     for found in containers.running_rows(context):
         name = found["Names"][0].lstrip("/")
@@ -131,7 +131,10 @@ def _containers(context: Context, servers: set[str]) -> list[Row]:
 def _others(
     context: Context, server: Server, other_servers: Sequence[Mapping[str, Any]], turns: set[str], now: Held
 ) -> list[Row]:
-    """The rows of the host's other servers: what each was verified with, else its own budget. Of those by turns the largest."""
+    """Return the rows of the host's other servers: the verified figures, else the server's own budget.
+
+    Of servers that take turns, only the largest.
+    """
     rows: list[Row] = []
     in_turn: list[Row] = []
     for entry in other_servers:

@@ -1,7 +1,7 @@
-"""A host that went down under a guard: found by the samples that survived, recorded once, and not repeated by itself.
+"""Detection of a host that went down under a guard: from the surviving samples, recorded once, and not repeated automatically.
 
-A guard's ring names the boot in which it was written. A ring of an earlier boot that has no end was cut off with its host. The
-memory is to blame only when the last samples say so: a power cut beside plenty of memory is told, and forbids nothing.
+A guard's ring buffer names the boot in which it was written. A ring of an earlier boot without an end was cut off with its host.
+Memory is to blame only if the last samples show it: a power cut with plenty of memory is reported, and forbids nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sparkwright.trust.names import STEP
 from sparkwright.units import GIB, gib
 
 NAME = "lost"
-#: configurations that took the host down and were not verified since: they outlive the verification of another one
+#: configurations with which the host went down and that were not verified since; verifying another one does not remove them
 FORBIDDEN, FORBIDDEN_KEPT = "lost_configurations", 16
-#: of a ring that was told of
+#: suffix of a ring that was reported
 SETTLED = ".lost"
-#: the memory is to blame when it would have been gone within this time, seconds
+#: memory is to blame if it would have been exhausted within this time, seconds
 SOON_S = 10.0
-#: samples over which the last rate is taken, seconds
+#: period over which the last rate is computed, seconds
 RATE_S = 2.0
 WHAT = "host went down"
 FIX = "Give the recipe less memory or a shorter context; `--anyway` of deploy, restart, switch and rollback starts it as it is."
@@ -41,7 +41,7 @@ FIX = "Give the recipe less memory or a shorter context; `--anyway` of deploy, r
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A host that went down, as the last samples of a guard tell it."""
+    """A host that went down, by the last samples of a guard."""
 
     ring: Path
     name: str
@@ -63,7 +63,7 @@ class Lost:
 
     @property
     def sentence(self) -> str:
-        """One sentence: when it went down, during what, and with how much memory."""
+        """A sentence: when it went down, during what, and with how much memory."""
         falling = f", falling {self.rate / GIB:.1f} GiB/s" if self.rate > GIB / 20 else ""
         stage = f", stage {self.stage!r}" if self.stage else ""
         blame = "" if self.short else "; memory was not short"
@@ -73,7 +73,7 @@ class Lost:
 
 
 def find(state: StateFolder, machine: Machine) -> list[Lost]:
-    """The times that this host went down under a guard and that were not recorded yet, oldest first."""
+    """Return the unrecorded times that this host went down under a guard, oldest first."""
     return sorted(_unsettled(state, start_guard.boot_of(machine)), key=lambda lost: lost.at_s)
 
 
@@ -108,7 +108,7 @@ def _of(path: Path, about: dict[str, str], samples: list[tuple[float, int, int, 
 
 
 def settle(context: Context) -> list[Lost]:
-    """Record what `find` finds: history, incident, and what forbids the next start. Returns it."""
+    """Record what `find` finds: history, incident, and the block on the next start. Returns the findings."""
     found = find(context.state, context.machine)
     for lost in found:
         context.note(f"{lost.sentence}.")
@@ -135,7 +135,7 @@ def _record(context: Context, lost: Lost) -> None:
 
 
 def _take_policy(context: Context, lost: Lost) -> None:
-    """The container does not start by itself again. The engine may not answer yet: then its next check says what is wrong."""
+    """Remove the container's restart policy. If the engine does not answer yet, the container's next check reports the fault."""
     with contextlib.suppress(Exception):
         found = containers.inspect(context.docker(), lost.container_id)
         if found is not None and found["HostConfig"]["RestartPolicy"]["Name"] not in ("", "no"):
@@ -144,13 +144,13 @@ def _take_policy(context: Context, lost: Lost) -> None:
 
 
 def message(state: StateFolder, machine: Machine) -> str:
-    """The sentence for a status: what was not recorded yet, else what forbids the next start; empty for neither."""
+    """Return the sentence for a status: an unrecorded finding, else the reason for a block; empty for neither."""
     found = find(state, machine)
     return found[-1].sentence if found else str(remembered(state).get("why", ""))
 
 
 def remembered(state: StateFolder) -> dict[str, Any]:
-    """The configuration that took the host down while no server was verified since: key, name, since, why; empty for none."""
+    """Return the configuration with which the host went down, unless a server was verified since: key, name, since, why."""
     return state.read(NAME) or {}
 
 
@@ -160,7 +160,7 @@ def _forbid(state: StateFolder, row: dict[str, Any]) -> None:
 
 
 def _forbidden(state: StateFolder) -> list[dict[str, Any]]:
-    """The configurations that must not start without a person's word, oldest first."""
+    """Return the configurations that must not start without confirmation, oldest first."""
     rows = (state.read(FORBIDDEN) or {}).get("rows")
     kept = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     last = remembered(state)
@@ -168,19 +168,19 @@ def _forbidden(state: StateFolder) -> list[dict[str, Any]]:
 
 
 def forbids(state: StateFolder, spec: Mapping[str, Any], container_id: str = "") -> str:
-    """Return why this container must not be started without a person's word; empty when it may.
+    """Return the reason why this container must not be started without confirmation; empty if it may.
 
     Args:
         state: of the server.
-        spec: the container as it is or will be created; empty where nobody wrote it down.
-        container_id: of a container that exists; it is recognized even where its spec is not known.
+        spec: the container as it is or will be created; empty if unknown.
+        container_id: of an existing container; it is recognized even without its spec.
     """
     key = start_guard.key_of(spec) if spec else ""
     return _why(state, lambda row: row.get("key") == key or (container_id and row.get("container_id") == container_id))
 
 
 def forbids_start(state: StateFolder, start: Mapping[str, Any]) -> str:
-    """Return why a start must not be repeated, by its image and arguments as `started_with.start_key` has them."""
+    """Return the reason why a start must not be repeated, by image and arguments in the form of `started_with.start_key`."""
     wanted = (start.get("arguments"), start.get("image"))
     return _why(state, lambda row: _parts(str(row.get("key", ""))) == wanted) if all(wanted) else ""
 
@@ -190,25 +190,25 @@ def _why(state: StateFolder, matches: Callable[[dict[str, Any]], object]) -> str
 
 
 def _parts(key: str) -> tuple[str, str]:
-    """The arguments and the image of a key, the image by its digest where it has one."""
+    """Return the arguments and the image of a key, the image by digest if it has one."""
     arguments, _, image = key.partition("@")
     return arguments, image.partition("@")[2] or image
 
 
 def refuse(context: Context, why: str, error: type[SparkwrightError] = Refused) -> None:
-    """Raise an error where a start is forbidden and nobody said `--anyway`.
+    """Raise an error if a start is forbidden and `--anyway` was not passed.
 
     Args:
         context: of the run.
         why: as `forbids` returns it.
-        error: Refused before anything was touched, Failed at the start itself.
+        error: Refused before anything was changed, Failed at the start itself.
     """
     if why and not context.guards.anyway:
         raise error(f"{why}: with this image and these arguments.", fix=FIX)
 
 
 def verified(state: StateFolder, spec: Mapping[str, Any]) -> None:
-    """Forget what is no longer true once a server of this configuration was verified."""
+    """Remove outdated blocks after a server with this configuration was verified."""
     key = start_guard.key_of(spec) if spec else ""
     rows = [row for row in _forbidden(state) if row.get("key") != key]
     if rows:

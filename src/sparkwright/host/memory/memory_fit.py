@@ -1,4 +1,4 @@
-"""Memory budget of a start on this host, and the refusal with its table where it does not add up."""
+"""The memory budget of a start on this host, and the refusal with its table if the server does not fit."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from sparkwright.host.records import start_memory
 from sparkwright.protocol.result import Result
 from sparkwright.units import GIB, gib
 
-#: of an engine whose memory nobody tells
+#: for an engine without a memory model
 UNKNOWN = "what the engine takes is unknown"
 SHM = "/dev/shm"
-#: by how much less a server is to take after a start that did not keep its budget
+#: suggested reduction after a start that exceeded its budget
 LESS_BYTES = 8 * GIB
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server to start: its container's name, its engine's memory model, and what tells its start from others."""
+    """A server to start: its container's name, its engine's memory model, and the identity of its start."""
 
     name: str
     memory: Memory
-    #: image, model and arguments, as StartMemory has them; and caches, the key of its compile cache
+    #: image, model and arguments, as in StartMemory; and caches, the key of its compile cache
     start: Mapping[str, Any] = field(default_factory=dict)
     #: size_bytes of its /dev/shm; host: it is the host's own
     shm: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, engine_memory: Mapping[str, Any], utilization: float, needs_bytes: int) -> Server:
-        """The server that a task describes: by `engine_memory` of the scope, else by share and bytes alone."""
+        """Return the server that a task describes: by `engine_memory` of the scope, else by share and bytes alone."""
         if not engine_memory:
             return cls(name, of_share(utilization, needs_bytes))
         about = engine_memory.get("start") or {}
@@ -48,7 +48,11 @@ class Server:
 def of(
     context: Context, server: Server, reserve_gib: float, *, others: tuple[Row, ...] = (), own: Row | None = None
 ) -> Budget:
-    """The budget of a server's start on this host, with what earlier starts taught. own: of the host itself; None: not known."""
+    """Return the budget of a server's start on this host, with the figures of earlier starts.
+
+    Args:
+        own: the row of the host itself; None: unknown.
+    """
     memory = context.machine.meminfo()
     return budget.of(
         server.memory,
@@ -62,13 +66,13 @@ def of(
 
 
 def taken_now(context: Context, name: str = "all that is held now") -> Row:
-    """The row of all that is held now, whoever holds it."""
+    """Return the row of all memory in use now, by any holder."""
     memory = context.machine.meminfo()
     return Row(name, memory["MemTotal"] - memory["MemAvailable"], "MemTotal less MemAvailable", "host")
 
 
 def engine_bytes(context: Context, server: Server) -> int:
-    """What a server takes in all, on both sides; 0 where nothing is known of it."""
+    """Return the bytes that a server needs in total, for the GPU and the host; 0 if unknown."""
     return of(context, server, 0).of("server")
 
 
@@ -89,12 +93,12 @@ def _warm(context: Context, key: str) -> bool:
 
 
 def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[int, str]:
-    """What its /dev/shm may hold, bytes, and how that is known; 0 where the plan does not tell."""
+    """Return the possible size of the server's /dev/shm in bytes, and the source of that figure; 0 if the plan has none."""
     if not shm.get("host"):
         return int(shm.get("size_bytes") or 0), "shm_size" if shm.get("size_bytes") else ""
     try:
         if context.machine.root:
-            raise OSError  # a pretend host's folder is on a disk
+            raise OSError  # a simulated host's folder is on a disk
         found = os.statvfs(SHM)
     except OSError:
         return total_bytes // 2, "`ipc: host`: the host's own, half of all memory"
@@ -102,10 +106,12 @@ def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[in
 
 
 def reported(context: Context, server: Server, found: Budget) -> dict[str, Any]:
-    """What a task registers of a budget that fits, for the screen and for the guard of the start.
+    """Return the data to register for a budget that fits, for the screen and for the guard of the start.
 
-    budget: its JSON, with `fix`: what helps should it not be kept. expected_lowest_bytes: the lowest that was available during
-    the last verified start of the same image, model and arguments; missing where there was none.
+    Returns:
+        budget: its JSON, with `fix`: what to change if the start exceeds it. expected_lowest_bytes: the lowest available memory
+            during the
+        last verified start of the same image, model and arguments; missing without one.
     """
     lower = server.memory.largest(found.total_bytes, server.memory.engine_bytes(found.total_bytes) - LESS_BYTES)
     fix = f"Set {lower[0]} to {lower[1]:g} or less in the recipe." if lower else "Serve a smaller model."
@@ -117,7 +123,11 @@ def reported(context: Context, server: Server, found: Budget) -> dict[str, Any]:
 
 
 def refusal(context: Context, server: Server, found: Budget, message: str, data: dict[str, Any]) -> Result:
-    """The refusal with the budget, and with the table of who holds the memory where that can be freed. message: a sentence."""
+    """Return the refusal with the budget, and with the table of holders if their memory can be freed.
+
+    Args:
+        message: a sentence.
+    """
     never = found.of("server") + sum(row.size_bytes for row in found.rows if row.name == "reserve") > found.total_bytes
     rows = [] if never else holders.inspect(context)
     evidence = [*found.lines(), *(holders.table(rows) if rows else [])]
@@ -128,7 +138,7 @@ def refusal(context: Context, server: Server, found: Budget, message: str, data:
 
 
 def fix_of(server: Server, found: Budget, *, never: bool) -> str:
-    """What makes it fit: less of what can be freed, or the largest share or context that fits."""
+    """Return the change that makes the server fit: free memory, or the largest share or context that fits."""
     reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
     if reserve >= found.total_bytes:
         return f"Lower `reserve_gib` (`vars:` of the host): {reserve / GIB:g} GiB is more than the host has."
@@ -144,7 +154,10 @@ def fix_of(server: Server, found: Budget, *, never: bool) -> str:
 
 
 def needed(server: Server, found: Budget) -> str:
-    """What the start needs, as a clause: "114.5 GiB needed (101.7 on the GPU's side, 7.0 on the host's, 4 GiB reserve)"."""
+    """Return the memory that the start needs, as a clause.
+
+    For example "112.7 GiB needed (101.7 for the engine, 7.0 on the host's side, 4 reserve)".
+    """
     reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
     engine = found.of("server")
     if not engine:

@@ -1,4 +1,4 @@
-"""The guard of the service, as the rest of the host's side sees it: what it is to watch, whether it runs, and what it did.
+"""The host's interface to the guard of the service: its configuration, its state, and its actions.
 
 The process itself is `sparkwright.guard.service`; `health.install` sets it up. Its files are in the folder of the guards.
 """
@@ -26,7 +26,7 @@ from sparkwright.trust import private
 from sparkwright.trust.names import STEP
 from sparkwright.units import GIB, gib
 
-#: what the history calls an act of the guard
+#: the name of a guard's action in the history
 WHAT = "stopped to save the host"
 NAME = "guarded"
 FILES = (CONF, RING, EVENTS, LOCK)
@@ -34,7 +34,7 @@ FILES = (CONF, RING, EVENTS, LOCK)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One server that the guard stopped."""
+    """A server that the guard stopped."""
 
     time_s: float
     #: "stopped" or "killed"
@@ -48,7 +48,7 @@ class Act:
 
     @property
     def sentence(self) -> str:
-        """One sentence: the moment and the reason."""
+        """A sentence: the time and the reason."""
         falling = f", falling {_rate(self.rate)}" if self.rate > GIB / 100 else ""
         stalled = ", and every process was waiting for memory" if self.kind == "stalled" else ""
         at = units.moment(self.time_s, units.MINUTE)
@@ -61,17 +61,17 @@ def _rate(rate: float) -> str:
 
 
 def folder(state: StateFolder) -> Path:
-    """Return the folder of its files."""
+    """Return the folder of the guard's files."""
     return start_guard.folder(state)
 
 
 def running(state: StateFolder) -> bool:
-    """Return whether the guard of the service runs: it holds its lock for as long as it does."""
+    """Return True if the guard of the service runs: it holds its lock while it does."""
     return private.held(folder(state) / LOCK)
 
 
 def end(state: StateFolder) -> None:
-    """End the guard of the service, if it runs."""
+    """Stop the guard of the service, if it runs."""
     if running(state):
         with contextlib.suppress(OSError, KeyError, ValueError):
             about, _ = rings.read(str(folder(state) / RING))
@@ -79,10 +79,10 @@ def end(state: StateFolder) -> None:
 
 
 def write(context: Context, tell: Sequence[str] | None = None) -> None:
-    """Write down what the guard is to watch: every verified server that runs.
+    """Write the guard's configuration: every verified server that runs.
 
     Args:
-        tell: the program that is started after an act, as words; None: as it stands there.
+        tell: the command to start after an action; None: keep the present one.
     """
     path = folder(context.state) / CONF
     known = _words(path)
@@ -106,7 +106,7 @@ def write(context: Context, tell: Sequence[str] | None = None) -> None:
 
 
 def _row(context: Context, good: dict[str, Any]) -> str:
-    """The row of a verified server; "" for one that does not run."""
+    """Return the row of a verified server; "" if it does not run."""
     found = containers.inspect(context.docker(), str(good.get("container_id", "")))
     if found is None or not found["State"]["Running"]:
         return ""
@@ -122,7 +122,7 @@ def _words(path: Path) -> list[str]:
 
 
 def level(state: StateFolder) -> Level:
-    """Return the levels that the guard has seen since the server was verified."""
+    """Return the memory levels that the guard has recorded since the server was verified."""
     try:
         about, _ = rings.read(str(folder(state) / RING))
     except OSError:
@@ -137,7 +137,7 @@ def _number(text: str) -> int | None:
 
 
 def acts(state: StateFolder) -> list[Act]:
-    """Read the acts of the guard, oldest first. A line that was cut off is left out."""
+    """Return the actions of the guard, oldest first. Incomplete lines are left out."""
     found = []
     for line in _words(folder(state) / EVENTS):
         with contextlib.suppress(ValueError):
@@ -148,13 +148,13 @@ def acts(state: StateFolder) -> list[Act]:
 
 
 def of_container(state: StateFolder, container_id: str, since_s: float) -> str:
-    """Return why the guard stopped a container after this moment; empty when it did not."""
+    """Return the reason why the guard stopped a container after this moment; empty if it did not."""
     mine = [act for act in acts(state) if act.container_id == container_id and act.time_s >= since_s]
     return mine[-1].sentence if mine else ""
 
 
 def settle(context: Context) -> None:
-    """Record what the guard did since the last check: in the history, and as an incident."""
+    """Record the guard's actions since the last check: in the history, and as an incident."""
     seen_s = float((context.state.read(NAME) or {}).get("seen_s") or 0)
     good_id = good_states.last(context.state).get("container_id")
     new = [act for act in acts(context.state) if act.time_s > seen_s and act.container_id == good_id]

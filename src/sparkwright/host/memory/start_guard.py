@@ -1,6 +1,6 @@
-"""The guard over a start: a process of its own that samples the memory from `docker start` until the server is verified.
+"""The guard of a start: a separate process that samples the memory from `docker start` until the server is verified.
 
-The process is `sparkwright.guard`; this is the run's end of it. See docs/decisions/0042-the-guard-of-a-start.md.
+The process is `sparkwright.guard`; this is the run's side. See docs/decisions/0042-the-guard-of-a-start.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sparkwright.ready import readable
 from sparkwright.units import GIB, gib
 
 FOLDER, SUFFIX = "guard", ".ring"
-#: how long the guard's process may take to come up, and to end, seconds
+#: how long the guard's process may take to start, and to exit, seconds
 READY_S, END_S = 10.0, 5.0
 #: rings of earlier starts that are kept
 KEPT = 8
@@ -42,7 +42,7 @@ ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "LC_ALL": "C"}
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The memory over one guarded start, bytes of MemAvailable."""
+    """The memory during one guarded start, bytes of MemAvailable."""
 
     first_bytes: int
     lowest_bytes: int
@@ -52,26 +52,26 @@ class Seen:
 
 @dataclass
 class StartGuard:
-    """One guard process over one container."""
+    """A guard process for one container."""
 
     process: subprocess.Popen[bytes]
     ring: Path
     name: str
     container_id: str
     stage: str = ""
-    #: starting, or serving a load that is sent to it
+    #: starting, or serving a test load
     what: Literal["starting", "serving"] = "starting"
     _heard: bytes = b""
 
     def send(self, line: str) -> None:
-        """Tell the guard something. One that has ended needs to know nothing."""
+        """Send the guard a line; no error if it has exited."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self.process.stdin.write(f"{line}\n".encode())
             self.process.stdin.flush()
 
     def line(self, within_s: float) -> str:
-        """The next line that it says; "" when none comes in time or it has ended."""
+        """Return the guard's next line; "" if none comes in time or it has exited."""
         assert self.process.stdout is not None
         deadline_s = time.monotonic() + within_s
         while b"\n" not in self._heard:
@@ -86,7 +86,7 @@ class StartGuard:
         return first.decode(errors="replace")
 
     def end(self) -> None:
-        """End it and wait for its last write."""
+        """Stop it and wait for its last write."""
         self.send("end")
         with contextlib.suppress(OSError):
             assert self.process.stdin is not None
@@ -100,15 +100,15 @@ class StartGuard:
 
 @dataclass
 class Guards:
-    """The guards of one run, one at a time. Shared by all modules of the run."""
+    """The guards of one run, one at a time, shared by all its modules."""
 
     #: the level that the host must keep, GiB; 0: a share of its memory
     floor_gib: float = 0.0
     note: Callable[[str], None] = lambda text: None
-    #: whether a configuration may start with which the host went down before
+    #: allow the start of a configuration with which the host went down before
     anyway: bool = False
     current: StartGuard | None = None
-    #: what the budget said would be left, bytes; None where no budget was told
+    #: the memory left by the budget, bytes; None without a budget
     left_bytes: int | None = None
     #: where the memory settled at the last verified start of this configuration, bytes
     expected_bytes: int | None = None
@@ -129,9 +129,12 @@ class Guards:
         key: str = "",
         what: Literal["starting", "serving"] = "starting",
     ) -> None:
-        """Guard a container that is about to be started, or to be sent a load, by its inspect. A guard before it ends.
+        """Guard a container before it is started, or sent a load. A previous guard is stopped.
 
-        A host where the guard does not come up gets a note, and the start goes on: it is no less safe than before.
+        If the guard cannot start, a note reports it and the start goes on: it is no less safe than without guards.
+
+        Args:
+            container: its inspect.
         """
         self.end()
         self._danger, self._reported, self._since_s = None, False, 0.0
@@ -164,7 +167,7 @@ class Guards:
             self.note(f"the guard is not locked in memory: {answer.removeprefix('ready ')}")
 
     def runs(self, container: Mapping[str, Any]) -> None:
-        """Tell the guard the first process of the container, from its inspect after the start; 0 for one that has ended."""
+        """Tell the guard the container's main process, from its inspect after the start; 0 if it has exited."""
         state = container.get("State") or {}
         pid = state.get("Pid")
         known = isinstance(pid, int) and (pid > 0 or state.get("Running") is False)
@@ -172,13 +175,13 @@ class Guards:
             self.current.send(f"pid {pid}")
 
     def stage(self, text: str) -> None:
-        """Tell the guard how far the start is, for whoever reads its samples after the host went down."""
+        """Tell the guard the stage of the start, for its samples after the host went down."""
         if self.current is not None and text != self.current.stage:
             self.current.stage = text
             self.current.send(f"stage {text}")
 
     def heard(self, data: Mapping[str, Any]) -> None:
-        """Take what a task found of the memory: its budget, and what an earlier start needed."""
+        """Take over a task's memory figures: its budget, and the need of an earlier start."""
         budget = data.get("budget")
         if isinstance(budget, Mapping) and isinstance(budget.get("left_bytes"), int):
             self.left_bytes = budget["left_bytes"]
@@ -187,16 +190,16 @@ class Guards:
             self.expected_bytes = data["expected_lowest_bytes"]
 
     def expect(self, available_bytes: int | None) -> None:
-        """Forget the budget of another configuration: a server that was verified before starts again.
+        """Forget the budget of another configuration: a previously verified server starts again.
 
         Args:
-            available_bytes: level at which the memory will settle, by what this server held then; None: not known.
+            available_bytes: the level at which the memory will settle, by what this server held then; None: unknown.
         """
         self.left_bytes, self.advice = None, ""
         self.expected_bytes = max(0, available_bytes) if available_bytes is not None else None
 
     def mark(self) -> None:
-        """Begin a new lowest from now."""
+        """Measure the lowest MemAvailable from now on."""
         self._since_s = time.time()
 
     @property
@@ -206,7 +209,7 @@ class Guards:
         return seen.lowest_bytes if seen else None
 
     def danger(self) -> Danger | None:
-        """Return the danger for which the guard killed the server; None when it did not."""
+        """Return the danger for which the guard killed the server; None if it did not."""
         if self._danger is None and self.current is not None:
             line = self.current.line(0)
             words = line.split()
@@ -216,12 +219,12 @@ class Guards:
         return self._danger
 
     def check(self) -> None:
-        """Raise Failed when the guard killed the server."""
+        """Raise Failed if the guard killed the server."""
         if self.danger() is not None and not self._reported:
             raise Failed(self.sentence())
 
     def outcome(self, result: Result) -> Result:
-        """The result of a task; of the one in which the guard killed the server, the failure that says so."""
+        """Return the task's result, or the failure if the guard killed the server during the task."""
         if self._reported or self.danger() is None:
             return result
         self._reported = True
@@ -230,7 +233,7 @@ class Guards:
         return Result(failed=True, msg=self.sentence(), fix=self.advice, data=data)
 
     def sentence(self) -> str:
-        """Return why the server was killed, with the figures of that moment."""
+        """Return the reason why the server was killed, with the figures of that moment."""
         danger, guard_of = self.danger(), self.current or (self._ended[-1] if self._ended else None)
         assert danger is not None and guard_of is not None
         falling = f" and falling {danger.rate / GIB:.1f} GiB/s" if danger.rate > GIB / 20 else ""
@@ -243,7 +246,7 @@ class Guards:
         return f"{guard_of.name} was stopped to save the host: {left}{falling}{stalled}{stage}{budget}."
 
     def verified(self) -> Seen | None:
-        """The server is verified: end the guard. Returns what it saw; None without a guard."""
+        """End the guard of a server that is now verified. Returns its samples; None without a guard."""
         guard_of = self.current
         self.end()
         return self._seen(guard_of)
@@ -257,7 +260,7 @@ class Guards:
             self.current = None
 
     def timeline(self) -> list[str]:
-        """The last samples as lines of a table."""
+        """Return the last samples as lines of a table."""
         guard_of = self.current or (self._ended[-1] if self._ended else None)
         return timeline(guard_of.ring) if guard_of is not None else []
 
@@ -279,7 +282,7 @@ class Guards:
 
 
 def timeline(ring: Path) -> list[str]:
-    """The samples of a ring as lines of a table: time, GiB available and free, and the rate of the fall."""
+    """Return the samples of a ring as lines of a table: time, GiB available and free, and the rate of the fall."""
     try:
         _, samples = rings.read(str(ring))
     except OSError:
@@ -295,22 +298,22 @@ def timeline(ring: Path) -> list[str]:
 
 
 def key_of(spec: Mapping[str, Any]) -> str:
-    """The name of a configuration: the arguments as the history has them, and the image."""
+    """Return the key of a configuration: the arguments in the form of the history, and the image."""
     return f"{fingerprint(spec)}@{spec.get('image', '')}"
 
 
 def boot_of(machine: Machine) -> str:
-    """This boot's identity; see `guard.memory.boot`."""
+    """Return the identity of this boot; see `guard.memory.boot`."""
     return memory.boot(machine.root)
 
 
 def folder(state: StateFolder) -> Path:
-    """The folder of the rings."""
+    """Return the folder of the rings."""
     return state.path / FOLDER
 
 
 def _ring(state: StateFolder, run_id: str, number: int) -> Path:
-    """The ring of a new guard. Those of the oldest starts go."""
+    """Return the path for a new guard's ring, after removing the oldest rings."""
     at = state.folder(FOLDER)
     rings_there = sorted(at.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
     for old in rings_there[: max(0, len(rings_there) - KEPT)]:
@@ -319,7 +322,7 @@ def _ring(state: StateFolder, run_id: str, number: int) -> Path:
 
 
 def address_of(machine: Machine) -> str:
-    """The engine's unix socket, or HOST:PORT; empty where it is reached in another way."""
+    """Return the engine's unix socket, or HOST:PORT; empty for another scheme."""
     url = urlsplit(machine.docker_host or engine_socket.DEFAULT)
     if url.scheme == "unix":
         return url.path
@@ -327,7 +330,7 @@ def address_of(machine: Machine) -> str:
 
 
 def _started(path: Path, order: Mapping[str, str], name: str) -> StartGuard:
-    """The guard's process, in a session of its own: what ends the run does not end it."""
+    """Start the guard's process in its own session: a signal that ends the run does not end it."""
     words = [sys.executable, "-I", "-S", PROGRAM, "start", str(path)]
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True, cwd="/"

@@ -1,9 +1,9 @@
-"""Memory figures of the start that is verified now, for the budget of the next one.
+"""Memory figures of the start that is being verified, for the budget of the next one.
 
-taken: what MemAvailable lost between the last look before `docker start` (module `memory`) and now.
-GPU's side: what the engine's log adds up to (weights, KV cache, activations, graphs), or what its flags make it take,
-whichever is more: vLLM fills its share, and takes CUDA graphs on top.
-host's side: taken less the GPU's side. A process's RSS is no part of it: CUDA memory is not in it.
+taken: the decrease of MemAvailable from the last reading before `docker start` (module `memory`) until now. GPU's side: the sum
+in the engine's log (weights, KV cache, activations, graphs) or the size implied by its flags, whichever is larger: vLLM fills its
+share, and takes CUDA graphs on top. host's side: taken less the GPU's side. A process's RSS is no part of it: it does not include
+CUDA memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context
 from sparkwright.host.records.start_memory import StartMemory
 
-#: where the GPU's side is from
+#: sources of the GPU's side
 LOG, FLAGS = "log", "flags"
 
 
@@ -31,13 +31,13 @@ def of(
     log: EngineState | None,
     lowest_bytes: int | None,
 ) -> StartMemory | None:
-    """Return the figures of a start that this run saw; None of one that it did not start itself.
+    """Return the figures of a start by this run; None if it did not start the server itself.
 
     Args:
         context: Of the run that verifies it.
         container: Its inspect.
-        engine_memory: As the scope of the plan has it, with what tells this start from others.
-        log: Of its engine; None where that can't be read.
+        engine_memory: As in the plan's scope, with the identity of this start.
+        log: Of its engine; None if it cannot be read.
         lowest_bytes: The lowest MemAvailable that the guard saw; None without a guard.
     """
     before, memory = footprint.available_before(context), context.machine.meminfo()
@@ -65,7 +65,7 @@ def of(
 
 
 def _gpu_side(memory: Memory, log: EngineState | None, total_bytes: int, before_bytes: int) -> tuple[int | None, str]:
-    """The GPU's side, and where it is from. A log that adds up to more than was available before the start proves nothing."""
+    """Return the GPU's side and its source. A log with a larger sum than was available before the start is ignored."""
     by_log = gpu_memory.of_state(log) if log else None
     if by_log is not None and by_log > before_bytes:
         by_log = None

@@ -1,1 +1,1 @@
-"""Models: the hub, transfers that finish, verified files, peers."""
+"""Models: the hub, reliable transfers, verified files, peers."""

@@ -1,7 +1,7 @@
-"""HTTP to a hub that may lie: answers have an end in bytes and in time, redirects are few and lead to http or https only.
+"""HTTP to an untrusted hub: answers are limited in bytes and time; redirects are few, and to http or https only.
 
-A token goes to the host it is for: requests takes it off on the way to another one, hf_transfer does too
-(tests/modules/test_hostile_hub.py asks both).
+A token goes only to the host it is for: requests removes it when redirected to another one, and so does hf_transfer
+(tests/modules/test_hostile_hub.py checks both).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from urllib3.util import Retry
 from sparkwright.errors import Failed
 from sparkwright.host.within import within
 
-#: of an answer that is read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
+#: limit of an answer read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
 ANSWER_BYTES = 16 * 2**20
 REDIRECTS = 10
 SILENCE_S, ANSWER_S = 30.0, 120.0
 
 
 def patient(retries: int, *, connect: int | None = None) -> Retry:
-    """Return the retries of a request to a busy hub: 0.5, 1, 2 s apart, however long the hub asks to wait.
+    """Return the retry policy for a busy hub: pauses of 0.5, 1, 2 s, whatever Retry-After says.
 
     Args:
-        retries: after an answer of 500 and the like.
-        connect: after a connection that is refused; None: as many.
+        retries: after an answer of 429, 500 and the like.
+        connect: after a refused connection; None: as many.
     """
     return Retry(
         total=None,
@@ -43,7 +43,7 @@ def patient(retries: int, *, connect: int | None = None) -> Retry:
 
 
 def session(retries: Retry | int = 0) -> requests.Session:
-    """A session whose answers are bounded, but for files that are streamed to the disk."""
+    """Return a session whose answers are limited in size, except for files that are streamed to the disk."""
     session = requests.Session()
     session.max_redirects = REDIRECTS
     for scheme in ("http://", "https://"):
@@ -52,7 +52,7 @@ def session(retries: Retry | int = 0) -> requests.Session:
 
 
 def get(url: str, headers: Mapping[str, str]) -> requests.Response:
-    """Ask for a short answer, again when the hub is busy. Raises requests.RequestException, Failed for one that is too long."""
+    """Request a short answer, with retries while the hub is busy. Raises requests.RequestException, Failed if it is too long."""
     headers = {**headers, "Accept-Encoding": "identity"}
 
     def ask() -> requests.Response:
@@ -60,7 +60,7 @@ def get(url: str, headers: Mapping[str, str]) -> requests.Response:
             return http.get(url, headers=headers, timeout=SILENCE_S)
 
     try:
-        return within(ANSWER_S, ask)  # a byte now and then keeps each read alive: only the clock ends that
+        return within(ANSWER_S, ask)  # an occasional byte keeps each read alive: only a deadline ends that
     except TimeoutError as error:
         raise requests.Timeout(str(error)) from None
 
@@ -76,7 +76,7 @@ class _Bounded(HTTPAdapter):
 
 
 class _AtMost:
-    """A body that ends with an error after so many bytes."""
+    """A response body that raises an error after a number of bytes."""
 
     def __init__(self, raw: Any, at_most: int) -> None:
         self._raw = raw

@@ -1,7 +1,7 @@
-"""The chat template and the sampling defaults of a model: read at the hub when it is pinned, or from a copy on this host.
+"""The chat template and the sampling defaults of a model: from the hub when it is pinned, or from a copy on this host.
 
-They stand in small files of their own, or in the header of a GGUF file, by the engine. Whoever wrote them is a stranger: what is
-read is bounded, and a template is parsed, never rendered (engines/model/chat_template_tree.py).
+They are in small files of their own, or in the header of a GGUF file, depending on the engine. Their author is not trusted: reads
+are limited, and a template is parsed, never rendered (engines/model/chat_template_tree.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Rows = Iterable[Mapping[str, Any]]
 
 
 def of_hub(source: Source, files: list[dict[str, Any]], engine: EngineName, model: str = "") -> dict[str, Any] | None:
-    """Return what the chat files of a model tell, see engines.model.chat_template.kept; None where they can't be read.
+    """Return the contents of a model's chat files, see engines.model.chat_template.kept; None if they cannot be read.
 
     Args:
         source: of the pinned commit.
         files: the rows of its lock entry.
         engine: the engine that will serve it.
-        model: for an engine that serves single files, the model's.
+        model: the model's file, for an engine that serves single files.
     """
     chooses = of(engine).files
     if chooses is None:
@@ -39,7 +39,7 @@ def of_hub(source: Source, files: list[dict[str, Any]], engine: EngineName, mode
     for first_bytes in dict.fromkeys((chooses.BEGINNING_BYTES, min(chooses.HEADER_BYTES, ANSWER_BYTES))):
         try:
             beginning = hub.answer(source, source.address(model), first_bytes=min(first_bytes, size))
-        except Failed:  # it does not hand out a part of a file
+        except Failed:  # the hub does not support ranges
             return None
         if found := _in_header(chooses, beginning):
             return found
@@ -47,13 +47,13 @@ def of_hub(source: Source, files: list[dict[str, Any]], engine: EngineName, mode
 
 
 def here(folder: Path, paths: Iterable[str], engine: EngineName, model: str = "") -> dict[str, Any] | None:
-    """As `of_hub`, from a copy on this host.
+    """Return the same as `of_hub`, from a copy on this host.
 
     Args:
         folder: of the copy.
         paths: its files, below the folder.
         engine: the engine that serves it.
-        model: for an engine that serves single files, the model's; "" finds it among the paths.
+        model: the model's file, for an engine that serves single files; "" finds it among the paths.
     """
     chooses, names = of(engine).files, set(paths)
     if chooses is not None:
@@ -85,7 +85,7 @@ def _beginning(path: Path, most_bytes: int) -> bytes:
 
 
 def _model_of(chooses: Files, folder: Path, paths: set[str]) -> str:
-    """The file of the model among those of a copy; "" where more than one could be meant."""
+    """Return the model's file among those of a copy; "" if it is ambiguous."""
     rows = [{"path": path, "size_bytes": (folder / path).stat().st_size} for path in paths if (folder / path).is_file()]
     try:
         return chooses.chosen(rows, "").flags.get("model", "")

@@ -1,7 +1,7 @@
-"""The transfer of one file into a folder: sequential, in parallel ranges, or from the hub's chunk store.
+"""The transfer of one file into a folder: sequentially, in parallel ranges, or from the hub's chunk store.
 
-Whatever the way, no byte beyond the size in spark.lock is written, and the caller compares the hash. Sequential transfers
-leave the beginning of a file when they are killed, and resume there; ranges leave holes, so their partial files are dropped.
+In any mode, no byte beyond the size in spark.lock is written, and the caller compares the hash. A killed sequential transfer
+leaves the beginning of a file, and resumes there; ranges leave holes, so their partial files are removed.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     import requests
 
 RANGES = 20
-RANGE_BYTES = 3 * 2**20  # held in memory while they come, two or three times over: 20 x 3 MiB keep it below 300 MB
-CHUNK_BYTES = 2**20  # the watchdog sees a file grow by so much: more, and a slow line would look like a hanging one
+RANGE_BYTES = 3 * 2**20  # held in memory two or three times over: 20 x 3 MiB stay below 300 MB
+CHUNK_BYTES = 2**20  # a file grows by this much: with more, a slow link would look stalled
 LARGE_BYTES = 5 * RANGE_BYTES  # smaller files get a plain request, whatever the mode
 PARALLEL_FAILURES, RANGE_RETRIES = 3, 5  # of hf_transfer, for each range
-#: modes whose partial file is the beginning of the file, which either of them can continue
+#: modes whose partial file is the beginning of the file, which either of them can resume
 SEQUENTIAL = ("plain", "xet")
-PARTIAL = ".cache/sparkwright/partial"  # where no file of a model can be
+PARTIAL = ".cache/sparkwright/partial"  # no file of a model can be there
 MARK = ".cache/sparkwright/transfer"
 #: partial files of Hugging Face's own client
 _FOREIGN = ".cache/huggingface/download"
-#: of one process that transfers: hf_transfer plans every range of a file at once, however long a server says it is
+#: memory limit of a transfer process: hf_transfer plans all ranges of a file at once, whatever size a server claims
 MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 4 * 2**30}
 OWN_FILES_BYTES = 64 * 2**20  # the clients' own files
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The settings of a transfer, for all of its files."""
+    """The settings of a transfer, for all its files."""
 
     mode: str  #: plain, hf_transfer or xet
-    retries: int  #: of a request that gets no answer, before the attempt counts as failed
+    retries: int  #: of a request without an answer, before the attempt counts as failed
 
 
 def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
-    """Limit this process: no file gets longer than the longest of these, and its memory is bounded."""
+    """Limit this process: the size of any file to the longest of these, and its memory."""
     longest = max((int(file["size_bytes"]) for file in files), default=0)
     for kind, limit in (
         (resource.RLIMIT_FSIZE, max(longest, OWN_FILES_BYTES)),
@@ -59,15 +59,15 @@ def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
 
 
 def fetch(source: Source, file: Mapping[str, Any], folder: Path, way: Way, *, again: bool = False) -> None:
-    """Bring one file into a folder. A sequential transfer continues the partial file of another.
+    """Download one file into a folder. A sequential transfer resumes the partial file of an earlier one.
 
     Args:
         file: its row of spark.lock; a hub that has it in another size is refused.
-        again: the file came with wrong bytes before, so nothing of it is continued.
+        again: the file had wrong bytes before, so its partial file is not resumed.
 
     Raises:
-        HubDown: another try may help.
-        Failed: none will.
+        HubDown: A retry may help.
+        Failed: A retry will not help.
     """
     part, target = partial(folder, file), folder / file["path"]
     if again:
@@ -89,15 +89,15 @@ def fetch(source: Source, file: Mapping[str, Any], folder: Path, way: Way, *, ag
 
 
 def partial(folder: Path, file: Mapping[str, Any]) -> Path:
-    """Return where a file grows while it is transferred: its name holds its hash, so another revision's is another file."""
+    """Return the path of a partial file: its name contains the hash, so another revision uses another file."""
     name = hashlib.sha256(file["path"].encode()).hexdigest()[:16]
     return folder / PARTIAL / f"{name}.{file['sha256'] or file['blob_id']}.incomplete"
 
 
 def prepare(folder: Path, mode: str) -> None:
-    """Drop the partial files of a folder unless they are beginnings and this mode continues them.
+    """Remove the partial files in a folder unless this mode can resume them.
 
-    One that hf_transfer left has holes: continuing it gives a file of the right size and wrong bytes, without an error.
+    One that hf_transfer left has holes: resuming it would give a file of the right size with wrong bytes, without an error.
     """
     if mode not in SEQUENTIAL or not continuable(folder):
         remove_leftovers(folder)
@@ -107,20 +107,20 @@ def prepare(folder: Path, mode: str) -> None:
 
 
 def continuable(folder: Path) -> bool:
-    """Return whether the partial files of a folder are the beginnings of their files."""
+    """Return True if the partial files in a folder can be resumed: they have no holes."""
     mark = folder / MARK
     return mark.exists() and mark.read_text() == "sequential"
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Drop the partial files of a folder, Hugging Face's own too. Where a link leads out of it, they are someone else's."""
+    """Remove the partial files in a folder, including Hugging Face's; not those that a link leads to outside."""
     for inner in (PARTIAL, _FOREIGN):
         if not leads_out(folder, folder / inner):
             for path in (folder / inner).rglob("*.incomplete"):
                 path.unlink(missing_ok=True)
 
 
-# -- the ways --------------------------------------------------------------------------------------------------------
+# -- the modes -------------------------------------------------------------------------------------------------------
 
 
 def _in_ranges(found: Located, part: Path) -> None:
@@ -139,7 +139,7 @@ def _in_ranges(found: Located, part: Path) -> None:
 
 
 def _in_sequence(found: Located, part: Path, file: Mapping[str, Any], way: Way) -> None:
-    """Read from where the partial file ends; a server that ignores the range starts over."""
+    """Read from the end of the partial file; if the server ignores the range, start over."""
     from sparkwright.host.models import bounded_http
 
     with bounded_http.session(bounded_http.patient(way.retries)) as session, _appending(part) as out:
@@ -171,7 +171,7 @@ def _appending(part: Path) -> Iterator[BinaryIO]:
 
 
 def _append(pieces: Iterable[bytes], out: BinaryIO, file: Mapping[str, Any]) -> None:
-    """Write what comes, and no byte more than spark.lock says the file has."""
+    """Write the received data, and not a byte more than the file's size in spark.lock."""
     left = file["size_bytes"] - out.tell()
     for piece in pieces:
         left -= len(piece)

@@ -1,7 +1,7 @@
-"""The protocol of a hub: where a model is, a short answer, the place of a file, and refusals as sentences.
+"""The protocol of a hub: URLs, short answers, the location of a file, and errors as sentences.
 
-It is four headers and two JSON documents, which huggingface_hub 2.4 reads in the same way; decision 40 says why that package
-is not part of the runtime. tests/modules/test_hub_protocol.py compares the two.
+It consists of four headers and two JSON documents, which huggingface_hub 2.4 reads in the same way; decision 40 explains why that
+package is not part of the runtime. tests/modules/test_hub_protocol.py compares the two.
 """
 
 from __future__ import annotations
@@ -23,52 +23,54 @@ if TYPE_CHECKING:
     import requests
 
 CONFIG = "config.json"
-#: of every request for bytes: their length is the file's
+#: headers of every download: the length must be the file's
 IDENTITY = {"Accept-Encoding": "identity"}
 _ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class HubDown(Failed):
-    """The hub could not be asked, or a transfer broke off: worth another try."""
+    """The hub could not be reached, or a transfer broke off; a retry may help."""
 
 
 class DiskFull(Failed):
-    """No room is left in the middle of a transfer."""
+    """The disk is full in the middle of a transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model at a commit, and who hands it out: a hub, or a peer that speaks as one. also: other addresses of that peer."""
+    """A model at a commit, at a hub or at a peer that serves the same protocol."""
 
     url: str
     id: str
     commit: str
     token: Secret | None = None
+    #: further addresses of the peer
     also: tuple[str, ...] = ()
 
     @property
     def each(self) -> list[Source]:
-        """One source for each address."""
+        """One source per address."""
         return [replace(self, url=url, also=()) for url in (self.url, *self.also)]
 
     def without(self, url: str) -> Source:
-        """The same without an address, where it has others."""
+        """Return the source without an address, unless it is the only one."""
         left = [item for item in (self.url, *self.also) if item != url] or [self.url]
         return replace(self, url=left[0], also=tuple(left[1:]))
 
     def address(self, path: str) -> str:
-        """Where a file of it is."""
+        """Return the URL of one of its files."""
         return f"{self.url}/{self.id}/resolve/{self.commit}/{quote(path)}"
 
     def headers(self) -> dict[str, str]:
-        """What a request for it carries."""
+        """Return the headers for a request."""
         return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
 
 
 def answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
-    """The body of a short answer of a hub. Raises Failed, and HubDown when another try may help.
+    """Return the body of a short answer. Raises Failed, or HubDown if a retry may help.
 
-    first_bytes: no more than the beginning of a file; 0 for all of it.
+    Args:
+        first_bytes: only the beginning of a file; 0 for all of it.
     """
     from sparkwright.host.models import bounded_http
 
@@ -81,23 +83,23 @@ def answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The place of one file, as the hub named it."""
+    """The location of a file, as reported by the hub."""
 
-    url: str  #: of its bytes: at the hub, or where the hub redirects to
-    headers: dict[str, str]  #: the token is among them at the hub's own origin only
-    xet_hash: str  #: of its content in the hub's chunk store; empty: it is not there
+    url: str  #: of its bytes, at the hub or at the target of its redirect
+    headers: dict[str, str]  #: with the token at the hub's own origin only
+    xet_hash: str  #: of its content in the hub's chunk store; empty if it is not there
 
 
 def located(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> Located:
-    """Ask the hub where the bytes of a file are. Redirects within the hub are followed, one that leaves it is the answer.
+    """Request the location of a file from the hub. Redirects within the hub are followed; one that leaves it is the result.
 
     Args:
         file: its row of spark.lock.
-        retries: how often a hub that is busy or does not accept a connection is asked again.
+        retries: for a hub that is busy or does not accept a connection.
 
     Raises:
-        Failed: the hub has the file in another size than the lock, or redirects in a loop or to another scheme.
-        HubDown: another try may help.
+        Failed: The hub has the file in another size than the lock, or redirects in a loop or to another scheme.
+        HubDown: A retry may help.
     """
     from sparkwright.host.models import bounded_http
 
@@ -120,13 +122,13 @@ def located(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> Loc
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return scheme, host and port of a URL: a token goes to one origin alone. Raises ValueError for a port that is none."""
+    """Return scheme, host and port of a URL: a token goes to one origin alone. Raises ValueError for an invalid port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _refuse_other_file(answer: requests.Response, file: Mapping[str, Any]) -> None:
-    """Raise Failed for a file whose size or ETag on the hub can't be that of the lock; a hub need not give either."""
+    """Raise Failed for a file whose size differs from the lock or whose ETag is malformed; both headers are optional."""
     length = None if answer.is_redirect else answer.headers.get("Content-Length")
     size, etag = (
         answer.headers.get("X-Linked-Size") or length,
@@ -140,12 +142,12 @@ def _refuse_other_file(answer: requests.Response, file: Mapping[str, Any]) -> No
 
 
 def _as_hash(text: str) -> str:
-    """Return a xet hash; a text that is none means that the file is not in the chunk store."""
+    """Return a xet hash; empty for anything else: then the file is not in the chunk store."""
     return text if SHA256.fullmatch(text) else ""
 
 
 def raise_for_status(answer: requests.Response, source: Source) -> None:
-    """Raise what a hub's refusal means. Gated, private and unknown are told apart by its X-Error-Code, as the hub documents."""
+    """Raise the error for a hub's refusal. Its X-Error-Code, as documented, tells gated, private and unknown apart."""
     if answer.status_code < 400:
         return
     code, id_, url = answer.headers.get("X-Error-Code", ""), source.id, source.url
@@ -167,7 +169,7 @@ def raise_for_status(answer: requests.Response, source: Source) -> None:
 
 @contextmanager
 def explained(source: Source) -> Iterator[None]:
-    """The exceptions of a transfer as sentences: HubDown where another try may help, else Failed."""
+    """Convert the exceptions of a transfer to sentences: HubDown if a retry may help, else Failed."""
     import requests
     from urllib3.exceptions import HTTPError
 
@@ -209,7 +211,7 @@ def explained(source: Source) -> Iterator[None]:
 
 
 def _short(error: BaseException) -> str:
-    """What a server said, which may be a page of it."""
+    """Return a server's error message in one line, shortened: it may be a whole page."""
     return one_line(str(error).strip().rstrip("."), at_most=300)
 
 

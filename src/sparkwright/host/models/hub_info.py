@@ -1,4 +1,4 @@
-"""What a hub says of a model, read up to a bound and judged before anything is made of it: the lock entry, and config.json."""
+"""A hub's information about a model, read up to a limit and validated before use: the lock entry, and config.json."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ _FIX = "Exclude it with `ignore` in the recipe's model, or use another hub (HF_E
 
 
 def entry(source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
-    """The lock entry of a model: commit, and every chosen file with size, sha256 (large ones) or git blob id (small ones).
+    """Return the lock entry of a model: its commit and the selected files.
 
-    source: its commit is a branch, a tag or a commit here. Raises Failed for an answer that can't be one.
+    Each file has its size, and a sha256 (large ones) or git blob id (small ones).
+
+    Args:
+        source: its commit may be a branch, a tag or a commit.
+
+    Raises:
+        Failed: The answer is malformed.
     """
     address = f"{source.url}/api/models/{source.id}/revision/{quote(source.commit, safe='')}?blobs=true"
     return read(parsed(hub.answer(source, address), source), source, selection)
 
 
 def read(found: object, source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
-    """The lock entry in a hub's answer about a model. Pure. Raises Failed for an answer that can't be one."""
+    """Return the lock entry from a hub's answer about a model. Pure. Raises Failed for a malformed answer."""
     about = f"the hub's answer about {source.id}"
     if not isinstance(found, Mapping) or not isinstance(found.get("siblings"), list):
         raise Failed(f"{about} has no list of files.", fix=hub.OTHER)
@@ -43,7 +49,11 @@ def read(found: object, source: Source, selection: Callable[[str], bool]) -> dic
 
 
 def config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's config.json at a commit; empty when it is not a JSON object, or far too long to be one. file: its row."""
+    """Return a model's config.json at a commit; empty if it is not a JSON object, or far too long.
+
+    Args:
+        file: its row.
+    """
     if file["size_bytes"] > bounds.CONFIG_BYTES:
         return {}
     try:
@@ -54,7 +64,7 @@ def config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chat(source: Source, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a model's chat template and generation_config.json tell, at a commit; what can't be read is unknown.
+    """Return the contents of a model's chat template and generation_config.json at a commit; unreadable ones count as unknown.
 
     Args:
         source: of the pinned commit.
@@ -73,7 +83,7 @@ def chat(source: Source, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _row(sibling: object) -> dict[str, Any]:
-    """A file as the lock holds it, of what the hub says about it; what it does not say is None."""
+    """Return a file in the form of the lock, from the hub's data; missing values are None."""
     entry = sibling if isinstance(sibling, Mapping) else {}
     lfs = entry.get("lfs")
     large = isinstance(lfs, Mapping)

@@ -1,6 +1,6 @@
-"""The files of a model that the verified server was started with, kept while another revision takes their place.
+"""The model files of the verified server, kept while another revision replaces them.
 
-MODEL_DIR/.before/    hard links: they take room only once the file beside them is replaced, and need no second download
+MODEL_DIR/.before/    hard links: they take space only once the original is replaced, and need no second download
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ ABOUT = ".about.json"
 
 
 def keep(folder: Path, paths: Iterable[str], commit: str) -> None:
-    """Keep these files of a model's folder as they are now. What is kept already stays: it is the older one.
+    """Keep these files of a model's folder as they are now. Files that are kept already stay: they are older.
 
-    commit: of the revision they belong to. Raises OSError where the file system knows no hard links.
+    Args:
+        commit: of the revision they belong to.
+
+    Raises:
+        OSError: The file system does not support hard links.
     """
     kept, new = place(folder, FOLDER), set(_new(folder))
     if kept.is_symlink():
@@ -45,14 +49,14 @@ def keep(folder: Path, paths: Iterable[str], commit: str) -> None:
 
 
 def commit_of(folder: Path) -> str:
-    """The revision that is kept; empty when none is."""
+    """Return the kept revision; empty if there is none."""
     return str(_about(folder).get("commit", ""))
 
 
 def restore_kept(folder: Path) -> int:
-    """Give every kept file its place again, and drop those that came with the other revision. Returns how many changed."""
+    """Move every kept file back, and remove those of the other revision. Returns the number of changed files."""
     kept = folder / FOLDER
-    if kept.is_symlink():  # what it leads to is another's
+    if kept.is_symlink():  # its target belongs elsewhere
         kept.unlink()
     changed = 0
     for path in _kept(folder):
@@ -68,12 +72,12 @@ def restore_kept(folder: Path) -> int:
 
 
 def forget(folder: Path) -> None:
-    """The other revision is proved: the kept one may go."""
+    """Remove the kept files: the other revision is verified."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
 def restore_proved(context: Context, folder: Path) -> int:
-    """As `restore_kept`; and what was proved of the files before is known again."""
+    """Do the same as `restore_kept`, and restore the record of the verified files."""
     kept = [str(path.relative_to(folder / FOLDER)) for path in _kept(folder)]
     changed = restore_kept(folder)
     Manifest.of(context.state, folder).restore_kept(kept)
@@ -81,20 +85,20 @@ def restore_proved(context: Context, folder: Path) -> int:
 
 
 def forget_all(context: Context, folder: Path) -> None:
-    """As `forget`; and what was proved of the older files goes too."""
+    """Do the same as `forget`, and remove the record of the older files."""
     forget(folder)
     Manifest.of(context.state, folder).forget_kept()
 
 
 def replaced_folders(context: Context) -> dict[Path, str]:
-    """The folders of the last good state's models in which another revision took their place, with the commits that are kept."""
+    """Return the model folders of the last verified state where another revision replaced it, with the kept commits."""
     models = good_states.models_of(good_states.last(context.state))
     folders = [context.machine.expand(model["dir"]) for model in models if model.get("dir")]
     return {folder: commit for folder in folders if (commit := commit_of(folder))}
 
 
 def _kept(folder: Path) -> list[Path]:
-    """The files that are kept. A folder that is a link holds none: what it leads to is another's."""
+    """Return the kept files; none if the folder is a link, whose target belongs elsewhere."""
     kept = folder / FOLDER
     if kept.is_symlink():
         return []
@@ -102,7 +106,7 @@ def _kept(folder: Path) -> list[Path]:
 
 
 def _new(folder: Path) -> list[str]:
-    """The names of files that came with the other revision. Whoever may write in the folder may have put others there."""
+    """Return the names of files that came with the other revision, validated: anyone with write access may have added some."""
     found = _about(folder).get("new")
     names = found if isinstance(found, list) else []
     return [name for name in names if isinstance(name, str) and not why_not_a_model_file(name)]

@@ -1,4 +1,4 @@
-"""The addresses of one peer, used side by side: each half of a ConnectX-7 port has an address, and about half of its rate."""
+"""Parallel use of a peer's addresses: each half of a ConnectX-7 port has an address, and about half of its bandwidth."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from sparkwright.host.models.hub import Source
 
 
 class SourceQueue:
-    """Deals files out to the addresses of a source, each to the one with the fewest bytes under way."""
+    """A scheduler that assigns each file to the address with the fewest bytes in transfer."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._under_way = dict.fromkeys(sources, 0)
         self._guard = threading.Lock()
 
     def take(self, size: int) -> Source:
-        """Where to fetch a file of this many bytes."""
+        """Return the address for a file of this many bytes."""
         with self._guard:
             selection = min(self._under_way, key=lambda source: self._under_way[source])
             self._under_way[selection] += size
             return selection
 
     def done(self, source: Source, size: int) -> None:
-        """A file has come."""
+        """Record that a file was transferred."""
         with self._guard:
             if source in self._under_way:
                 self._under_way[source] -= size
 
     def lose(self, source: Source) -> bool:
-        """An address is used no more; whether another is left. The last one stays: whether that is worth a try, others know."""
+        """Stop using an address. Returns False if it is the last one, which stays: the caller decides about a retry."""
         with self._guard:
             if len(self._under_way) > 1:
                 self._under_way.pop(source, None)
@@ -39,7 +39,11 @@ class SourceQueue:
 
 
 def by_address(files: Sequence[Mapping[str, Any]], came_from: Mapping[str, str]) -> dict[str, int]:
-    """How many bytes each address gave. came_from: the URL of each file, by path; of one that came from two, the last."""
+    """Return the number of bytes that each address delivered.
+
+    Args:
+        came_from: the URL of each file, by path; of a file from two addresses, the last.
+    """
     found: dict[str, int] = {}
     for file in files:
         if url := came_from.get(file["path"]):

@@ -1,4 +1,4 @@
-"""The files of a model: proved by hash once, then known by their stamp, see `stamp`."""
+"""The files of a model: verified by hash once, then recognized by their stamp, see `stamp`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_model_file
 
 CHUNK_BYTES = 2**20
-#: how much of a file that is read again stays in the page cache at most
+#: most that a file being hashed again keeps in the page cache
 DROP_BYTES = 256 * 2**20
 INDEX = ".safetensors.index.json"
 PREFIX = "model-"
 SHA256_DIGITS = 64
-#: of a stamp, what a link or a rename leaves as it is
+#: number of stamp fields that a link or a rename leaves unchanged
 UNMOVED = 3
 
-#: what this process proved and did not save, as in check mode: by the file that would hold it, rows
+#: rows that this process verified and did not save, as in check mode, by the manifest's file
 _PROVED: dict[Path, dict[str, list[Any]]] = {}
 
 Files = Iterable[Mapping[str, Any]]
@@ -32,33 +32,32 @@ OnBytes = Callable[[int], None]
 
 @dataclass
 class Manifest:
-    """What was proved about a folder.
-
-    rows: path -> [*stamp, hash]; a file that changed has to be proved again. One of an earlier version, whose stamp has no
-    ctime, is proved once more. indexes: path of a safetensors
-    index -> [its stamp, the files it names]. about: whose files they are (id, commit), and which ones make it whole (paths).
-    staged: what waits to take its place, as rows are. kept: rows and about as they were before another revision came, for as
-    long as a rollback may need them.
-    """
+    """The verified files of a model's folder."""
 
     state: StateFolder
     folder: Path
+    #: path -> [*stamp, hash]; a changed file has to be hashed again, and so has one recorded by an earlier version, whose stamp
+    #: has no ctime
     rows: dict[str, list[Any]]
+    #: path of a safetensors index -> [its stamp, the files it names]
     indexes: dict[str, list[Any]] = field(default_factory=dict)
+    #: the model's id and commit, and the paths of all its files
     about: dict[str, Any] = field(default_factory=dict)
+    #: files in the staging folder, in the form of rows
     staged: dict[str, list[Any]] = field(default_factory=dict)
+    #: files and about of the previous revision, for as long as a rollback may need them
     kept: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: StateFolder, folder: Path) -> Manifest:
-        """The manifest of a folder, as it was saved or remembered last."""
+        """Return the manifest of a folder, as last saved or remembered."""
         found = cls._from(state, folder, state.read(_name(folder)) or {})
         found.rows |= _PROVED.get(found._file, {})
         return found
 
     @classmethod
     def all(cls, state: StateFolder) -> Iterator[Manifest]:
-        """Every folder that something was proved about."""
+        """Yield the manifest of every folder that has one."""
         for path in sorted(state.path.glob(f"{PREFIX}*.json")):
             found = state.read(path.stem)
             if found and found.get("folder"):
@@ -74,7 +73,7 @@ class Manifest:
         return cls(state, folder, files, indexes, {**about, **paths}, staged, found.get("kept", {}))
 
     def save(self) -> None:
-        """Remember it, unless it is remembered so already."""
+        """Write the manifest, if it has changed."""
         data = {
             "folder": str(self.folder),
             "files": self.rows,
@@ -88,7 +87,7 @@ class Manifest:
             self.state.write(_name(self.folder), data)
 
     def remember(self) -> None:
-        """Remember what was proved of the files for as long as this process lives, and write nothing."""
+        """Keep the verified files in memory, for the life of this process, without writing."""
         _PROVED[self._file] = dict(self.rows)
 
     @property
@@ -96,19 +95,24 @@ class Manifest:
         return self.state.path / _name(self.folder)
 
     def forget_gone(self) -> None:
-        """Files that are no part of this revision and not there either were another's."""
+        """Forget files that are neither part of this revision nor on the disk."""
         paths = set(self.about.get("paths", ()))
         self.rows = {path: row for path, row in self.rows.items() if path in paths or stamp(self.folder / path)}
 
     def keep_saved(self, *, first: bool) -> None:
-        """Keep what was saved of the folder, for a rollback. first: else what is kept already stays, for it is the older one."""
+        """Keep the saved manifest for a rollback.
+
+        Args:
+            first: False keeps what is kept already, since it is the older one.
+        """
         saved = Manifest.of(self.state, self.folder)
         self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
 
     def restore_kept(self, paths: Iterable[str]) -> None:
-        """The files that were kept have their places again: what was proved of them holds.
+        """Restore the kept manifest after the kept files were moved back.
 
-        paths: of those files. Keeping and moving them changed their ctime.
+        Args:
+            paths: of those files. Keeping and moving them has changed their ctime.
         """
         if self.kept:
             before = self._from(self.state, self.folder, self.kept)
@@ -120,48 +124,50 @@ class Manifest:
             self.save()
 
     def forget_kept(self) -> None:
-        """The other revision is proved."""
+        """Forget the kept manifest: the other revision is verified."""
         if self.kept:
             self.kept = {}
             self.save()
 
     def forget(self) -> None:
-        """Forget the folder."""
+        """Remove the manifest."""
         _PROVED.pop(self._file, None)
         self.state.remove(_name(self.folder))
 
     def knows(self, file: Mapping[str, Any]) -> bool:
-        """Whether this file was proved, and has not changed since."""
+        """Return True if this file was verified and has not changed since."""
         now = stamp(self.folder / file["path"])
         return now is not None and self.rows.get(file["path"]) == [*now, wanted(file)]
 
     def changed(self) -> list[str]:
-        """The files that were proved and are not there any more as they were. Costs a stat each."""
+        """Return the verified files that have changed or are missing. Costs a stat each."""
         return [path for path, row in self.rows.items() if not self._stands(path, row)]
 
     def _stands(self, path: str, row: list[Any]) -> bool:
-        """Whether a file has the stamp of its row, or as much of it as an earlier version wrote down."""
+        """Return True if a file has the stamp of its row, or its first part as recorded by an earlier version."""
         now, known = stamp(self.folder / path), row[:-1]
         return now is not None and known != [] and now[: len(known)] == known
 
     @property
     def commit(self) -> str:
-        """The commit whose files these are; "" when that was not kept."""
+        """The commit of these files; "" if it was not recorded."""
         return str(self.about.get("commit", ""))
 
     def is_complete(self) -> bool:
-        """Whether every file of its commit was proved and has not changed since. Costs a stat each."""
+        """Return True if every file of its commit was verified and has not changed since. Costs a stat each."""
         paths = self.about.get("paths") or ()
         return bool(paths and self.commit) and all(self._stands(path, self.rows.get(path, [])) for path in paths)
 
     def entries(self) -> list[dict[str, Any]]:
-        """The files of its commit as spark.lock holds them."""
+        """Return the files of its commit in the form of spark.lock."""
         return [_entry(path, self.rows[path]) for path in self.about.get("paths", ()) if path in self.rows]
 
     def prove(self, files: Files, *, deep: bool = False, on_bytes: OnBytes = lambda count: None) -> list[str]:
-        """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong.
+        """Hash unverified files, in parallel. Returns the paths that are missing or wrong.
 
-        deep: what is known is hashed again too, and its pages are given back. on_bytes: told of bytes as they are read.
+        Args:
+            deep: also hash verified files again, and drop their pages from the cache.
+            on_bytes: called with the number of bytes as they are read.
         """
         doubtful = [file for file in files if deep or not self.knows(file)]
         right = [file for file in doubtful if size_of(self.folder / file["path"]) == file["size_bytes"]]
@@ -176,13 +182,13 @@ class Manifest:
         return [file["path"] for file in doubtful if not self.knows(file)]
 
     def note(self, file: Mapping[str, Any]) -> None:
-        """This file was proved just now."""
+        """Record that this file was just verified."""
         now = stamp(self.folder / file["path"])
         if now is not None:
             self.rows[file["path"]] = [*now, wanted(file)]
 
     def unnamed(self, files: Files) -> list[str]:
-        """What an index of shards names and the folder has not. An index is read once, then known by its stamp."""
+        """Return the files that an index of shards names and the folder lacks. An index is read once, then known by its stamp."""
         found = []
         for path in (file["path"] for file in files if file["path"].endswith(INDEX)):
             now = stamp(self.folder / path)
@@ -196,7 +202,7 @@ class Manifest:
 
 
 def _own(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Without names that lead elsewhere, which versions before 1.0 took from a lock."""
+    """Return the rows without paths that lead outside, which versions before 1.0 accepted from a lock."""
     return {path: row for path, row in rows.items() if not why_not_a_model_file(path)}
 
 
@@ -207,17 +213,21 @@ def _entry(path: str, row: list[Any]) -> dict[str, Any]:
 
 
 def wanted(file: Mapping[str, Any]) -> str:
-    """The hash a file must have: sha256 of a large one, git's blob id of a small one."""
+    """Return the hash that a file must have: sha256 of a large one, git's blob id of a small one."""
     return str(file["sha256"] or file["blob_id"])
 
 
 def sizes(files: Files) -> int:
-    """The bytes of files together."""
+    """Return the total size of files, bytes."""
     return sum(int(file["size_bytes"]) for file in files)
 
 
 def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count: None, *, drop: bool = False) -> str:
-    """The hash a file has, of the kind that the lock holds for it; "" when it can't be read. drop: give its pages back."""
+    """Return a file's hash, of the kind that the lock has for it; "" if it cannot be read.
+
+    Args:
+        drop: drop its pages from the cache.
+    """
     hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
     buffer = bytearray(CHUNK_BYTES)
     view, read = memoryview(buffer), 0
@@ -230,7 +240,7 @@ def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count
                 read += count
                 if (
                     drop and read % DROP_BYTES < count
-                ):  # what lies in the page cache is missing to a GPU of the same memory
+                ):  # the page cache takes memory from the GPU
                     os.posix_fadvise(source.fileno(), 0, read, os.POSIX_FADV_DONTNEED)
             if drop:
                 os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -240,24 +250,24 @@ def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count
 
 
 def stamp(path: Path) -> list[int] | None:
-    """[size, mtime_ns, inode, ctime_ns] of a file; None when there is none.
+    """Return [size, mtime_ns, inode, ctime_ns] of a file; None if it is missing.
 
-    Whoever may write to a file can set its mtime back. Its ctime is the kernel's: a link, a rename and a chmod change it, too.
+    Anyone with write access can reset a file's mtime. Its ctime is the kernel's: a link, a rename and a chmod change it, too.
     """
     try:
         found = path.stat()
-    except (OSError, ValueError):  # ValueError: a NUL in a name that an index gives
+    except (OSError, ValueError):  # ValueError: a NUL in a name from an index
         return None
     return [found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns]
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file; -1 when there is none."""
+    """Return the size of a file in bytes; -1 if it is missing."""
     return (stamp(path) or [-1])[0]
 
 
 def _shards(index: Path) -> list[str]:
-    """The files that an index names, as far as they are text; one of another kind, or far too long, names none."""
+    """Return the files that an index names; empty if it is malformed or far too long."""
     try:
         raw = bounds.bytes_of(index, bounds.INDEX_BYTES)
         named = bounds.json_of(raw, most_bytes=bounds.INDEX_BYTES)["weight_map"].values()

@@ -1,4 +1,4 @@
-"""The folders of models on a host: what was proved in them, how large they are, and which containers use them."""
+"""The model folders on a host: their verified files, sizes, and the containers that use them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ KEPT_BY_TRANSFERS = (staging_area.NAME, ".cache/huggingface")
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """changed: files that are not as they were proved. used_by: containers, running or not, that mount it."""
+    """A model's folder on a host."""
 
     dir: str
     id: str
     commit: str
     files: int
     size_bytes: int
+    #: files that have changed since they were verified
     changed: list[str]
+    #: containers, running or not, that mount it
     used_by: list[str]
 
 
 def found(context: Context) -> list[ModelFolder]:
-    """Every folder that something was proved about and that is still there. Raises Failed when Docker can't be asked."""
+    """Return every existing folder with verified files. Raises Failed if Docker cannot be queried."""
     mounts = list(own_folders.mounts(context))
     return [
         ModelFolder(
@@ -48,23 +50,23 @@ def found(context: Context) -> list[ModelFolder]:
 
 
 def on_disk(manifest: Manifest) -> int:
-    """Bytes that removing it would free: its files and what transfers left."""
+    """Return the bytes that removing it would free: its files and leftovers of transfers."""
     return sum(own_folders.disk_bytes(path) for path in (*own_files(manifest), *leftovers(manifest.folder)))
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
-    """Partial files of transfers, ours and Hugging Face's, in a model's folder."""
+    """Yield partial files of transfers, ours and Hugging Face's, in a model's folder."""
     for part in kept_by_transfers(folder):
         yield from (path for path in part.rglob("*") if path.is_file() or path.is_symlink())
 
 
 def kept_by_transfers(folder: Path) -> list[Path]:
-    """Where transfers keep it, when no link leads out of the folder: then it is another's."""
+    """Return the folders for partial files of transfers, without those that a link leads out of the model's folder."""
     return [folder / part for part in KEPT_BY_TRANSFERS if not leads_out(folder, folder / part)]
 
 
 def own_files(manifest: Manifest) -> list[Path]:
-    """What was proved in the folder and stands in it: where a link leads out, the file is another's."""
+    """Return the verified files that are in the folder itself; files behind a link that leads out of it belong elsewhere."""
     return [
         manifest.folder / path
         for path in manifest.rows
@@ -73,6 +75,6 @@ def own_files(manifest: Manifest) -> list[Path]:
 
 
 def overlaps(folder: Path, source: Path) -> bool:
-    """Whether a mount shows a container any part of a folder."""
+    """Return True if a mount gives a container access to any part of a folder."""
     real, mounted = Path(os.path.realpath(folder)), Path(os.path.realpath(source))
     return real == mounted or mounted in real.parents or real in mounted.parents

@@ -1,5 +1,6 @@
-"""Models that somebody else put on this host: the hub client's cache, and folders that are named like a model. Nothing is
-read of them but names and sizes: what a folder holds is proved by its hashes, in a deploy.
+"""Models on this host that sparkwright did not download: in the hub client's cache, and in folders named like a model.
+
+Only names and sizes are read: a deploy verifies the contents by hash.
 """
 
 from __future__ import annotations
@@ -13,30 +14,34 @@ from pathlib import Path
 from sparkwright.host.machine import Machine
 from sparkwright.trust.names import COMMIT
 
-#: where people keep models, besides the recipes' own folders
+#: common folders of models, besides the recipes' own
 FOLDERS = ("~/models", "/models", "/srv/models", "/data/models", "/opt/models")
 WEIGHTS = (".safetensors", ".gguf")
-#: entries of a folder that are read, and files of one model
+#: limits: entries of a folder, and files of one model
 MOST_ENTRIES, MOST_FILES = 500, 5000
 
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """id: the model that it is taken for. place: "own", the recipe's folder; "folder", another; or "hub cache", whose files are
-    links into another folder.
-    size_bytes: of its files, weights among them.
-    """
+    """A model found on the host's disk."""
 
+    #: the model that the folder's name matches
     id: str
     dir: str
+    #: "own": the recipe's folder; "folder": another; "hub cache": its files are links into another folder
     place: str
+    #: of all files, including weights
     size_bytes: int
 
 
 def find(machine: Machine, ids: Sequence[str], dirs: Sequence[str]) -> list[OnDisk]:
-    """Those of these models that are there with weights. ids: as the hub names them. dirs: each one's own folder.
+    """Return those of these models that are on the disk with weights.
 
-    A folder is taken for a model when it is the model's own, or has its name, with or without its owner.
+    A folder counts as a model if it is the model's own, or has its name, with or without its owner.
+
+    Args:
+        ids: as the hub names them.
+        dirs: each model's own folder.
     """
     found = [on_disk for each in zip(ids, dirs, strict=True) for on_disk in _of(machine, *each)]
     return list({(on_disk.id, on_disk.dir): on_disk for on_disk in found}.values())
@@ -59,7 +64,7 @@ def _of(machine: Machine, model_id: str, own: str) -> Iterator[OnDisk]:
 
 
 def _snapshots(machine: Machine, model_id: str) -> list[Path]:
-    """The commits of a model in the hub client's cache, newest first."""
+    """Return the newest snapshot of a model in the hub client's cache; empty if there is none."""
     home = machine.env.get("HF_HOME") or str(machine.home / ".cache/huggingface")
     hub = Path(machine.env.get("HF_HUB_CACHE") or f"{home}/hub")
     there = _folders(hub / f"models--{model_id.replace('/', '--')}" / "snapshots")
@@ -81,7 +86,7 @@ def _folders(at: Path) -> list[Path]:
 
 
 def _weights(folder: Path) -> int:
-    """Bytes of its files; 0 when no weights are among them."""
+    """Return the total size of a folder's files, bytes; 0 if there are no weights among them."""
     total, weights = 0, False
     below = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
     for path in islice(below, MOST_FILES):

@@ -1,7 +1,7 @@
-"""A host hands its proved model to others: it speaks as a small hub.
+"""Serving a verified model to other hosts, with the protocol of a hub.
 
-Only the files that are named are handed out, read only, from where they were proved, never through a link that came later.
-Every reader proves what arrives by the lock's hashes.
+Only named files are served, read only, from where they were verified, never through a link that was created later. Every reader
+verifies what it receives by the lock's hashes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
 
 
 def token(secrets: Mapping[str, Secret]) -> Secret | None:
-    """What a copy of a model is asked for with."""
+    """Return the token that authorizes copying a model."""
     return peer_client.token(secrets, COPY)
 
 
 @contextmanager
 def all_reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[list[str]]:
-    """All of a peer's addresses that answer, for as long as the copy takes. Raises Failed when none does."""
+    """Yield all of a peer's addresses that answer, for the length of the copy. Raises Failed if none does."""
     with peer_client.all_reached(urls, name, token, "remove `from` to use the hub") as found:
         yield found
 
 
 @contextmanager
 def reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[str]:
-    """The first of a peer's addresses that answers, for as long as the copy takes. Raises Failed when none does."""
+    """Yield the first of a peer's addresses that answers, for the length of the copy. Raises Failed if none does."""
     with peer_client.reached(urls, name, token, "remove `from` to use the hub") as url:
         yield url
 
@@ -50,14 +50,18 @@ def hand_out(
     readers: int,
     bind: str = "",
 ) -> int:
-    """Start a process that hands files out, and outlives this one. model: id, commit. Returns its port."""
+    """Start a process that serves files and outlives the present one. Returns its port.
+
+    Args:
+        model: id, commit.
+    """
     rows = {file["path"]: [wanted(file), file["size_bytes"], os.path.realpath(folder / file["path"])] for file in files}
     request = {"id": model[0], "commit": model[1], "files": rows, "readers": readers, "bind": bind}
     return peer_server.start(machine, "sparkwright.host.models.peer", "the model", request, token)
 
 
 class _Reader(peer_server.Reader):
-    """One connection. The paths are a hub's: ID/resolve/COMMIT/PATH, with HEAD, GET and Range."""
+    """A connection. Paths are a hub's: ID/resolve/COMMIT/PATH, with HEAD, GET and Range."""
 
     def hand(self, path: str) -> None:
         front = f"/{self.server.request['id']}/resolve/{self.server.request['commit']}/"
@@ -88,14 +92,14 @@ class _Reader(peer_server.Reader):
 
 
 def _without_links(path: str, flags: int) -> int:
-    """Open a path that was free of links when its file was proved, if it still is. Raises OSError."""
+    """Open a path if it is still free of links, as it was when its file was verified. Raises OSError."""
     if os.path.realpath(path) != path:
         raise PermissionError(f"{path} was replaced by a symlink")
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def _range(given: str, size: int) -> tuple[int, int]:
-    """First and last byte of a Range header, both included; the whole file for one that is none."""
+    """Return the first and the last byte of a Range header, both inclusive; the whole file if it is invalid."""
     match = RANGE.fullmatch(given)
     if match is None:
         return 0, size - 1

@@ -1,7 +1,7 @@
-"""Where files wait until all of them are proved; then they take their places together.
+"""The staging folder for downloaded files until all of them are verified; then they are moved into place together.
 
-A server that restarts in the middle of a download finds the old model, never half of each. The waiting room is inside the
-model's folder, so that taking a place is a rename. What is proved there is remembered: a run that is cut off reads it once.
+A server that restarts in the middle of a download finds the old model, never half of each. The staging folder is inside the
+model's folder, so that moving is a rename. Verified files are remembered: a resumed run does not hash them again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME = ".cache/sparkwright"
 
 
 class Staging:
-    """The waiting room of a manifest's folder."""
+    """The staging folder of a manifest's folder."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -28,11 +28,11 @@ class Staging:
         self._drop_links()
 
     def holds(self, file: Mapping[str, Any]) -> bool:
-        """Whether a file waits there in its full size."""
+        """Return True if a file is there in its full size."""
         return bool(size_of(self.path / file["path"]) == file["size_bytes"])
 
     def right(self, file: Mapping[str, Any]) -> bool:
-        """Whether what waits there has the promised bytes; what has not is removed."""
+        """Return True if the staged file has the wanted hash; remove it otherwise."""
         come = self.path / file["path"]
         now, known = stamp(come), self.manifest.staged.get(file["path"])
         if now is not None and known == [*now, wanted(file)]:
@@ -43,13 +43,13 @@ class Staging:
         return False
 
     def note(self, file: Mapping[str, Any]) -> None:
-        """It was found right just now."""
+        """Record that a staged file was just verified."""
         now = stamp(self.path / file["path"])
         if now is not None:
             self.manifest.staged[file["path"]] = [*now, wanted(file)]
 
     def place(self, files: Iterable[Mapping[str, Any]]) -> None:
-        """Every file over the previous one, each in one step; nothing waits any more."""
+        """Move every staged file into place, each atomically, and remove the staging folder."""
         for file in files:
             target = place(self.manifest.folder, file["path"])
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,14 +59,14 @@ class Staging:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def tidy(self, files: Iterable[Mapping[str, Any]], *, disk_is_full: bool) -> None:
-        """Leave no partial file that can't be gone on with, after a full disk none at all; what is whole stays."""
+        """Remove partial files that cannot be resumed, or all of them after a full disk; complete files stay."""
         if disk_is_full or not file_transfer.continuable(self.path):
             file_transfer.remove_leftovers(self.path)
         if not self.partial_files() and not any(self.holds(file) for file in files):
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _drop_links(self) -> None:
-        """No link that somebody else laid there is written through."""
+        """Remove links that someone else may have placed there, so that none is written through."""
         if self.path.is_symlink():
             self.path.unlink()
         for at, folders, names in os.walk(self.path):
@@ -75,5 +75,5 @@ class Staging:
                     path.unlink()
 
     def partial_files(self) -> list[Path]:
-        """What is growing there, or was left in the middle."""
+        """Return the partial files, still growing or left by an interrupted transfer."""
         return list((self.path / ".cache").rglob("*.incomplete"))

@@ -1,4 +1,4 @@
-"""How fast bytes come, lately, and how long the rest takes at that rate."""
+"""The recent rate of a transfer, and its remaining time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WINDOW_S = 5.0
 
 @dataclass
 class Throughput:
-    """Fed with how many bytes are there; remembers the last 5 s."""
+    """The rate of the last 5 s, from the number of bytes received so far."""
 
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
     def at(self, done_bytes: int, now_s: float | None = None) -> float:
-        """So many are there now. Returns bytes per second; 0.0 as long as it is not known."""
+        """Record the bytes received so far. Returns bytes per second; 0.0 while unknown."""
         now_s = time.monotonic() if now_s is None else now_s
         self._seen.append((now_s, done_bytes))
         while now_s - self._seen[0][0] > WINDOW_S and len(self._seen) > 2:
@@ -28,7 +28,7 @@ class Throughput:
 
 
 def left(remaining_bytes: int, rate: float) -> str:
-    """How long the rest takes: "40 s left", "12 min left"; "" when nothing says."""
+    """Return the remaining time at this rate: "40 s left", "12 min left"; "" if unknown."""
     if rate <= 0 or remaining_bytes <= 0:
         return ""
     return f"{units.about(remaining_bytes / rate)} left"

@@ -1,8 +1,8 @@
-"""Transfers that finish: a child process fetches, this side watches the bytes on the disk, and tries again or otherwise.
+"""Reliable transfers: a child process downloads, this side watches the bytes on the disk, and retries or changes the mode.
 
-Everything lands in a staging folder inside the model's and is proved there; when all is right the files take the old ones'
-places together. So neither a wrong byte nor half a new model ever stands where a server reads. What a killed transfer left
-whole in staging is not fetched again.
+Files go to a staging folder inside the model's folder and are verified there; when all are correct they replace the old files
+together. So a server never reads a wrong byte or half a new model. Complete files that a killed transfer left in the staging
+folder are not downloaded again.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from sparkwright.visible import first
 
 POLL_S = 0.25
 PROOF_NICE = 15
-WORTH_BYTES = 64 * 2**20  # a try that kept this much more than the last was not in vain
+WORTH_BYTES = 64 * 2**20  # an attempt that kept this much more than the last counts as progress
 
-#: what comes after a mode that hangs
+#: the mode after one that stalls
 NEXT = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
 
 
 @dataclass
 class Attempt:
-    """How a child ended: stalled, failed (kind, message, fix), or neither."""
+    """The outcome of a transfer process: stalled, failed (kind, message, fix), or neither."""
 
     stalled: bool = False
     kind: str = ""
@@ -53,10 +53,7 @@ class Attempt:
 
 @dataclass
 class Transfer:
-    """Brings files of a source into the manifest's folder. wrong: how often a file came with other bytes than promised.
-
-    came_from: the address that gave the last of each file, by path.
-    """
+    """A download of a source's files into the manifest's folder."""
 
     source: Source
     manifest: Manifest
@@ -64,7 +61,9 @@ class Transfer:
     context: Context
     stall_s: float
     retry_policy: RetryPolicy = RetryPolicy()
+    #: number of hash mismatches, by path
     wrong: dict[str, int] = field(default_factory=dict)
+    #: the address that delivered the last part of each file, by path
     came_from: dict[str, str] = field(default_factory=dict)
     _at: dict[str, Path] = field(default_factory=dict)
     _base_bytes: int = 0
@@ -78,7 +77,7 @@ class Transfer:
         self._hashing: dict[str, Future[bool]] = {}
 
     def run(self, mode: str) -> str:
-        """Fetch until all is here and proved. Returns the mode that ended it. Raises Failed."""
+        """Download until all files are verified and in place. Returns the mode used last. Raises Failed."""
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="proof", initializer=_step_back) as pool:
             self._pool = pool
             self._take_over()
@@ -104,7 +103,7 @@ class Transfer:
     # -- one attempt ---------------------------------------------------------------------------------------------
 
     def _attempt(self, mode: str) -> tuple[Attempt, str]:
-        """Let a child fetch what is missing, and watch it. Returns how it ended and the mode it used."""
+        """Start a child that downloads the missing files, and watch it. Returns its outcome and the mode it used."""
         child = self._child(mode)
         lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=_listen, args=(child, lines), daemon=True).start()
@@ -168,7 +167,7 @@ class Transfer:
             child.stdin.write(json.dumps(request).encode() + b"\n")
             child.stdin.flush()
         except BrokenPipeError:
-            pass  # it ended at once; its exit code says so
+            pass  # it exited at once; its exit code has the reason
         return child
 
     def _hear(self, line: Mapping[str, Any], attempt: Attempt) -> None:
@@ -189,7 +188,7 @@ class Transfer:
     # -- proof ---------------------------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """What an earlier run left whole in the staging folder."""
+        """Verify the complete files that an earlier run left in the staging folder."""
         for file in self.missing.values():
             if self.staging.holds(file):
                 self._prove(file)
@@ -200,7 +199,7 @@ class Transfer:
         self._hashing[file["path"]] = self._pool.submit(self.staging.right, file)
 
     def _settle(self) -> None:
-        """Wait for the proofs that are under way; what is whole is missing no more."""
+        """Wait for the running verifications; verified files are no longer missing."""
         while any(not job.done() for job in self._hashing.values()):
             self.context.progress(self._done(), self.total_bytes, unit="bytes", text=f"verifying {self.source.id}")
             time.sleep(POLL_S / 10)
@@ -229,7 +228,7 @@ class Transfer:
     # -- between attempts ----------------------------------------------------------------------------------------
 
     def _again(self, attempt: Attempt, mode: str, tries: int) -> str:
-        """Say why, pause longer each time, and go on: in the next mode after one that hung."""
+        """Report the failure, pause longer each time, and return the next mode: another one after a stall."""
         following = NEXT[mode] if attempt.stalled else mode
         if attempt.message:
             pause_s = 0.0 if attempt.stalled else self.retry_policy.pause_s(tries)
@@ -248,15 +247,15 @@ class Transfer:
     # -- bytes ---------------------------------------------------------------------------------------------------
 
     def _kept(self, mode: str) -> int:
-        """Bytes that the next try need not fetch."""
+        """Return the number of bytes that the next attempt need not download."""
         return self._done() if mode in file_transfer.SEQUENTIAL else self._base_bytes
 
     def _on_disk(self) -> tuple[int, ...]:
-        """What changes when a byte comes: the blocks that are written, never the size, which ranges make at once."""
+        """Return a value that changes with every byte received: allocated blocks, not sizes, which range requests set at once."""
         return (len(self.missing), len(self._hashing), *(_blocks(path) for path in self._at.values()))
 
     def _done(self) -> int:
-        """Bytes that are here."""
+        """Return the number of bytes received."""
         full = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
         partial = sum(_blocks(path) for path in self.staging.partial_files())
         return min(self._base_bytes + full + partial, self.total_bytes)
@@ -293,7 +292,7 @@ def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | 
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:
-            with contextlib.suppress(ValueError):  # a library may print a word of its own
+            with contextlib.suppress(ValueError):  # a library may print something
                 lines.put(json.loads(line))
     lines.put(None)
 
@@ -306,5 +305,5 @@ def _blocks(path: Path) -> int:
 
 
 def _step_back() -> None:
-    """This thread yields to the transfer, and to the server that still serves: a proof has time until the last byte is here."""
+    """Lower this thread's priority below the transfer's and the running server's: verification can wait for the last byte."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PROOF_NICE)

@@ -1,7 +1,7 @@
-"""The choice of a transfer mode by measurement: each candidate gets a moment, and the bytes are counted.
+"""Choosing a transfer mode by measurement: each candidate runs for a moment, and its bytes are counted.
 
-Where every connection is throttled, more of them bring more, and ranges of one file (hf_transfer) or the hub's chunk store
-(xet) win. Where few already fill the line, both are only work for the processor, and whole files side by side (plain) win.
+If every connection is throttled, more connections are faster, and ranges of one file (hf_transfer) or the hub's chunk store (xet)
+win. If a few fill the link already, both only cost CPU, and whole files in parallel (plain) win.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ WINDOW_S = 1.0
 ANSWER_S = 5.0
 MANY = 16
 XET_STREAMS = 8
-WORTH = 1.25  # hf_transfer and xet must promise this much more: one loses its partial files, both cost processor time
+WORTH = 1.25  # hf_transfer and xet must be this much faster: one loses its partial files, both cost CPU
 CHUNK_BYTES = 2**18
 SMALL_BYTES = 256 * 10**6
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """mode, and why in words."""
+    """A transfer mode, and the reason in words."""
 
     mode: str
     why: str
@@ -41,7 +41,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A file that a measurement may read from."""
+    """A file that a measurement may read."""
 
     path: str
     size_bytes: int
@@ -54,12 +54,12 @@ def choose(
     measure: Measure | None = None,
     measure_xet: MeasureXet | None = None,
 ) -> Choice:
-    """Measure for about three seconds at most, or not at all where little is to be fetched.
+    """Choose a mode by a measurement of about three seconds at most, or without one if the download is small.
 
     Args:
-        side_by_side: how many files `plain` would fetch at once.
-        measure: bytes per second of so many connections.
-        measure_xet: bytes per second from the chunk store, 0.0 where the files are not in it.
+        side_by_side: how many files `plain` would download at once.
+        measure: returns the bytes per second of a number of connections.
+        measure_xet: returns the bytes per second from the chunk store, 0.0 if the files are not in it.
     """
     total = sum(file.size_bytes for file in files)
     if total < SMALL_BYTES:
@@ -80,7 +80,7 @@ def choose(
 
 
 def measured_xet(source: Source, files: Sequence[Sample]) -> float:
-    """Return the bytes per second that the chunk store gives; 0.0 where the largest file is not in it, or nothing comes."""
+    """Return the bytes per second from the chunk store; 0.0 if the largest file is not in it, or without data."""
     window = _Window()
     largest = max(files, key=lambda file: file.size_bytes)
     try:
@@ -94,7 +94,7 @@ def measured_xet(source: Source, files: Sequence[Sample]) -> float:
         reading = [
             pool.submit(_read_xet, source, found.xet_hash, largest.size_bytes, place, window) for place in places
         ]
-        ended = threading.Timer(ANSWER_S, xet_store.abandon)  # nothing has come by then, or long ago enough
+        ended = threading.Timer(ANSWER_S, xet_store.abandon)  # by then there was no data, or the window is over
         ended.start()
         counts = [job.result() for job in reading]
         ended.cancel()
@@ -103,7 +103,7 @@ def measured_xet(source: Source, files: Sequence[Sample]) -> float:
 
 def _read_xet(source: Source, xet_hash: str, size: int, place: tuple[int, int], window: _Window) -> int:
     got = 0
-    with contextlib.suppress(Exception):  # hf_xet's own; a mode that fails here is not chosen
+    with contextlib.suppress(Exception):  # of hf_xet; a mode that fails here is not chosen
         for piece in xet_store.content(source, xet_hash, size, *place):
             if not window.open():
                 break
@@ -112,7 +112,7 @@ def _read_xet(source: Source, xet_hash: str, size: int, place: tuple[int, int], 
 
 
 def measured(source: Source, files: Sequence[Sample], connections: int) -> float:
-    """Bytes per second that so many connections bring together, each from a place of its own. 0.0: nothing came."""
+    """Return the bytes per second of a number of connections together, each at its own offset; 0.0 without data."""
     window = _Window()
     places = [_place(files, n, connections) for n in range(connections)]
     with ThreadPoolExecutor(max_workers=connections) as pool:
@@ -121,14 +121,14 @@ def measured(source: Source, files: Sequence[Sample], connections: int) -> float
 
 
 class _Window:
-    """Begins with the first byte of any connection, so that a slow way to the hub is not taken for a narrow one."""
+    """A time window that begins with the first byte of any connection, so that latency does not count as low bandwidth."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._began_s: float | None = None
 
     def open(self) -> bool:
-        """Whether it still is; the first who asks opens it."""
+        """Return True while the window is open; the first call opens it."""
         with self._guard:
             if self._began_s is None:
                 self._began_s = time.monotonic()
@@ -139,7 +139,7 @@ class _Window:
 
 
 def _place(files: Sequence[Sample], n: int, connections: int) -> tuple[str, int]:
-    """A file and an offset for the n-th connection, far from the others'."""
+    """Return a file and an offset for the n-th connection, far from the others'."""
     largest = sorted(files, key=lambda file: -file.size_bytes)[:connections]
     file = largest[n % len(largest)]
     turns = -(-connections // len(largest))
@@ -150,7 +150,7 @@ def _read(source: Source, path: str, offset: int, window: _Window) -> int:
     got = 0
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     with (
-        contextlib.suppress(Exception),  # requests' and urllib3's own, from raw; an answer without end
+        contextlib.suppress(Exception),  # of requests and urllib3; an endless answer
         bounded_http.session() as session,
         session.get(source.address(path), headers=headers, stream=True, timeout=ANSWER_S) as answer,
     ):

@@ -1,9 +1,9 @@
-"""The process that transfers files: a child of the runner's, so that a transfer that hangs can be killed and begun again.
+"""The process that transfers files: a child of the runner, so that a stalled transfer can be killed and restarted.
 
-Its request is one line of JSON on standard input (the token is in it, and nowhere else); it ends when that pipe closes.
-What happens is a line of JSON on standard output each: {"begin": path, "partial": file}, {"done": path,
-"from": url}, {"lost": url, "message": why, while another address is left},
-{"chose": mode, "why": ...}, {"failed": path, "kind": "down", "full" or "refused", "message": ..., "fix": ...}.
+Its request is one line of JSON on standard input (the only place with the token); it ends when that pipe closes. Each event is a
+line of JSON on standard output: {"begin": path, "partial": file}, {"done": path, "from": url}, {"lost": url, "message": why,
+while another address is left}, {"chose": mode, "why": ...}, {"failed": path, "kind": "down", "full" or "refused", "message": ...,
+"fix": ...}.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _saying = threading.Lock()
 
 
 def main() -> None:
-    """Fetch what is asked for, small files first, and end at the first that fails."""
+    """Download the requested files, large ones last, and stop at the first failure."""
     _die_with_parent()
     request = json.loads(sys.stdin.buffer.readline())
     token = Secret(request["token"]) if request["token"] else None
@@ -78,7 +78,7 @@ def _fetch(queue: SourceQueue, file: Mapping[str, Any], staging: Path, way: Way,
 
 
 def _fetched(queue: SourceQueue, file: Mapping[str, Any], staging: Path, way: Way, again: bool) -> hub.Source:
-    """Fetch a file; from another address of the peer, where one fails. Returns where the last of it came from."""
+    """Download a file, from the peer's next address after a failure. Returns the source that delivered the last part."""
     while True:
         source = queue.take(file["size_bytes"])
         try:
@@ -98,7 +98,7 @@ def _say(line: dict[str, Any]) -> None:
 
 
 def _die_with_parent() -> None:
-    """A transfer nobody watches must not write beside the next one."""
+    """Exit with the parent: an orphaned transfer must not write beside the next one."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

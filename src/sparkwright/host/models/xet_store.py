@@ -1,6 +1,6 @@
-"""The chunk store that large files of the hub lie in (Xet), read through hf_xet.
+"""The hub's chunk store for large files (Xet), read through hf_xet.
 
-The hub names a file's hash there (X-Xet-Hash) and gives a short-lived token for the store; the hub's own token goes to the hub
+The hub reports a file's hash in the store (X-Xet-Hash) and issues a short-lived token for it; the hub's own token goes to the hub
 alone. The protocol: https://huggingface.co/docs/xet.
 """
 
@@ -22,7 +22,7 @@ from sparkwright.trust import bounds
 if TYPE_CHECKING:
     import hf_xet
 
-#: the client's own defaults hold up to 6 GB, in memory that the GPU shares
+#: the client's defaults use up to 6 GB, in memory shared with the GPU
 _SETTINGS = {
     "reconstruction.download_buffer_size": 256 * 10**6,
     "reconstruction.download_buffer_perfile_size": 64 * 10**6,
@@ -31,13 +31,13 @@ _SETTINGS = {
     "chunk_cache.size_bytes": 0,
     "telemetry.enabled": False,
 }
-EXPIRES_S = 60.0  # a token that has less left is renewed
+EXPIRES_S = 60.0  # a token is renewed once it has less than this left
 _guard = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A way into the store."""
+    """Access to the store."""
 
     url: str
     token: str
@@ -45,17 +45,17 @@ class Access:
 
 
 def content(source: Source, xet_hash: str, size: int, start: int, end: int | None = None) -> Iterator[bytes]:
-    """Yield the bytes of a file from a place on, in order.
+    """Yield the bytes of a file from an offset on, in order.
 
     Args:
-        xet_hash: of the file, as the hub named it.
+        xet_hash: of the file, as reported by the hub.
         size: of the file, bytes.
         start: the first byte, from 0.
         end: the byte after the last; None for all of the file.
 
     Raises:
-        Failed: the hub's answer about the store can't be one.
-        HubDown: another try may help.
+        Failed: The hub's answer about the store is malformed.
+        HubDown: A retry may help.
     """
     import hf_xet
 
@@ -69,7 +69,7 @@ def content(source: Source, xet_hash: str, size: int, start: int, end: int | Non
 
 
 def _group(source: Source) -> Any:
-    """Return a connection to the store. hf_xet asks the hub, and nobody else, for a new token when one expires."""
+    """Return a connection to the store. hf_xet requests a new token from the hub alone when one expires."""
     access = _access(source)
     return _session().new_download_stream_group(
         endpoint=access.url,
@@ -88,7 +88,7 @@ def _session() -> hf_xet.XetSession:
 
 
 def abandon() -> None:
-    """End every transfer from the store in this process; those that follow use a new connection."""
+    """End every transfer from the store in this process; later ones use a new connection."""
     _session().sigint_abort()
     _session.cache_clear()
 
@@ -109,7 +109,7 @@ def _refresh_url(source: Source) -> str:
 
 
 def _read(answer: bytes, source: Source) -> Access:
-    """Return what the hub says of the store. Raises Failed for an answer that can't be one."""
+    """Return the access in the hub's answer. Raises Failed if the answer is malformed."""
     try:
         found = bounds.parsed(answer)
         url, token, expires_s = (found[key] for key in ("casUrl", "accessToken", "exp"))

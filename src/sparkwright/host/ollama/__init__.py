@@ -1,1 +1,1 @@
-"""Ollama: where it runs, what it has loaded, and its API."""
+"""Ollama: its instances, its loaded models, and its API."""

@@ -1,7 +1,7 @@
-"""Ollama's API, as far as unloading needs it.
+"""A client of Ollama's API, as far as unloading needs it.
 
-Source: ollama's server code around v0.32.15: /api/ps and the unload call can block while a model loads, the unload only
-queues an expiry, and a busy model stays listed until its request ends.
+Source: ollama's server code around v0.32.15: /api/ps and the unload call can block while a model loads, the unload only queues an
+expiry, and a busy model stays listed until its request ends.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from sparkwright.units import gib
 
 #: a name with its registry, namespace and tag
 NAME_CHARS = 500
-#: read from one list; Ollama keeps three a GPU
+#: limit of models in one list; Ollama keeps three per GPU
 MODELS = 256
 
 
 class Absent(Exception):
-    """Nobody answers: no Ollama there, which is fine."""
+    """There is no Ollama at this URL, which is fine."""
 
 
 class Busy(Exception):
-    """It is there, and does not answer in time."""
+    """Ollama does not answer in time, or not as expected."""
 
 
 def in_gib(size_bytes: int | None) -> str:
-    """A size that Ollama told, in words; an unknown one is said as unknown."""
+    """Return a size in words; "size unknown" without one."""
     return f"{gib(size_bytes)} GiB" if size_bytes else "size unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in memory. size_bytes: what it holds; None when that is not known. context_length: tokens; 0 when not said.
-
-    pinned: it never expires.
-    """
+    """A model in memory."""
 
     name: str
+    #: None if unknown
     size_bytes: int | None
+    #: tokens; 0 if unknown
     context_length: int = 0
+    #: it never expires
     pinned: bool = False
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Loaded:
-        """A row of /api/ps. A negative keep_alive shows as an expiry some centuries away."""
+        """Parse a row of /api/ps. A negative keep_alive appears as an expiry centuries away."""
         year = str(row.get("expires_at", ""))[:4]
         pinned = year.isdigit() and int(year) > time.gmtime().tm_year + 10
         size, length = bounds.count_of(row.get("size")), bounds.count_of(row.get("context_length"))
@@ -63,26 +63,28 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Ollama:
-    """url: as http://127.0.0.1:11434. timeout_s: of each call."""
+    """An Ollama instance."""
 
+    #: such as http://127.0.0.1:11434
     url: str
+    #: of each call
     timeout_s: float = 5
 
     def version(self) -> str:
-        """Ollama's version. Raises Absent or Busy."""
+        """Return Ollama's version. Raises Absent or Busy."""
         return str(self._ask("/api/version").get("version", ""))
 
     def loaded(self) -> list[Loaded]:
-        """The models in memory now. Raises Absent or Busy."""
+        """Return the models in memory now. Raises Absent or Busy."""
         rows = self._ask("/api/ps").get("models")
         return [Loaded.of(row) for row in rows[:MODELS] if _is_model(row)] if isinstance(rows, list) else []
 
     def unload(self, name: str) -> None:
-        """Ask for a model to go; it goes later. Raises Absent or Busy."""
+        """Request that a model is unloaded, which happens later. Raises Absent or Busy."""
         self._ask("/api/generate", {"model": name, "keep_alive": 0})
 
     def load(self, model: Loaded) -> bool:
-        """Bring a model into memory as it was before; answers when it is there. False: it is not installed any more.
+        """Load a model as it was before, and wait until it is in memory. Returns False if it is no longer installed.
 
         Raises Absent or Busy.
         """

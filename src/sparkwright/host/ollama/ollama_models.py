@@ -1,4 +1,4 @@
-"""The models that the Ollamas of this host hold in the memory that CPU and GPU share."""
+"""The models that this host's Ollama instances hold in the memory shared by CPU and GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOKUP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A model and the Ollama that holds it."""
+    """A model and the Ollama instance that holds it."""
 
     place: Place
     model: Loaded
@@ -28,21 +28,23 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """held: every model that is listed. present: the Ollamas that answered or hang. hanging: those that did not answer
-    in time: they load a model, or are stuck."""
+    """The Ollama instances of this host, and the models that they hold."""
 
+    #: all models listed
     held: tuple[Held, ...]
+    #: instances that answered or hang
     present: tuple[Place, ...]
+    #: instances that did not answer in time: they load a model, or are stuck
     hanging: tuple[Place, ...]
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is held, as far as Ollama says it; only memory proves it."""
+        """True if no model is listed and no instance hangs; only memory proves that nothing is held."""
         return not self.held and not self.hanging
 
 
 def inspect(context: Context, *, timeout_s: float = 5) -> Seen:
-    """Ask each Ollama of this host. One that OLLAMA_HOST names on another machine holds nothing here and is not asked."""
+    """Query each Ollama instance of this host. If OLLAMA_HOST names another machine, that instance is skipped."""
     held: list[Held] = []
     present, hanging = [], []
     for place in ollama_places.find(context):
@@ -61,9 +63,9 @@ def inspect(context: Context, *, timeout_s: float = 5) -> Seen:
 
 
 def unload(context: Context, *, timeout_s: float) -> Seen:
-    """Ask every model to go until none is listed, and again those that stay: an unload is lost while a model loads.
+    """Unload all models, and repeat for those that stay: an unload request is lost while a model loads.
 
-    Returns what is still there after timeout_s, or nothing.
+    Returns the models that are left after timeout_s, or none.
     """
     deadline_s = time.monotonic() + timeout_s
     requested: dict[str, float] = {}
@@ -79,7 +81,11 @@ def unload(context: Context, *, timeout_s: float) -> Seen:
 
 
 def _ask_to_go(held: Sequence[Held], requested: dict[str, float]) -> None:
-    """requested: when each was asked last, seconds of the monotonic clock."""
+    """Request that models are unloaded, unless requested recently.
+
+    Args:
+        requested: the last request for each model, seconds of the monotonic clock.
+    """
     for usage in held:
         key = f"{usage.place.url} {usage.model.name}"
         if time.monotonic() - requested.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
@@ -88,11 +94,11 @@ def _ask_to_go(held: Sequence[Held], requested: dict[str, float]) -> None:
         try:
             Ollama(usage.place.url).unload(usage.model.name)
         except (Absent, Busy):
-            continue  # the list says what came of it
+            continue  # the next list shows the outcome
 
 
 def is_here(url: str) -> bool:
-    """Whether an address is one of this host: only then its models are in this host's memory."""
+    """Return True if a URL's host is this one: only then its models are in this host's memory."""
     import psutil
 
     name = urlsplit(url).hostname or "127.0.0.1"

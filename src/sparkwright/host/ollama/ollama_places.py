@@ -1,4 +1,4 @@
-"""Where Ollama runs on this host, and as what: a service, a container, a user's process, or an address that was named.
+"""The Ollama instances of this host: a service, a container, a user's process, or a configured address.
 
 Sources: ollama's envconfig (OLLAMA_HOST: scheme, host, port 11434 unless the scheme is named); its install script (the unit
 ollama.service); its image ollama/ollama (port 11434 inside).
@@ -26,10 +26,12 @@ Kind = Literal["service", "container", "process", "address"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """url: where it answers. kind: what it runs as. name: of the unit or container, or who runs the process and its pid."""
+    """An Ollama instance."""
 
+    #: of its API
     url: str
     kind: Kind
+    #: of the unit or container; for a process, its user and pid
     name: str
     pid: int = 0
 
@@ -38,8 +40,10 @@ class Place:
 
 
 def find(context: Context) -> list[Place]:
-    """Every Ollama of this host that can be seen, one an address. The one that OLLAMA_HOST or the default names is last
-    and always there: whether anybody answers is for the caller to ask."""
+    """Return the Ollama instances that are visible on this host, one per address.
+
+    The address in OLLAMA_HOST, or the default, is last and always included, whether or not anything answers there.
+    """
     machine = context.machine
     named = Place(machine.ollama_url, "address", machine.ollama_url)
     if machine.sandbox:
@@ -74,7 +78,7 @@ def _containers(context: Context) -> list[Place]:
 
 
 def url_of_container(row: dict[str, Any]) -> str:
-    """Where a container's Ollama is reached from its host: a published port, else its own address on the engine's network."""
+    """Return the URL of a container's Ollama: a published port, else its own address on the engine's network."""
     for port in row.get("Ports") or ():
         if port.get("PrivatePort") == PORT and port.get("PublicPort"):
             address = str(port.get("IP") or "")
@@ -84,7 +88,7 @@ def url_of_container(row: dict[str, Any]) -> str:
 
 
 def _processes() -> list[Place]:
-    """`ollama serve` of any user; its OLLAMA_HOST can be read for one's own processes only, else the default is meant."""
+    """Return the `ollama serve` processes of any user; OLLAMA_HOST is readable for this user's only, else the default counts."""
     import psutil
 
     found = []
@@ -102,5 +106,5 @@ def _processes() -> list[Place]:
 
 
 def in_container(pid: int) -> bool:
-    """Whether a process runs in a container of an engine on this host, by its cgroup."""
+    """Return True if a process runs in a container of an engine on this host, by its cgroup."""
     return bool(cgroups.container_of(pid))

@@ -1,4 +1,4 @@
-"""The URL that a value of OLLAMA_HOST stands for, as ollama's envconfig reads it: port 11434 unless the scheme is named."""
+"""The URL for a value of OLLAMA_HOST, as ollama's envconfig parses it: port 11434 unless the scheme is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EVERY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 def url_of(host: str) -> str:
-    """The URL behind a value of OLLAMA_HOST, as its client reads it; an address of "everywhere" is reached on loopback."""
+    """Return the URL for a value of OLLAMA_HOST, as its client uses it; a wildcard address becomes loopback."""
     text = host.strip().strip("'\"")
     named = "://" in text
     parts = urlsplit(text if named else f"http://{text}")

@@ -1,1 +1,1 @@
-"""A host hands what it has proved to other hosts: who serves it, and who asks for it."""
+"""Copies of verified images and models between hosts: the serving side and the client."""

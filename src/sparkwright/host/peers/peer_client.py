@@ -1,4 +1,4 @@
-"""The side that wants what a peer hands out: the token it is asked with, and which of its addresses answers."""
+"""The client side of a peer: the token for its requests, and the addresses that answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ REACH_S, ANSWER_BYTES = 3.0, 4096
 
 
 def token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
-    """What a copy is asked for with: the token made for it; between the members of a cluster, one that their own gives.
+    """Return the token that authorizes a copy: the one made for it, or, in a cluster, one derived from the cluster's token.
 
-    Their own never travels over HTTP: who hears this one can read what is copied, and nothing else.
+    The cluster's token itself never travels over HTTP: an eavesdropper can read the copied files, and nothing else.
     """
     if TOKEN in secrets or cluster.TOKEN not in secrets:
         return secrets.get(TOKEN)
@@ -29,13 +29,13 @@ def token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
 
 
 def headers(token: Secret | None) -> dict[str, str]:
-    """Those of each request."""
+    """Return the headers for each request."""
     return {"Authorization": f"Bearer {token.reveal()}"} if token else {}
 
 
 @contextmanager
 def all_reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) -> Iterator[list[str]]:
-    """All of a peer's addresses that answer; each is notified when the copy is over. Raises Failed when none does."""
+    """Yield all of a peer's addresses that answer, and notify each at the end of the copy. Raises Failed if none does."""
     found = [url for url in _known(urls, name) if asked(url + HERE, headers(token))]
     if not found:
         raise _unreachable(urls, name, else_)
@@ -59,9 +59,10 @@ def _unreachable(urls: Sequence[str], name: str, else_: str) -> Failed:
 
 @contextmanager
 def reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) -> Iterator[str]:
-    """The first of a peer's addresses that answers; the peer is notified when the copy is over. Raises Failed when none does.
+    """Yield the first of a peer's addresses that answers, and notify it at the end of the copy. Raises Failed if none does.
 
-    else_: what the user can do instead.
+    Args:
+        else_: an alternative for the user.
     """
     url = next((url for url in _known(urls, name) if asked(url + HERE, headers(token))), None)
     if url is None:
@@ -73,7 +74,7 @@ def reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) ->
 
 
 def asked(url: str, headers: Mapping[str, str]) -> bool:
-    """Return True if a peer answers that there is nothing to say, as it does to HERE and DONE."""
+    """Return True if a peer answers 204, as it does to HERE and DONE."""
     try:
         return http.request("GET", url, headers=headers, timeout_s=REACH_S, most_bytes=ANSWER_BYTES).status == 204
     except TransportError:

@@ -1,9 +1,9 @@
-"""A process that hands something out to other hosts over HTTP on this host's own addresses, to who knows a token.
+"""A process that serves files to other hosts over HTTP, on this host's own addresses, to clients with a token.
 
-The token is made for one copy and travels as every secret does. Without it nobody gets anything, and can keep nobody out: an
-address that has not sent it gets a few connections, each for seconds. The process outlives the task that started it; it ends
-when its readers said so, or when nobody asked anything for a while. The bytes are not encrypted on their way: what matters is
-that they arrive right, and every reader proves that.
+The token is made for one copy and travels as every secret does. Clients without it get nothing, and cannot block others: an
+address that has not sent the token gets a few connections, each for seconds. The process outlives the task that started it; it
+exits when its readers are done, or after a while without requests. The bytes are not encrypted: only their integrity matters, and
+every reader verifies that.
 """
 
 from __future__ import annotations
@@ -37,16 +37,20 @@ START_S = 20.0
 DONE = "/done"
 HERE = "/here"
 PR_SET_NAME = 15
-#: a copy uses some 30
+#: limit of connections; a copy uses about 30
 CONNECTIONS = 256
-#: of them, those of addresses that have not sent the token: of one address, and of all together
+#: limits of unauthorized connections, from one address and in total
 OF_STRANGER, OF_STRANGERS = 8, 64
 #: how long a connection may take to send its first request, token included
 HEAD_S = 10.0
 
 
 def start(machine: Machine, module: str, what: str, request: Mapping[str, Any], token: Secret) -> int:
-    """Start a process that runs `module`, which hands out what the request names; returns its port. what: for sentences."""
+    """Start a process that runs `module` and serves the request; returns its port.
+
+    Args:
+        what: the thing that is served, for error messages.
+    """
     top = str(Path(sparkwright.__file__).parents[1])
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", module],
@@ -69,7 +73,7 @@ def start(machine: Machine, module: str, what: str, request: Mapping[str, Any], 
 
 
 def addresses() -> list[str]:
-    """This host's own addresses, the fastest link's first; those of containers' bridges last."""
+    """Return this host's own addresses, fastest link first, those of container bridges last."""
     import psutil
 
     speeds = {name: (stats.speed if stats.isup else -1) for name, stats in psutil.net_if_stats().items()}
@@ -83,7 +87,11 @@ def addresses() -> list[str]:
 
 
 def beside(address: str, interfaces: Sequence[str]) -> dict[str, str]:
-    """The addresses of the other half of a fabric port, by interface. interfaces: the one of `address` first."""
+    """Return the addresses of the other half of a fabric port, by interface.
+
+    Args:
+        interfaces: that of `address` first.
+    """
     import psutil
 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -95,9 +103,13 @@ def beside(address: str, interfaces: Sequence[str]) -> dict[str, str]:
 def on_each(
     bind: str, interfaces: Sequence[str], hand_out: Callable[[str], int], note: Callable[[str], None]
 ) -> list[str]:
-    """Serve on an address, and on those beside it, each by a process of its own; where one can't serve, the first alone does.
+    """Serve on an address and on the port's other addresses, each by its own process; one that fails is skipped with a note.
 
-    hand_out: starts the process for an address, and returns its port. Returns the URLs, that of `bind` first.
+    Args:
+        hand_out: starts the process for an address, and returns its port.
+
+    Returns:
+        The URLs, that of `bind` first.
     """
     urls = [f"http://{bind}:{hand_out(bind)}"]
     for name, address in beside(bind, interfaces).items():
@@ -109,21 +121,21 @@ def on_each(
 
 
 def shown(urls: Sequence[str]) -> str:
-    """Addresses and ports, for a sentence."""
+    """Return addresses and ports, for a sentence."""
     return ", ".join(url.removeprefix("http://") for url in urls)
 
 
 class Admission:
-    """The connections at one time, and which of them have shown the token."""
+    """The open connections, and which of them have sent the token."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._open: dict[socket.socket, str] = {}  # by connection: its address
-        self._since_s: dict[socket.socket, float] = {}  # of those that have not shown the token
-        self._known: set[str] = set()  # addresses that have shown it
+        self._since_s: dict[socket.socket, float] = {}  # of connections without the token so far
+        self._known: set[str] = set()  # addresses that have sent it
 
     def admit(self, connection: socket.socket, address: str) -> bool:
-        """Count a new connection. Returns False where there are too many."""
+        """Register a new connection. Returns False if there are too many."""
         with self._guard:
             strangers = [self._open[link] for link in self._since_s if self._open[link] not in self._known]
             crowded = len(strangers) >= OF_STRANGERS or strangers.count(address) >= OF_STRANGER
@@ -133,19 +145,19 @@ class Admission:
             return True
 
     def prove(self, connection: socket.socket) -> None:
-        """Note that the token came on this connection."""
+        """Record that a connection has sent the token."""
         with self._guard:
             self._since_s.pop(connection, None)
             self._known.add(self._open[connection])
 
     def release(self, connection: socket.socket) -> None:
-        """Forget a connection that has ended."""
+        """Remove a closed connection."""
         with self._guard:
             self._open.pop(connection, None)
             self._since_s.pop(connection, None)
 
     def expire(self) -> None:
-        """End the connections whose token is overdue."""
+        """Close the connections that have not sent the token in time."""
         with self._guard:
             for connection, since_s in self._since_s.items():
                 if time.monotonic() - since_s > HEAD_S:
@@ -154,7 +166,11 @@ class Admission:
 
 
 class Server(ThreadingHTTPServer):
-    """request: `token`, `readers`, `bind` (the address to listen on), and what the reader's class needs."""
+    """An HTTP server with limited connections.
+
+    Args:
+        request: `token`, `readers`, `bind` (the address to listen on), and the fields that the reader's class needs.
+    """
 
     daemon_threads = True
     request_queue_size = 128
@@ -169,7 +185,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((request["bind"], 0), reader)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, as long as there are not too many."""
+        """Answer in a separate thread, unless there are too many connections."""
         if self.admission.admit(request, client_address[0]):
             super().process_request(request, client_address)
         else:
@@ -182,7 +198,7 @@ class Server(ThreadingHTTPServer):
             self.admission.release(request)
 
     def watch(self) -> None:
-        """End when every reader is done, or when nobody asks any more."""
+        """Stop when every reader is done, or after a while without requests."""
         while self.readers > 0 and (self.busy or time.monotonic() - self.asked_s < IDLE_S):
             self.admission.expire()
             time.sleep(0.2)
@@ -190,7 +206,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Reader(BaseHTTPRequestHandler):
-    """One connection. Subclasses hand out what a path names."""
+    """A connection. Subclasses serve the paths."""
 
     server: Server
     protocol_version = "HTTP/1.1"
@@ -198,7 +214,7 @@ class Reader(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def hand(self, path: str) -> None:
-        """Answer a request of somebody who knows the token."""
+        """Answer an authorized request."""
         raise NotImplementedError
 
     def _answer(self) -> None:
@@ -230,7 +246,7 @@ class Reader(BaseHTTPRequestHandler):
     do_HEAD = do_GET = _answer
 
     def empty(self, status: int, headers: Mapping[str, str] | None = None) -> None:
-        """An answer without a body."""
+        """Send an answer without a body."""
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -243,7 +259,11 @@ class Reader(BaseHTTPRequestHandler):
 
 
 def serve(reader: Callable[..., Reader], process: str) -> None:
-    """Hand out what standard input names, and say the port on standard output. process: its name, as `ps` shows it."""
+    """Serve the request on standard input, and print the port to standard output.
+
+    Args:
+        process: the process's name in `ps`.
+    """
     request = json.loads(sys.stdin.buffer.readline())
     ctypes.CDLL(None).prctl(PR_SET_NAME, process.encode())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -1,1 +1,1 @@
-"""What a host remembers of its servers: verified states, history, incidents, baselines."""
+"""A host's records of its servers: verified states, history, incidents, baselines."""

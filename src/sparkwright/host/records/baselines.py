@@ -1,4 +1,4 @@
-"""What a host gave before: baselines, each under the key that makes figures comparable."""
+"""A host's baselines, each under the key that makes measurements comparable."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sparkwright.protocol.started_with import options
 from sparkwright.trust.image_name import digest_of
 
 FOLDER = "baselines"
-#: of a cluster's key: who its members are. What it generates does not depend on them, how fast it does
+#: the members, in a cluster's key: its texts do not depend on them, but its throughput does
 MEMBERS = "members"
 
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """A baseline of another key, and what of it differs."""
+    """A baseline with another key, and the differing fields."""
 
     baseline: Baseline
     differs: tuple[str, ...]
@@ -32,36 +32,44 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Baselines:
-    """state: where they are kept, on the host they are of."""
+    """The baselines of a host."""
 
+    #: the host's state folder
     state: StateFolder
 
     def read(self, key: Mapping[str, Any]) -> Baseline | None:
-        """The baseline of this key."""
+        """Return the baseline of this key; None without one."""
         kept = self.state.read(name_of(FOLDER, key))
         return Baseline.from_json(kept) if kept else None
 
     def write(self, key: Mapping[str, Any], baseline: Baseline, about: Mapping[str, Any]) -> None:
-        """Keep it. about: what is good to know and does not count: driver, versions."""
+        """Record a baseline.
+
+        Args:
+            about: information that is not part of the key: driver, versions.
+        """
         self.state.write(name_of(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
 
     def about(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was recorded with a baseline: its kernel path, the GPU's power and utilization; empty for none."""
+        """Return the information recorded with a baseline; empty without one.
+
+        Its kernel path, the GPU's power and utilization.
+        """
         kept = self.state.read(name_of(FOLDER, key)) or {}
         return dict(kept.get("about") or {})
 
     def add(self, key: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Record more about a baseline, which stays as it is; nothing where there is none."""
+        """Record more information about a baseline, which itself stays unchanged; nothing without one."""
         kept = self.state.read(name_of(FOLDER, key))
         if kept:
             self.state.write(name_of(FOLDER, key), {**kept, "about": {**(kept.get("about") or {}), **about}})
 
     def remove(self, key: Mapping[str, Any]) -> None:
-        """Forget the baseline of a server that turned out not to answer sense."""
+        """Remove the baseline of a server that turned out to generate nonsense."""
         self.state.remove(name_of(FOLDER, key))
 
     def nearest(self, key: Mapping[str, Any]) -> Nearest | None:
-        """Of the same model, the one whose key differs least."""
+        """Return the baseline of the same model whose key differs least; None without one."""
         found: list[Nearest] = []
         for path in sorted((self.state.path / FOLDER).glob("*.json")):
             kept = self.state.read(f"{FOLDER}/{path.stem}") or {}
@@ -73,14 +81,17 @@ class Baselines:
 
 
 def name_of(folder: str, key: Mapping[str, Any]) -> str:
-    """Where in the state folder what belongs to a key is kept."""
+    """Return the name in the state folder for a key's record."""
     return f"{folder}/{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 def key_of(given: Mapping[str, Any], machine: Machine, http: Http) -> dict[str, Any]:
-    """Everything that makes two measurements comparable: host, model, digest, arguments, environment, prompts, client.
+    """Return the key that makes measurements comparable: host, model, digest, arguments, environment, prompts, client.
 
-    The order of arguments does not count, nor does the tag before a digest. http: of the engine that was measured.
+    The order of arguments does not count, nor does the tag before a digest.
+
+    Args:
+        http: of the measured engine.
     """
     key = {name: _canonical(value) for name, value in given.items()}
     return {
@@ -93,7 +104,7 @@ def key_of(given: Mapping[str, Any], machine: Machine, http: Http) -> dict[str, 
 
 
 def _host(machine: Machine) -> str:
-    """The machine's own id; its name where it has none."""
+    """Return the machine's id; its host name if it has none."""
     try:
         return machine.path("/etc/machine-id").read_text().strip() or socket.gethostname()
     except OSError:

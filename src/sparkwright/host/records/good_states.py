@@ -1,9 +1,9 @@
-"""The states of a host that were verified: the last one ("verified"), and those before it ("verified_before"), as a stack.
+"""The verified states of a host's server: the last one ("verified"), and those before it ("verified_before"), as a stack.
 
-A state holds what is needed to make it again without the recipe: spec (the container, its image by digest), model (id, commit,
+A state holds everything needed to recreate it without the recipe: spec (the container, its image by digest), model (id, commit,
 dir, transfer, files), serve (served_name, utilization, needs_bytes, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes,
-container_id, run, since, script (the docker run command of it, as a deploy left it on the host), generation (of a member of a
-cluster: the same on all members whose containers were started together).
+container_id, run, since, script (its docker run command, as a deploy wrote it on the host), generation (of a member of a cluster:
+the same on all members whose containers were started together).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from sparkwright.host.state import StateFolder
 from sparkwright.trust.shapes import listed
 
 KEPT = 5
-#: of a spec, what changes nothing that is served
+#: fields of a spec that do not affect what is served
 UNESSENTIAL = ("image_ids", "caches")
 
 
 def last(state: StateFolder) -> dict[str, Any]:
-    """The last verified state, its container's name in it at least; empty when there is none."""
+    """Return the last verified state, which has at least its container's name; empty if there is none."""
     return _usable(state.read("verified"))
 
 
 def before(state: StateFolder) -> list[dict[str, Any]]:
-    """The verified states before it, newest first."""
+    """Return the verified states before the last one, newest first."""
     kept = (state.read("verified_before") or {}).get("states", [])
     return [row for row in map(_usable, listed(GOOD, kept)) if row]
 
 
 def spec_of(state: StateFolder, container_id: str) -> dict[str, Any]:
-    """The spec with which a container was verified; empty where it never was."""
+    """Return the spec with which a container was verified; empty if it never was."""
     states = (last(state), *before(state))
     return next((row["spec"] for row in states if row.get("container_id") == container_id), {})
 
@@ -42,12 +42,15 @@ def _usable(good: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = False) -> None:
-    """Make this the last verified state. A roll back forgets those that came after the one it goes to; a deploy forgets none."""
+    """Record this as the last verified state.
+
+    A rollback forgets the states after the one it returns to; a deploy forgets none.
+    """
     was, older = last(state), before(state)
     script = next((row["script"] for row in (was, *older) if row.get("script") and same(row, now)), "")
     now = {"script": script, **now} if script else now
     if was.get("generation") and was.get("container_id") == now.get("container_id"):
-        now["generation"] = was["generation"]  # a restart of it: what goes with it are the same containers
+        now["generation"] = was["generation"]  # a restart: the other members' containers are the same
     again = next((n for n, row in enumerate(older) if same(row, now)), None)
     if again is not None and rolled_back:
         older = older[again + 1 :]
@@ -58,18 +61,18 @@ def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = Fal
 
 
 def same(first: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two states serve the same: container, settings and model revision; which container it was does not matter."""
+    """Return True if two states serve the same: container settings and model revision, in whichever container."""
     return essence(first) == essence(other)
 
 
 def essence(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """What a state serves: the container with its settings, and the model's commit; with further models each one's."""
+    """Return what a state serves: the container's spec and the model's commit, or the commits of all its models."""
     spec = {key: value for key, value in (state.get("spec") or {}).items() if key not in UNESSENTIAL}
     commits = [model.get("commit") for model in models_of(state)]
     return spec, commits if len(commits) > 1 else next(iter(commits), None)
 
 
 def models_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The models of a state: the server's own first, then its further ones, each with its `role`."""
+    """Return the models of a state: the server's own first, then further ones, each with its `role`."""
     model = state.get("model") or {}
     return [model, *model.get("models", ())] if model else []

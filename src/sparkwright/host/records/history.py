@@ -1,5 +1,6 @@
-"""What was done to a host's server: one JSON line an act, in ~/.local/state/sparkwright/history.jsonl; of several servers
-each has its own, below servers/NAME.
+"""The history of a host's server: one JSON line per action, in ~/.local/state/sparkwright/history.jsonl.
+
+With several servers on a host, each has its own file, below servers/NAME.
 
 time, run, who, what ("verified", "restored", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
 arguments (protocol/started_with.py), changed (field, before, after), measured (figures with their units in their names), why
@@ -21,12 +22,12 @@ from sparkwright.trust.bounds import parsed
 
 FILE = "history.jsonl"
 KEPT = 500
-#: the act after which the state gone back to is the last verified one, and those after it are none any more
+#: the action after which an earlier state is the last verified one, and those after it no longer count
 ROLLED_BACK = "rolled back"
 
 
 def append(context: Context, what: str, **more: Any) -> None:
-    """Write one line down. A full disk must not keep a server from being restored: then the line is lost, with a note."""
+    """Append one line. A full disk must not keep a server from being restored: then the line is lost, with a note."""
     row = {"time": round(time.time(), 3), "run": context.run_id, "who": who(context), "what": what, **more}
     try:
         with open(context.state.memory_made() / FILE, "ab", opener=private.opener) as file:
@@ -38,7 +39,7 @@ def append(context: Context, what: str, **more: Any) -> None:
 
 
 def read(state: StateFolder) -> list[dict[str, Any]]:
-    """All that is kept, newest first. A line that was cut off is left out."""
+    """Return all lines that are kept, newest first. Incomplete lines are left out."""
     try:
         lines = (state.memory / FILE).read_text(errors="replace").splitlines()
     except OSError:
@@ -51,5 +52,5 @@ def read(state: StateFolder) -> list[dict[str, Any]]:
 
 
 def who(context: Context) -> str:
-    """user@laptop of this run, as its plan says."""
+    """Return user@laptop of this run, from its plan."""
     return str(journal.plan_of(context.state.path / "runs" / context.run_id).get("who", ""))

@@ -1,8 +1,9 @@
-"""The incident diagnostics of a server that failed, kept on the host for `invoke incident`.
+"""The incident diagnostics of a failed server, kept on the host for `invoke incident`.
 
 ~/.local/state/sparkwright/incidents/ID/    about.json  container.log  inspect.json  meminfo  holders.txt  dmesg.txt
                                             docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl  memory.txt
-Secrets become dots: the run's own, the servers' keys, and whatever is named or looks like one, in the container's settings
+
+Secrets are masked: the run's own, the servers' keys, and everything named or formatted like a secret, in the container's settings
 and its health checks, in logs and command lines.
 """
 
@@ -31,19 +32,22 @@ FOLDER = "incidents"
 KEPT = 20
 LOG_LINES = 5000
 DMESG_LINES = 300
-#: those whose texts are masked one by one: the rest of them is no text
+#: files whose strings are masked one by one, since they are JSON
 _JSON = ("about.json", "inspect.json", "plan.json", "events.jsonl")
 
 
 def save(context: Context, name: str, why: str) -> Path:
-    """Write a bundle about a container. What can't be had is said in its file; a full disk ends it early, never the run."""
+    """Write a bundle about a container.
+
+    A file that is not available holds the reason; a full disk ends the bundle, never the run.
+    """
     folder = context.state.folder(FOLDER, context.run_id)
     given = (secret.reveal() for secret in context.secrets.values())
     redactor = Redactor([*given, *server_keys.kept(context.state)])
     for file, read in _parts(context, name, why):
         try:
             text = read() if file in _JSON else secret_patterns.text(read())
-        except Exception as error:  # the engine may be what broke
+        except Exception as error:  # the engine may be the cause
             kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
             text = f"not available:  {kind}{error}\n"
         try:
@@ -57,12 +61,12 @@ def save(context: Context, name: str, why: str) -> Path:
 
 
 def bundles(state: StateFolder) -> list[Path]:
-    """The bundles that are kept, newest first."""
+    """Return the bundles that are kept, newest first."""
     return newest_first(path for path in (state.path / FOLDER).glob("*") if path.is_dir())
 
 
 def of_server(state: StateFolder) -> list[Path]:
-    """Those of one of several servers; of a host's only server all of them."""
+    """Return the bundles of this folder's server; all of them for a host's only server."""
     return [bundle for bundle in bundles(state) if state.server in ("", _container(bundle))]
 
 
@@ -75,7 +79,7 @@ def _container(folder: Path) -> str:
 
 
 def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
-    """Names and texts of a bundle. The events are the run's own, which went on after the bundle was written."""
+    """Yield names and texts of a bundle. The events are the run's own, which continued after the bundle was written."""
     for path in sorted(path for path in folder.iterdir() if path.name in INCIDENT_FILES):
         full = run_folder / path.name if path.name == "events.jsonl" else path
         text = (full if full.exists() else path).read_text(errors="replace")
@@ -87,7 +91,7 @@ def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:
-    """The files of a bundle and what fills each, the most telling first."""
+    """Yield the files of a bundle and the functions that return their contents, the most important first."""
     about = {"time": time.time(), "run": context.run_id, "container": name, "why": secret_patterns.text(why)}
     run = context.state.path / "runs" / context.run_id
     machine = context.machine
@@ -105,7 +109,7 @@ def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callabl
 
 
 def _samples(context: Context) -> str:
-    """What the guards of this run's starts saw of the memory."""
+    """Return the memory samples that the start guards of this run recorded."""
     paths = sorted((context.state.path / start_guard.FOLDER).glob(f"{context.run_id}-*"))
     if not paths:
         return "not available:  no start of this run was guarded\n"
@@ -113,7 +117,7 @@ def _samples(context: Context) -> str:
 
 
 def _dmesg(context: Context) -> str:
-    """The kernel's last lines. Reading them needs root where kernel.dmesg_restrict is set, as on DGX OS."""
+    """Return the kernel's last lines. Reading them needs root if kernel.dmesg_restrict is set, as on DGX OS."""
     for argv in (
         ["dmesg", "--ctime"],
         ["sudo", "-n", "dmesg", "--ctime"],
@@ -126,7 +130,7 @@ def _dmesg(context: Context) -> str:
 
 
 def _masked_lines(text: str) -> str:
-    """Values of JSON, one a line, with what looks like a secret masked; a line that a full disk cut off is text."""
+    """Mask secrets in lines of JSON; a line that a full disk cut off is masked as text."""
     return "".join(f"{_masked(line)}\n" for line in text.splitlines())
 
 
@@ -143,6 +147,6 @@ def _containers(context: Context) -> str:
 
 
 def redacted(inspected: dict[str, Any]) -> dict[str, Any]:
-    """Return an inspect without what is named or looks like a secret."""
+    """Return an inspect without values that are named or formatted like a secret."""
     shown: dict[str, Any] = secret_patterns.shown(inspected)
     return shown

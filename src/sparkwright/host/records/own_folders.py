@@ -1,7 +1,7 @@
-"""sparkwright's own folders on a host, and how they are removed: the runtime with the run scripts, and the state.
+"""sparkwright's own folders on a host, and removing them: the runtime with the run scripts, and the state.
 
-~/.local/share/sparkwright     runtime/  run/NAME.sh  compile-caches/  trash/
-~/.local/state/sparkwright     runs/  incidents/  server_keys/  recipe_files/  verified.json  lock ...
+~/.local/share/sparkwright     runtime/  run/NAME.sh  compile-caches/  trash/ ~/.local/state/sparkwright     runs/  incidents/
+server_keys/  recipe_files/  verified.json  lock ...
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from sparkwright.trust import private
 from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
 
 SHARE = ".local/share/sparkwright"
-#: of a folder that are counted
+#: limit of counted entries
 MOST_ENTRIES = 500_000
 
 
-#: what a gateway mounts, below the state folder (host/gateway/place.py)
+#: folders that a gateway mounts, below the state folder (host/gateway/place.py)
 GATEWAY_FOLDERS = ("gateway/files", "gateway/sockets", "gateway/config")
 
 
 def of(home: Path) -> tuple[Path, Path]:
-    """Both folders, whether they are there or not."""
+    """Return both folders, whether they exist or not."""
     return home / SHARE, StateFolder.of(home).path
 
 
 def disk_bytes(path: Path) -> int:
-    """Return what a file or folder takes on the disk, bytes. What cannot be read counts nothing, and no link is followed.
+    """Return the disk usage of a file or folder, bytes. Unreadable parts count as 0, and no link is followed.
 
-    A container may have filled it: at any depth, and with more files than are counted (MOST_ENTRIES).
+    A container may have filled it, to any depth: counting stops after MOST_ENTRIES.
     """
     total = count = 0
     with contextlib.suppress(OSError):
@@ -56,9 +56,13 @@ def disk_bytes(path: Path) -> int:
 
 
 def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
-    """What containers, running or not, have mounted of this host: (container, source).
+    """Yield (container, source) for each of this host's paths that a container, running or not, has mounted.
 
-    without: names of containers that don't count. Raises Failed when the engine can't be asked.
+    Args:
+        without: names of containers to leave out.
+
+    Raises:
+        Failed: The engine cannot be queried.
     """
     api = context.docker().api
     for row in api.containers(all=True):
@@ -69,9 +73,12 @@ def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple
 
 
 def files_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Path, str]:
-    """The servers' key files, recipes' files, and a gateway's folders, that a container still needs to start again, with why.
+    """Return the files of sparkwright that a container needs to start again, with the reason.
 
-    without: as in `mounts`. All of them when the engine can't be asked.
+    The servers' key files, recipes' files, and a gateway's folders. All of them if the engine cannot be queried.
+
+    Args:
+        without: as in `mounts`.
     """
     state = of(context.machine.home)[1]
     gateway = (state / folder for folder in GATEWAY_FOLDERS if (state / folder).is_dir())
@@ -87,9 +94,12 @@ def files_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Pat
 
 
 def remove(home: Path, kept: Collection[Path] = ()) -> None:
-    """Remove both folders, and those above them that are empty then. kept: files below them that stay.
+    """Remove both folders, and their parents if those are empty then.
 
-    Each folder loses its name first: whatever begins meanwhile makes a new one and never sees half of the old.
+    Each folder is renamed first: a process that starts meanwhile creates a new one and never sees half of the old.
+
+    Args:
+        kept: files below them that stay.
     """
     for folder in of(home):
         if not folder.exists():
@@ -106,7 +116,7 @@ def remove(home: Path, kept: Collection[Path] = ()) -> None:
 
 
 def remove_empty(folder: Path, home: Path) -> None:
-    """Remove a folder below the home that holds nothing, and those above it of which that is true then."""
+    """Remove an empty folder below the home, and its parents as far as they are empty then."""
     while folder != home and folder.is_relative_to(home):
         try:
             folder.rmdir()

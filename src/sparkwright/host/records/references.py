@@ -1,4 +1,4 @@
-"""The texts that a host's servers generated when they were verified, each under the key of its throughput baseline."""
+"""The reference texts that a host's servers generated when they were verified, under the keys of their throughput baselines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ FOLDER = "references"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The texts of reference.PROMPTS, then of LONG if it was asked. since: when they were generated, seconds since the epoch."""
+    """The reference texts of a server."""
 
+    #: of reference.PROMPTS, then of LONG if it was requested
     texts: tuple[Text, ...]
+    #: when they were generated, seconds since the epoch
     since: float
 
 
 def read(state: StateFolder, key: Mapping[str, Any]) -> Reference | None:
-    """The reference of this key; None when there is none for today's prompts."""
+    """Return the reference of this key; None if there is none for the present set of prompts."""
     kept = state.read(name_of(FOLDER, key)) or {}
     if kept.get("prompts") != reference.PROMPT_SET or len(kept.get("texts") or ()) < len(reference.PROMPTS):
         return None
@@ -32,6 +34,6 @@ def read(state: StateFolder, key: Mapping[str, Any]) -> Reference | None:
 
 
 def write(state: StateFolder, key: Mapping[str, Any], texts: Sequence[Text]) -> None:
-    """Keep them."""
+    """Record the texts."""
     about = {"prompts": reference.PROMPT_SET, "since": time.time(), "key": dict(key)}
     state.write(name_of(FOLDER, key), {**about, "texts": [text.to_json() for text in texts]})

@@ -1,9 +1,9 @@
-"""How each verified state is restarted without a laptop: `playbooks/restart.yml` as the laptop compiled it for this host.
+"""Plans to restart each verified state without a laptop: `playbooks/restart.yml` as the laptop compiled it for this host.
 
 restart_plans/NAME.json     {"runtime": the host's side it was compiled with, "plan": a Plan, without any secret}
 
-NAME is that of the verified state which the plan restarts, so a roll back finds the plan of the state it went back to. What a
-plan restarts it says itself: the container and the model that its `grant_restart` makes the last good state.
+NAME is the name of the verified state, so a rollback finds the plan of the state it returned to. The plan itself names the
+container and the model that its `grant_restart` makes the last verified state.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from sparkwright.protocol.plan import Plan, tasks_of
 from sparkwright.trust.redact import Redactor
 
 FOLDER = "restart_plans"
-#: the result under which a plan finds the check that asked for the restart: {"why": a sentence}
+#: the name of the result with the reason of the check that requested the restart: {"why": a sentence}
 CHECK = "health_check"
 BRINGS = "`invoke health.install --heal restart` brings one, with the recipe that was verified; else `invoke deploy`."
 
 
 def keep(state: StateFolder, given: Mapping[str, Any], hidden: Redactor) -> None:
-    """Keep a plan that came down from the laptop, if it restarts what was verified last. given: as the file has it.
+    """Store a plan from the laptop, if it restarts the last verified state.
 
-    Raises Refused for what is no such plan, or has a secret in it.
+    Args:
+        given: the plan, in the form of the file.
+
+    Raises:
+        Refused: It is not a valid plan, or contains a secret.
     """
     good = good_states.last(state)
     if not good or state.read(_name(good)) == given:
@@ -46,9 +50,13 @@ def keep(state: StateFolder, given: Mapping[str, Any], hidden: Redactor) -> None
 
 
 def usable(state: StateFolder, runtime: str) -> Plan:
-    """The plan that restarts what was verified last. runtime: the host's side that would run it.
+    """Return the plan that restarts the last verified state.
 
-    Raises Refused when there is none, or another version of sparkwright made it.
+    Args:
+        runtime: the host's side that would run it.
+
+    Raises:
+        Refused: There is none, or another version of sparkwright compiled it.
     """
     good = good_states.last(state)
     kept = state.read(_name(good))
@@ -66,7 +74,7 @@ def usable(state: StateFolder, runtime: str) -> Plan:
 
 
 def cluster_of(state: StateFolder) -> Cluster | None:
-    """The cluster of which the last verified state is a member, as the plan that is kept for it says; None: not known."""
+    """Return the cluster of the last verified state, from its restart plan; None if unknown."""
     kept = state.read(_name(good_states.last(state))) or {}
     try:
         return Plan.from_json(kept["plan"]).cluster
@@ -75,7 +83,7 @@ def cluster_of(state: StateFolder) -> Cluster | None:
 
 
 def restarted_by(plan: Plan) -> dict[str, Any]:
-    """The state that a plan verifies last, as `good_states` has it; empty when it verifies none that is known before it runs."""
+    """Return the state that a plan verifies last, in the form of `good_states`; empty if it is not known in advance."""
     granted = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
     state = {name: granted[-1].args.get(name) for name in ("spec", "model")} if granted else {}
     return state if all(isinstance(item, dict) for item in state.values()) else {}
@@ -97,7 +105,7 @@ def _name(good: Mapping[str, Any]) -> str:
 
 
 def name_of(state: Mapping[str, Any]) -> str:
-    """Names what a state serves, as `good_states.same` compares it; of the server's key it counts only whether there is one."""
+    """Return a hash of what a state serves, as `good_states.same` compares it; of the server's key only whether there is one."""
     spec, commit = good_states.essence(state)
     essence = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)
     return hashlib.sha256(essence.encode(errors="replace")).hexdigest()[:16]

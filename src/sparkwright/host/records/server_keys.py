@@ -1,9 +1,9 @@
-"""The files of the servers' keys. Who may need one decides `host.server_key`.
+"""The files with the servers' keys. `host.containers.server_key` decides which are needed.
 
 ~/.local/state/sparkwright/server_keys/    0700
-    salt                                   random, of the fingerprints; made once, never leaves the host
-    NAME-FINGERPRINT.yaml                  0600, where vLLM reads the key; mounted read-only. Another engine's ends otherwise
-    NAME.yaml                              a link to that of the container made last, for the docker run script
+    salt                                   random, for the fingerprints; created once, never leaves the host
+    NAME-FINGERPRINT.yaml                  0600, in vLLM's format; mounted read-only. Other engines have other suffixes
+    NAME.yaml                              a link to the key of the newest container, for the docker run script
 """
 
 from __future__ import annotations
@@ -27,22 +27,26 @@ DIGITS = 16
 
 
 def any_kept(state: StateFolder) -> bool:
-    """Whether this host ever kept one."""
+    """Return True if this host has ever kept a key."""
     return (state.path / FOLDER).is_dir()
 
 
 def kept(state: StateFolder) -> list[str]:
-    """Every key that is kept, for what must never hold one."""
+    """Return every key that is kept, for masking."""
     return [key for path in _files(state, "*") if (key := read(path))]
 
 
 def path_of(state: StateFolder, name: str, fingerprint: str, form: ServerKey | None = None) -> Path:
-    """Where the key of a server with this fingerprint is kept. form: how its engine reads it; None: as the usual one does."""
+    """Return the path of the key with this fingerprint.
+
+    Args:
+        form: the engine's format of a key file; None: the usual engine's.
+    """
     return state.path / FOLDER / f"{name}-{fingerprint}{(form or _forms()['']).suffix}"
 
 
 def read(path: Path) -> str:
-    """The key in a file; empty when there is none."""
+    """Return the key in a file; empty if there is none."""
     try:
         form = _forms().get(path.suffix)
         return form.key_of(path.read_text()) if form else ""
@@ -51,7 +55,7 @@ def read(path: Path) -> str:
 
 
 def fingerprint(state: StateFolder, key: str) -> str:
-    """Names a key on this host and tells nothing of it; empty while there is no salt, so that no key is kept yet."""
+    """Return the name of a key on this host, which reveals nothing of it; empty without a salt: then no key is kept yet."""
     try:
         salt = (state.path / FOLDER / SALT).read_bytes()
     except FileNotFoundError:
@@ -60,7 +64,11 @@ def fingerprint(state: StateFolder, key: str) -> str:
 
 
 def keep(state: StateFolder, name: str, key: str, *, everyone: bool, form: ServerKey | None = None) -> Path:
-    """Write a key down. everyone: whatever user of the container reads it; others of the host are kept out by the folder."""
+    """Write a key's file and return its path.
+
+    Args:
+        everyone: readable for any user of the container; the folder keeps other users of the host out.
+    """
     folder = state.path / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -69,7 +77,7 @@ def keep(state: StateFolder, name: str, key: str, *, everyone: bool, form: Serve
     form = form or _forms()[""]
     path = path_of(state, name, fingerprint(state, key), form)
     mode = 0o644 if everyone else 0o600
-    if read(path) == key:  # a container may have it mounted: that one sees this very file
+    if read(path) == key:  # a container may have this very file mounted
         path.chmod(mode)
     else:
         write_atomically(path, form.text(key).encode(), mode=mode)
@@ -77,7 +85,7 @@ def keep(state: StateFolder, name: str, key: str, *, everyone: bool, form: Serve
 
 
 def link(path: Path, name: str) -> None:
-    """Let NAME, with the same ending, be this one."""
+    """Point the link NAME, with the same suffix, to this file."""
     temporary = path.with_name(f"{name}.new")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
@@ -85,7 +93,7 @@ def link(path: Path, name: str) -> None:
 
 
 def drop(state: StateFolder, name: str, needed: Collection[str]) -> None:
-    """Forget the keys of a server whose fingerprints are not among those that are needed."""
+    """Remove the keys of a server whose fingerprints are not needed."""
     for path in _files(state, name):
         if path.stem.removeprefix(f"{name}-") not in needed:
             path.unlink(missing_ok=True)
@@ -98,6 +106,6 @@ def _files(state: StateFolder, name: str) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=1)
 def _forms() -> dict[str, ServerKey]:
-    """How engines read their keys, by the ending of the file; "" for the usual engine."""
+    """Return the engines' formats of a key file, by file suffix; "" for the usual engine."""
     keys = {name: key for name in engine.TITLES if (key := engine.of(name).key) is not None}
     return {key.suffix: key for key in keys.values()} | {"": keys[engine.USUAL]}

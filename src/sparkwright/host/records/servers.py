@@ -1,7 +1,7 @@
-"""The memory of a host's server moves where it belongs when the host begins, or ends, to serve several.
+"""Moving the records of a host's server when the host begins, or ends, to serve several.
 
-The only server of a host has its memory in the state folder itself, as ever; of several each has it in servers/NAME, NAME being
-the name of its container. Whoever holds the host's lock moves it: nobody else writes it then.
+The only server of a host has its records in the state folder itself; with several, each has them in servers/NAME, NAME being the
+name of its container. They are moved under the host's lock: no one else writes them then.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from sparkwright.host.state import OF_SERVER, SERVERS, StateFolder
 
 
 def settle(state: StateFolder, server: str, alone: str) -> StateFolder:
-    """The state folder of a run, its server's memory where it belongs.
+    """Return the state folder of a run, after moving its server's records to their place.
 
-    server: the container's name, where the host serves several; empty where it serves one. alone: that one's.
+    Args:
+        server: the container's name if the host serves several; empty if it serves one.
+        alone: the container's name of the only server.
     """
     root = StateFolder(state.path)
     if server:
@@ -37,13 +39,13 @@ def settle(state: StateFolder, server: str, alone: str) -> StateFolder:
 
 
 def good(state: StateFolder) -> Iterator[dict[str, Any]]:
-    """The verified states of all servers of a host, each server's last one first."""
+    """Yield the verified states of all servers of a host, each server's last one first."""
     for server in StateFolder(state.path).servers():
         yield from (found for found in (good_states.last(server), *good_states.before(server)) if found)
 
 
 def _move(source: StateFolder, target: StateFolder) -> None:
-    """`verified` goes last: a move that is cut off is begun again."""
+    """Move a server's records, `verified` last, so that an interrupted move is repeated."""
     to = target.memory_made()
     found = [path for path in source.memory.iterdir() if _of_server(path)]
     for path in sorted(found, key=lambda path: path.name == "verified.json"):
@@ -51,7 +53,7 @@ def _move(source: StateFolder, target: StateFolder) -> None:
 
 
 def _put(path: Path, at: Path) -> None:
-    """A file takes the place of one that is there; a folder's files go into the one that is there."""
+    """Move a file, replacing an existing one; merge a folder into an existing one."""
     if not (path.is_dir() and at.is_dir()):
         path.rename(at)
         return

@@ -1,7 +1,7 @@
-"""Memory figures of verified starts: ~/.local/state/sparkwright/start_memory.json, one file a host.
+"""Memory figures of verified starts: ~/.local/state/sparkwright/start_memory.json, one file per host.
 
-The next start's budget uses them: of the same image, model and arguments where there was one, else of the same image. Bytes
-are of /proc/meminfo's MemAvailable, which alone counts what CUDA takes on shared memory; a process's RSS does not.
+The budget of the next start uses them: of the same image, model and arguments if there was such a start, else of the same image.
+Bytes are from /proc/meminfo's MemAvailable, which alone includes CUDA's allocations in shared memory; a process's RSS does not.
 """
 
 from __future__ import annotations
@@ -24,55 +24,57 @@ Match = Literal["start", "image"]
 
 @dataclass(frozen=True, slots=True)
 class StartMemory:
-    """One verified start. image: its digest. arguments: see protocol/started_with.py."""
+    """The memory figures of one verified start."""
 
     name: str
+    #: its digest
     image: str
     model: str
+    #: see protocol/started_with.py
     arguments: str
-    #: nothing was compiled that this start could use again
+    #: it found no compile cache
     cold: bool
     #: seconds since the epoch, when it was verified
     at: float
     #: available before `docker start`
     before_bytes: int
-    #: the lowest that was seen from `docker start` until it was verified
+    #: the lowest value from `docker start` until it was verified
     lowest_bytes: int
     #: available when it was verified
     after_bytes: int
-    #: on the GPU's side, as `gpu_source` says; None where nothing tells
+    #: on the GPU's side, by `gpu_source`; None if unknown
     gpu_bytes: int | None = None
     #: log: the engine's own figures; share: utilization x MemTotal
     gpu_source: str = ""
     #: on the host's side: what was taken beyond gpu_bytes, at least 0
     host_bytes: int | None = None
-    #: tokens that the KV cache holds, and requests of full length that fit at once, as the log says
+    #: tokens in the KV cache, and concurrent requests of full length, from the log
     kv_tokens: int | None = None
     full_requests: float | None = None
     run: str = ""
 
     @property
     def taken_bytes(self) -> int:
-        """What the server took in all, at least 0."""
+        """Bytes that the server took in total, at least 0."""
         return max(0, self.before_bytes - self.after_bytes)
 
     @property
     def peak_bytes(self) -> int:
-        """What the start took beyond that for a while."""
+        """Bytes that the start took temporarily beyond that."""
         return max(0, self.after_bytes - self.lowest_bytes)
 
     @property
     def key(self) -> tuple[str, str, str, bool]:
-        """What tells one start from another; the newest of each is kept."""
+        """The identity of a start; the newest of each is kept."""
         return self.image, self.model, self.arguments, self.cold
 
     def to_json(self) -> dict[str, Any]:
-        """For the file, for `history` and for programs."""
+        """Return it as JSON, for the file, for `history` and for programs."""
         return asdict(self)
 
 
 def read(state: StateFolder) -> list[StartMemory]:
-    """All that is kept, newest first; of a file of another version nothing."""
+    """Return all records, newest first; empty for a file of another version."""
     kept = state.read(FILE) or {}
     if kept.get("version") != VERSION:
         return []
@@ -80,13 +82,17 @@ def read(state: StateFolder) -> list[StartMemory]:
 
 
 def listed_starts(rows: Any) -> list[StartMemory]:
-    """Return the starts that `to_json` made, as the file and the events of `history` have them; others are left out."""
+    """Return the starts in rows of the file or of `history` events; malformed ones are left out."""
     known = {field.name for field in fields(StartMemory)}
     return [StartMemory(**{name: value for name, value in row.items() if name in known}) for row in listed(START, rows)]
 
 
 def learned(found: tuple[StartMemory, Match] | None) -> Learned | None:
-    """Return the figures of a start that a budget uses. found: as `last` returns it."""
+    """Return the figures of a start that a budget uses.
+
+    Args:
+        found: as `last` returns it.
+    """
     if found is None:
         return None
     start, match = found
@@ -102,7 +108,7 @@ def learned(found: tuple[StartMemory, Match] | None) -> Learned | None:
 
 
 def add(state: StateFolder, start: StartMemory) -> None:
-    """Keep a verified start instead of the last one with the same key. The oldest go."""
+    """Record a verified start, replacing the last one with the same key. The oldest are removed."""
     others = [start_memory for start_memory in read(state) if start_memory.key != start.key]
     rows = [other.to_json() for other in (start, *others)][:KEPT]
     state.write(FILE, {"version": VERSION, "starts": rows})
@@ -111,11 +117,11 @@ def add(state: StateFolder, start: StartMemory) -> None:
 def last(
     starts: Iterable[StartMemory], about: Mapping[str, Any], *, cold: bool | None = None
 ) -> tuple[StartMemory, Match] | None:
-    """Return the newest start of the same image, model and arguments, else of the same image; None where there is none.
+    """Return the newest start of the same image, model and arguments, else of the same image; None without one.
 
     Args:
         starts: As `read` returns them.
-        about: image (its digest), model (its commit) and arguments of the start to come.
+        about: image (its digest), model (its commit) and arguments of the new start.
         cold: Only cold starts, or only warm ones; None for both.
     """
     if not about.get("image"):

@@ -1,4 +1,4 @@
-"""The files of the state folder, and of what kind their readers count on each part to be. What is not named is left as it is."""
+"""The schemas of the state folder's files, as their readers expect them. Unknown fields are left unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.trust.bounds import LARGEST
 from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.shapes import Partial, Shape, fitted, integer, number, row, text, within, writable
 
-#: by how a field of ContainerSpec is annotated
+#: by the annotation of a field of ContainerSpec
 _KINDS: dict[str, Shape] = {
     "str": text,
     "tuple[str, ...]": [text],
@@ -24,7 +24,7 @@ _KINDS: dict[str, Shape] = {
 }
 _SPEC = Partial(
     {field.name: _KINDS[str(field.type)] for field in dataclasses.fields(ContainerSpec)},
-    strict=True,  # a server that is made again from half of it would be another one
+    strict=True,  # a server recreated from half of it would be another one
 )
 _MODEL_FIELDS: dict[str, Shape] = {
     **dict.fromkeys(("id", "commit", "dir"), (None, text)),
@@ -85,7 +85,7 @@ _SPEED = Partial(
     dict.fromkeys(("tok_per_s", "baseline_tok_per_s", "ttft_s", "measured_s"), (None, number)) | {"verdict": text},
     strict=True,
 )
-#: what was never learnt
+#: the schema of a missing value
 _NOTHING = Partial(strict=True)
 _COUNTED = Partial(
     {"time_s": number, "start": text, "token": text}
@@ -108,7 +108,7 @@ def _rates(value: Any) -> Any:
 
 
 def _some(shape: Shape) -> Shape:
-    """A list of at least one."""
+    """Return the schema of a list with at least one item."""
 
     def check(value: Any) -> Any:
         if not (found := fitted(value, [shape], "")):
@@ -147,7 +147,7 @@ _REFERENCE = Partial(
 
 
 def _stamped(value: Any) -> Any:
-    """A file's stamp and its hash; earlier versions wrote no ctime."""
+    """Validate a file's stamp and its hash; earlier versions wrote no ctime."""
     last = (text,) if isinstance(value, list) and len(value) == _BEFORE_CTIME else (number, text)
     return fitted(value, row(number, number, number, *last), "")
 
@@ -176,7 +176,7 @@ _SETTINGS = Partial(
     }
 )
 
-#: by the name of the file, or of its folder, or by what stands before its first hyphen
+#: by the name of the file, or of its folder, or by its part before the first hyphen
 SHAPES: dict[str, Partial] = {
     "verified": GOOD,
     "verified_before": Partial({"states": [{}]}),
@@ -235,5 +235,5 @@ SHAPES: dict[str, Partial] = {
 
 
 def shape_of(name: str) -> Partial:
-    """The shape of a state by its name, as "verified" or "baselines/0123abcd"."""
+    """Return the schema of a state by its name, such as "verified" or "baselines/0123abcd"."""
     return SHAPES.get(name) or SHAPES.get(re.split("[/-]", name)[0], Partial())

@@ -1,7 +1,7 @@
-"""Which of the servers that share memory by turns is to be awake: turns.json, of the machine.
+"""The server to keep awake among those that take turns in the same memory: turns.json, of the machine.
 
-It is written before anything is stopped for it, so a run that is cut off leaves what the next command or check goes by. A server
-that was never proved is not named there until it is: nobody wakes it at night in place of one that was.
+It is written before anything is stopped, so that after a run was cut off the next command or check knows whose turn it is. A
+server that was never verified is not recorded until it is: no check wakes it in place of a verified one.
 """
 
 from __future__ import annotations
@@ -16,34 +16,40 @@ NAME = "turns"
 
 
 def awake(state: StateFolder) -> str:
-    """The container that is to be awake; empty where nothing takes turns."""
+    """Return the container to keep awake; empty if no servers take turns."""
     return str((state.read(NAME) or {}).get("awake", ""))
 
 
 def names(state: StateFolder) -> list[str]:
-    """The containers that take turns; none where nothing does."""
+    """Return the containers that take turns; empty if there are none."""
     return list((state.read(NAME) or {}).get("servers", ()))
 
 
 def in_place_of(state: StateFolder) -> str:
-    """The server whose turn it is, where that is another one's than this folder's; else empty."""
+    """Return the server whose turn it is, if it is not this folder's; else empty."""
     now = awake(state)
     return now if state.server in names(state) and now != state.server else ""
 
 
 def refuse_start(state: StateFolder) -> None:
-    """Raises Failed where it is another server's turn: two of them awake would not fit."""
+    """Raise Failed if it is another server's turn: both together would not fit into memory."""
     if now := in_place_of(state):
         raise Failed(f"{state.server} is asleep: it is the turn of {now}.", fix="`invoke switch` wakes it.")
 
 
 def give(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:
-    """It is this one's turn from now on. name: of its container. servers: all that take turns. run: that decided it."""
+    """Record that it is this server's turn from now on.
+
+    Args:
+        name: of its container.
+        servers: all that take turns.
+        run: the run that decided it.
+    """
     state.write(NAME, {"awake": name, "servers": list(servers), "since": time.time(), "run": run})
 
 
 def forget(state: StateFolder, server: str) -> None:
-    """A server takes no turns any more: it is always on."""
+    """Record that a server no longer takes turns: it is always on."""
     left = [name for name in names(state) if name != server]
     if len(left) == len(names(state)):
         return

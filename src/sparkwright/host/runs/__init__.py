@@ -1,1 +1,1 @@
-"""The runs on a host: the lock, the journal of each, and what a module may use while it runs."""
+"""The runs on a host: the lock, the journal of each run, and the context of its modules."""

@@ -1,4 +1,4 @@
-"""What a module may use while it runs; modules call it `host.module.Context`."""
+"""The environment of a running module; modules call it `host.module.Context`."""
 
 from __future__ import annotations
 
@@ -27,22 +27,20 @@ PROGRESS_EVERY_S = 0.1
 
 
 class SocketDenied(Failed):
-    """This login may not use the Docker socket."""
+    """This user has no access to the Docker socket."""
 
 
 @dataclass
 class Engine:
-    """The Docker Engine of this host, opened when the first task asks for it and kept for the run.
-
-    timeout_s: how long one answer may take.
-    """
+    """The connection to this host's Docker Engine, opened on first use and kept for the run."""
 
     machine: Machine
+    #: for one answer
     timeout_s: int = 120
     _client: docker.DockerClient | None = None
 
     def client(self) -> docker.DockerClient:
-        """The client. Raises Failed with what to do when the engine refuses."""
+        """Return the client. Raises Failed with the fix if the engine refuses."""
         if self._client is None:
             url = self.machine.docker_host or engine_socket.DEFAULT
             version = self._spoken(url)
@@ -51,9 +49,9 @@ class Engine:
         return self._client
 
     def _spoken(self, url: str) -> str:
-        """The newest API version that the engine speaks; empty where only docker's SDK can tell, or what is wrong.
+        """Return the newest API version that the engine supports; empty if docker's SDK must find out, or report the error.
 
-        The SDK's "auto" would ask /version, which runs containerd and runc: 23 ms.
+        The SDK's "auto" would request /version, which runs containerd and runc: 23 ms.
         """
         try:
             return engine_socket.api_version(url, self.timeout_s) if engine_socket.speaks(url) else ""
@@ -74,28 +72,32 @@ class Engine:
 
 @dataclass
 class RunContext:
-    """machine: where this host's files, engine, Ollama and hub are. state: sparkwright's own folder on the host.
+    """The environment of a running module: the host, the state folder, events, secrets and the Docker Engine."""
 
-    emit: where events go. check: look, never change. facts: what the `facts` module found. secrets: by name. task: the id of
-    the task that runs. cluster: where this run meets those of the other members; None: there are none.
-    """
-
+    #: the host's files, engine, Ollama and hub
     machine: Machine
+    #: sparkwright's own folder on the host
     state: StateFolder
     run_id: str
+    #: called with each event
     emit: Callable[[Event], None]
+    #: read only, change nothing
     check: bool = False
+    #: the facts that the `facts` module found
     facts: Mapping[str, Any] = field(default_factory=dict)
+    #: by name
     secrets: Mapping[str, Secret] = field(default_factory=dict)
+    #: id of the current task
     task: str = ""
     engine: Engine | None = None
+    #: the channel to the other members' runs; None outside of a cluster
     cluster: Channel | None = None
-    #: the guard over the start that this run has under way
+    #: the guard of this run's present start
     guards: Guards = field(default_factory=Guards)
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:
-        """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
+        """Return the client of this host's Docker Engine, opened once per run. Raises Failed with the fix if it refuses."""
         if self.engine is None:
             self.engine = Engine(self.machine)
         return self.engine.client()
@@ -103,9 +105,12 @@ class RunContext:
     def progress(
         self, done: float, total: float = 0, *, unit: str = "", text: str = "", parts: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The last step always is an event.
+        """Report the progress of a long task. The last step always becomes an event.
 
-        parts: the files under way, each with path, done, total, rate (bytes per second) and left_s.
+        Args:
+            total: 0 if unknown.
+            unit: "bytes", "tokens", "s" or "".
+            parts: the current files, each with path, done, total, rate (bytes per second) and left_s.
         """
         now = time.monotonic()
         if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
@@ -115,27 +120,27 @@ class RunContext:
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **more))
 
     def go_on(self) -> None:
-        """For a task that waits long, between two looks: raises Failed when another member of the cluster has failed.
+        """Raise Failed if another member of the cluster has failed, or if the guard killed the server to save the host.
 
-        The same when the guard killed the server to save the host.
+        For tasks with a long wait, between two checks.
         """
         self.guards.check()
         if self.cluster is not None and (why := self.cluster.failed_elsewhere()):
             raise Failed(f"{why.rstrip('.')}.")
 
     def note(self, text: str) -> None:
-        """A sentence worth a line of its own while the task goes on."""
+        """Emit a note: a sentence with a line of its own while the task runs."""
         self.emit(event("note", task=self.task, text=text))
 
 
 def engine_went_away(error: Exception) -> bool:
-    """Whether an error is docker's client saying that the engine ended while it was asked: it is being restarted, say."""
+    """Return True if docker's client lost its connection: the engine is being restarted, for example."""
     url = str(getattr(getattr(error, "request", None), "url", "") or "")
     return isinstance(error, OSError) and url.startswith("http+docker://")
 
 
 def _refusal(url: str, error: Exception) -> Failed:
-    """Docker's refusal in one sentence, with its fix."""
+    """Return Docker's refusal in one sentence, with its fix."""
     answer = str(error)
     if "Permission denied" in answer or "PermissionError" in answer:
         return SocketDenied(

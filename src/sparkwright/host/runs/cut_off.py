@@ -1,4 +1,4 @@
-"""What a run that was cut off had been doing, told from its journal: kill -9, a reboot, a power cut."""
+"""The last steps of a run that was cut off (kill -9, a reboot, a power cut), from its journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import decode
 from sparkwright.trust.names import STEP
 
-#: what settles a run that was cut off, by its playbook
+#: how to settle a run that was cut off, by its playbook
 SETTLES = {
     "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
     "restart": "`invoke restart --host {host}` repeats it",
@@ -22,7 +22,7 @@ OTHERWISE = "`invoke unlock --host {host}` clears it"
 
 
 def interrupted(state: StateFolder) -> str:
-    """The run that nobody finishes, in one sentence with the command that settles it; empty when there is none."""
+    """Return a sentence about a run that was cut off, with the command that settles it; empty if there is none."""
     owner, alive = lock.inspect(state)
     if owner is None or alive or not unfinished(state, owner):
         return ""
@@ -35,7 +35,11 @@ def interrupted(state: StateFolder) -> str:
 
 
 def story(state: StateFolder, owner: Owner, server: str = "") -> str:
-    """One sentence: who, what, when, and in which task it ended. server: whose run tells it, of several servers."""
+    """Return a sentence about a run that was cut off: what, who, when, and in which task.
+
+    Args:
+        server: the present run's server, if the host serves several.
+    """
     reported = f"an earlier run was interrupted: {owner}"
     task = last_task(state, owner.run)
     plan = journal.plan_of(state.path / "runs" / owner.run)
@@ -50,12 +54,12 @@ def story(state: StateFolder, owner: Owner, server: str = "") -> str:
 
 
 def unfinished(state: StateFolder, owner: Owner) -> bool:
-    """Whether a run has no end in its journal."""
+    """Return True if a run's journal has no recap."""
     return journal.recap_of(state.path / "runs" / owner.run) is None
 
 
 def last_task(state: StateFolder, run_id: str) -> str:
-    """The name of the task that a run did not end; empty when its journal tells of none."""
+    """Return the name of the last task that a run started; empty if its journal has none."""
     try:
         lines = (state.path / "runs" / run_id / "events.jsonl").read_bytes().splitlines()
     except OSError:

@@ -1,11 +1,11 @@
-"""The folder of one run on the host: its plan, its events, and whether its process still lives.
+"""The folder of one run on the host: its plan, its events, and a lock held by its process.
 
-runs/<run id>/plan.json      what was asked
-              events.jsonl   what was said, a line an event; a follower reads it while it grows
-              alive          flocked as long as the runner lives: no stale pid can lie about it
-              stop           somebody asked for a stop at the next safe point
-              ballast        room on the disk, given back when it is full: a swap must not be left halfway for want of a line
-              unchanged      nothing on the host has been changed so far, nor tried in vain: such a run is the first to go
+runs/<run id>/plan.json      the plan
+              events.jsonl   an event per line; a follower reads it while it grows
+              alive          flocked while the runner lives: unlike a pid file, it cannot be stale
+              stop           exists if the run was asked to stop at the next safe point
+              ballast        space to free when the disk is full: a replacement must not stop halfway for lack of one line
+              unchanged      exists while nothing on the host was changed, nor a change failed: such runs are removed first
 """
 
 from __future__ import annotations
@@ -34,27 +34,25 @@ from sparkwright.trust.bounds import parsed
 from sparkwright.trust.redact import Redactor
 
 KEPT_RUNS = 50
-#: how a task ends that a run is remembered for
+#: outcomes of a task that make a run worth keeping
 TELLING = ("changed", "failed")
-#: however many there are, a run this young stays: it may be at work, or be read by the laptop that asked for it
+#: a run this young always stays: it may be running, or read by the laptop that started it
 KEPT_S = 3600
 POLL_S = 0.02
 ALIVE_EVERY_S = 2.0
-#: what is on the disk, with all that stands before it, before the next act begins; between the end of a task and the start of
-#: the next one nothing is done
+#: events that are flushed to the disk, with all before them, before the run continues; between two tasks nothing is changed
 DURABLE = ("task_started", "recap")
 BALLAST_BYTES = 2**20
 
 
 @dataclass
 class Journal:
-    """Writes one run's folder. hidden: knows the secrets, which are never written.
-
-    bell: the writing end of a pipe, rung at every event for who follows from the start; None: nobody does.
-    """
+    """The writer of one run's folder."""
 
     folder: Path
+    #: the redactor that knows the secrets, which are never written
     hidden: Redactor = field(default_factory=Redactor)
+    #: the writing end of a pipe, written to at every event for a follower; None without one
     bell: int | None = None
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
@@ -64,10 +62,10 @@ class Journal:
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
-        """Make the folder, take the `alive` lock and keep the plan: who finds the plan finds it locked.
+        """Create the folder, take the `alive` lock and write the plan: whoever sees the plan sees it locked.
 
-        Called before the runner detaches; whoever does not run it afterwards calls `leave`. The keys of this host's servers are
-        among what is never written: an engine before 0.32 tells its own in its log.
+        Called before the runner detaches; a process that does not run it afterwards calls `leave`. The keys of this host's
+        servers are masked as well: an engine before 0.32 writes its own to its log.
         """
         folder = state.folder("runs") / names.matched(names.STEP, run_id, "the run's id")
         folder.mkdir(mode=private.FOLDER)
@@ -79,24 +77,24 @@ class Journal:
             private.touch(folder / "unchanged")
             write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
         except OSError:
-            shutil.rmtree(folder, ignore_errors=True)  # half of a folder would be no run, and never tidied away
+            shutil.rmtree(folder, ignore_errors=True)  # an incomplete folder is no run, and would never be removed
             raise
         _tidy(state, folder)
         return cls(folder, hidden, _alive=alive, _unchanged=not reads(plan))
 
     def leave(self) -> None:
-        """In the process that detached a runner: the lock is that one's alone now, and ends with it."""
+        """Close the lock in the process that detached a runner: from here on the runner alone holds it."""
         if self._alive is not None:
             self._alive.close()
 
     def open(self) -> None:
-        """Called by the process that runs: open the events."""
+        """Open the events, in the process that runs."""
         self._events = open(self.folder / "events.jsonl", "ab", buffering=0, opener=private.opener)  # noqa: SIM115
         with contextlib.suppress(OSError), open(self.folder / "ballast", "wb", opener=private.opener) as ballast:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
     def write(self, event: Event) -> None:
-        """Append one event; what matters for the story is on the disk before the next act begins. From any thread."""
+        """Append an event, from any thread. Those in DURABLE are on the disk before the next step begins."""
         with self._writing:
             self._write(event)
 
@@ -110,7 +108,7 @@ class Journal:
             rest, error = self._append(rest)
         self._torn = bool(error) and (self._torn or rest != line)
         if error:
-            print(f"event not recorded: {error}", flush=True)  # the swap goes on: it matters more than its story
+            print(f"event not recorded: {error}", flush=True)  # the run goes on: it matters more than its journal
         elif event["event"] in DURABLE:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.fileno())
@@ -121,7 +119,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 (self.folder / "unchanged").unlink()
         if self.bell is not None:
-            with contextlib.suppress(OSError):  # it is full of rings already, or the follower has gone with the laptop
+            with contextlib.suppress(OSError):  # the pipe is full, or the follower is gone
                 os.write(self.bell, b".")
 
     @property
@@ -130,7 +128,7 @@ class Journal:
         return self._events
 
     def _append(self, line: bytes) -> tuple[bytes, OSError | None]:
-        """Write a line. On a full disk a part of it may stand already: what is left of it, and why."""
+        """Write a line. Returns the rest and the error if the disk is full: part of the line may be written."""
         while line:
             try:
                 line = line[self._file.write(line) or 0 :]
@@ -139,15 +137,17 @@ class Journal:
         return b"", None
 
     def stop_requested(self) -> bool:
-        """Whether somebody asked this run to stop at the next safe point."""
+        """Return True if this run was asked to stop at the next safe point."""
         return (self.folder / "stop").exists()
 
 
 def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
-    """The events of a run from its first, until its recap; `alive` every 2 s of silence.
+    """Yield the events of a run from its first until its recap, and `alive` after every 2 s of silence.
 
-    A runner that ended without a recap gets one that says so. bell: the reading end of the journal's; without it the file is
-    read every POLL_S.
+    If the runner exited without a recap, yield one that reports this.
+
+    Args:
+        bell: the reading end of the journal's pipe; without it the file is read every POLL_S.
     """
     quiet_since = time.monotonic()
     with (folder / "events.jsonl").open("rb") as file:
@@ -172,17 +172,17 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
 
 
 def lives(folder: Path) -> bool:
-    """Whether the process of this run is still there: it holds the lock. No clock is asked."""
+    """Return True if the process of this run still exists: it holds the lock, whatever the clock says."""
     return private.held(folder / "alive")
 
 
 def living(state: StateFolder) -> list[Path]:
-    """The folders of runs that are under way, newest first."""
+    """Return the folders of running runs, newest first."""
     return [folder for folder in state.runs() if lives(folder)]
 
 
 def plan_of(folder: Path) -> dict[str, Any]:
-    """The plan of a run; empty when its folder holds none (yet)."""
+    """Return the plan of a run; empty if its folder has none (yet)."""
     try:
         plan = parsed((folder / "plan.json").read_bytes())
     except (OSError, ValueError):
@@ -191,12 +191,12 @@ def plan_of(folder: Path) -> dict[str, Any]:
 
 
 def reads(plan: Mapping[str, Any]) -> bool:
-    """Whether a run of this plan changes nothing: it only checks, or holds no lock."""
+    """Return True if a run of this plan changes nothing: it only checks, or holds no lock."""
     return bool(plan.get("check")) or not plan.get("exclusive", True)
 
 
 def recap_of(folder: Path) -> Event | None:
-    """The recap a run ended with; None while it runs, or when it was cut off."""
+    """Return the recap of a run; None while it runs, or if it was cut off."""
     try:
         lines = (folder / "events.jsonl").read_bytes().splitlines()
     except OSError:
@@ -206,7 +206,7 @@ def recap_of(folder: Path) -> Event | None:
 
 
 def _tidy(state: StateFolder, ours: Path) -> None:
-    """Drop the runs beyond KEPT_RUNS, those that changed nothing first, and the ballast of those that were cut off."""
+    """Remove the runs beyond KEPT_RUNS, those without changes first, and the ballast of runs that were cut off."""
     runs = list(state.runs())
     over, old = len(runs) - KEPT_RUNS, [run for run in reversed(runs) if run != ours and not lives(run)]
     if over > 0:
@@ -219,7 +219,7 @@ def _tidy(state: StateFolder, ours: Path) -> None:
 
 
 def _age_s(folder: Path) -> float:
-    """Seconds since a run's folder was last touched, negative after a wrong clock; endless when another has tidied it away."""
+    """Return the seconds since a run's folder was changed: negative after a wrong clock, infinite if it was removed meanwhile."""
     try:
         return time.time() - folder.stat().st_mtime
     except FileNotFoundError:

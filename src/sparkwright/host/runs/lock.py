@@ -1,7 +1,7 @@
-"""The host's lock: one writer at a time. A lock is held by a living process, so a dead owner can't keep the host locked.
+"""The host's lock: one writer at a time. A living process holds it, so a crashed owner cannot keep the host locked.
 
-The file `lock` says who holds it: what, who (user@laptop), run, pid, since. An owner that ends takes its line away; a line that
-nobody holds the lock for was left by one that was killed, or by a reboot, and is told to whoever comes next.
+The file `lock` describes its owner: what, who (user@laptop), run, pid, since. An owner that ends removes its line; a line without
+a holder was left by a run that was killed, or by a reboot, and is reported to the next owner.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from sparkwright.trust.names import STEP
 from sparkwright.trust.shapes import LAST_MOMENT_S, Partial, integer, text, within
 
 POLL_S = 0.2
-#: who looks at the lock holds it for a moment too; that is nobody who works
+#: inspecting the lock holds it for a moment too; that is not a run
 GRACE_S, GRACE_POLL_S = 0.25, 0.02
 SAY_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds the lock, or held it last. since: seconds since the epoch."""
+    """The current or last owner of the lock."""
 
     what: str = "something"
     who: str = "somebody"
     run: str = ""
     pid: int = 0
+    #: seconds since the epoch
     since: float = 0.0
 
     def __str__(self) -> str:
@@ -45,7 +46,7 @@ class Owner:
         return f"{self.what} by {self.who}, since {units.moment(self.since)} (run {self.run or 'unknown'})"
 
 
-#: its line, as it was written; a run is a folder's name
+#: the schema of its line; a run is a folder's name
 _OWNER = Partial(
     {
         "what": text,
@@ -62,9 +63,13 @@ _OWNER = Partial(
 def held(
     state: StateFolder, owner: Owner, *, host: str, wait_s: float = 0, note: Callable[[str], None] = lambda text: None
 ) -> Iterator[Owner | None]:
-    """Hold the lock for the length of the block. Yields the owner that was cut off before, if there is one.
+    """Hold the lock for the block. Yields the previous owner if it was cut off, else None.
 
-    wait_s: how long to wait for another owner, who is named through note. Raises Refused, naming it, when that was not enough.
+    Args:
+        wait_s: how long to wait for another owner, which is named through note.
+
+    Raises:
+        Refused: The lock was not released in time; the message names the owner.
     """
     with _opened(state) as file:
         _take(file, host, wait_s, note)
@@ -77,7 +82,7 @@ def held(
 
 
 def inspect(state: StateFolder) -> tuple[Owner | None, bool]:
-    """The owner that the lock names, and whether its process lives. (None, False): it is free, and no run was cut off."""
+    """Return the owner that the lock names, and whether its process lives. (None, False): it is free, and no run was cut off."""
     try:
         with (state.path / "lock").open("r", errors="replace") as file:
             try:
@@ -90,7 +95,7 @@ def inspect(state: StateFolder) -> tuple[Owner | None, bool]:
 
 
 def wait_free(state: StateFolder, *, host: str, wait_s: float, note: Callable[[str], None]) -> None:
-    """Return when nobody holds the lock. Raises Inconclusive, naming the owner, when that takes longer than wait_s."""
+    """Wait until no one holds the lock. Raises Inconclusive with the owner if that takes longer than wait_s."""
     deadline_s, reported = time.monotonic() + wait_s, False
     while True:
         owner, alive = inspect(state)
@@ -106,7 +111,7 @@ def wait_free(state: StateFolder, *, host: str, wait_s: float, note: Callable[[s
 
 
 def forget(state: StateFolder) -> bool:
-    """Take away the line of an owner that was cut off. False when somebody holds the lock."""
+    """Remove the line of an owner that was cut off. Returns False if the lock is held."""
     with _opened(state) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,7 +126,7 @@ def _how_to_wait(host: str) -> str:
 
 
 def _opened(state: StateFolder) -> IO[str]:
-    """Who may open it may hold it: the user alone."""
+    """Open the lock file, with access for this user alone: opening it is enough to hold it."""
     path = state.folder() / "lock"
     private.close(path)
     return open(path, "a+", opener=private.opener)
@@ -156,7 +161,7 @@ def _read(file: IO[str]) -> Owner | None:
 
 
 def write_line(file: IO[str], text: str) -> None:
-    """Never let a full disk stand in the way: the lock itself needs no line."""
+    """Write the owner's line, ignoring errors such as a full disk: the lock itself needs no line."""
     try:
         file.seek(0)
         file.truncate(0)

@@ -1,7 +1,7 @@
-"""One measurement at a time on a host: beside another one neither would prove anything.
+"""A lock for measurements: two at a time on one host would both be meaningless.
 
-The file `measuring` of the state folder is locked by whoever measures, and its line says who that is: run, what. A process that
-ends lets go of it.
+The file `measuring` in the state folder is locked during a measurement, and its line names it: run, what. The lock is released
+when the process ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkwright.visible import one_line
 
 FILE = "measuring"
 POLL_S = 0.2
-#: how long a module waits: a `verify` takes no longer
+#: how long a module waits: longer than a `verify` takes
 WAIT_S = 60.0
 
 
@@ -28,9 +28,14 @@ WAIT_S = 60.0
 def alone(
     state: StateFolder, run: str, what: str, *, wait_s: float = WAIT_S, note: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
-    """Nobody else measures for the length of the block; a run that measures already goes on inside it.
+    """Hold the measurement lock for the block; a run that holds it already continues.
 
-    run: its id. what: for whoever has to wait. Raises Inconclusive, naming the other one, after wait_s.
+    Args:
+        run: its id.
+        what: the measurement, for others that wait.
+
+    Raises:
+        Inconclusive: Another measurement, named in the message, did not end within wait_s.
     """
     with open(state.folder() / FILE, "a+", opener=private.opener) as file:
         if not _taken(file, run, wait_s, note):
@@ -44,7 +49,7 @@ def alone(
 
 
 def _taken(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:
-    """True when it is this caller's now, False when it is this run's already."""
+    """Take the lock. Returns False if this run holds it already."""
     deadline_s, reported = time.monotonic() + wait_s, False
     while True:
         try:

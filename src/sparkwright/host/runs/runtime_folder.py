@@ -1,7 +1,7 @@
-"""The folder of a shipped runtime, seen from the process that runs from it. Standard library only.
+"""The folder of a shipped runtime, from the view of the process that runs from it. Standard library only.
 
-manifest.json    every file's size and SHA-256           tag       for which Python and processor it was made
-lock             flocked by whoever runs from it         in-use    a timer starts it: see health/schedule/places.py
+manifest.json    every file's size and SHA-256           tag       the Python version and processor it was built for lock
+flocked by processes that run from it   in-use    a timer starts it: see health/schedule/places.py
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def why_not(folder: str) -> str:
-    """Why this runtime can't be used here; empty when it can. Sizes only: it is asked at every start."""
+    """Return the reason why this runtime cannot be used here; empty if it can. Compares sizes only: it runs at every start."""
     made_for, here = _text(f"{folder}/tag").strip(), f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}"
     if made_for != here:
         return f"it was built for {made_for or 'nothing'}, this host is {here}"
@@ -31,12 +31,12 @@ def why_not(folder: str) -> str:
 
 
 def unusable(folder: str) -> str:
-    """Hold a runtime; why it can't be used, empty when it can."""
+    """Hold a runtime. Returns the reason if it cannot be used, else ""."""
     return why_not(folder) if hold(folder) else "it was removed in the meantime"
 
 
 def hold(folder: str) -> bool:
-    """Keep the runtime from being removed as long as this process lives, or a fork of it. False: it is gone already."""
+    """Keep the runtime from being removed while this process, or a fork of it, lives. Returns False if it is already removed."""
     try:
         number = os.open(f"{folder}/lock", os.O_RDONLY)
         with contextlib.suppress(OSError):  # a file system without locks
