@@ -31,18 +31,21 @@ USUAL: dict[str, Any] = {
 
 
 class Options(TypedDict, total=False):
-    """Of a run, as the command has them. tags, skip_tags: with commas. serial: hosts at a time, as "2", "50%" or "1,4".
+    """Options of a run, as the command has them."""
 
-    check: change nothing. wait: for the host's lock instead of failing. canary: how many hosts are deployed to before the others.
-    """
-
+    #: change nothing
     check: bool
     diff: bool
+    #: separated by commas
     tags: str
+    #: separated by commas
     skip_tags: str
     start_at_task: str
+    #: wait for the host's lock instead of failing
     wait: bool
+    #: number of hosts to deploy to before the others
     canary: int
+    #: hosts at a time: "2", "50%" or "1,4"
     serial: str
     max_fail_percentage: str
     resume: bool
@@ -86,7 +89,11 @@ class Fleet:
 
     @_in_project
     def status(self, hosts: str = "") -> tuple[HostStatus, ...]:
-        """What every host does, from its last scheduled check. hosts: all but sandboxes, unless it says which."""
+        """Return the state of every host, from its last scheduled check.
+
+        Args:
+            hosts: a pattern; empty for all hosts except sandboxes.
+        """
         selection = reach(hosts or everyone(), "light")
         from sparkwright.app.questions import fleet_status
 
@@ -97,7 +104,11 @@ class Fleet:
 
     @_in_project
     def diagnose(self, hosts: str, *, token_s: float = 0.0) -> tuple[Diagnosis, ...]:
-        """Why a host is slow or down; an idle server is measured, up to a minute. token_s: how long a token may take, seconds."""
+        """Find out why hosts are slow or down. An idle server is measured, which takes up to a minute.
+
+        Args:
+            token_s: how long a token may take, in seconds.
+        """
         from sparkwright.app.questions import diagnosis
 
         selection = choose(hosts)
@@ -121,7 +132,11 @@ class Fleet:
 
     @_in_project
     def history(self, hosts: str, *, last: int = 20) -> tuple[History, ...]:
-        """What was done to each server, newest first. last: how many."""
+        """Return the history of each server, newest entry first.
+
+        Args:
+            last: how many entries to return.
+        """
         from sparkwright.app.questions import host_records
 
         selection = choose(hosts)
@@ -135,7 +150,11 @@ class Fleet:
 
     @_in_project
     def incident(self, hosts: str, *, run: str = "") -> tuple[Incident, ...]:
-        """What was kept of a failure, in memory: no file is written. run: which one; empty for the newest."""
+        """Return the diagnostics of a failure, in memory: no file is written.
+
+        Args:
+            run: id of the failed run; empty for the newest.
+        """
         from sparkwright.app.questions import host_records
 
         selection = choose(hosts)
@@ -153,7 +172,11 @@ class Fleet:
 
     @_in_project
     def report(self, hosts: str = "", *, since: str = "7d") -> tuple[Report, ...]:
-        """What the scheduled checks saw. since: how far back, as 90m, 12h, 7d."""
+        """Summarise the scheduled checks.
+
+        Args:
+            since: how far back, for example 90m, 12h or 7d.
+        """
         from sparkwright.app.questions import host_report
 
         span_s = units.seconds(since, "since", least_s=60)
@@ -167,7 +190,7 @@ class Fleet:
         )
 
     def plan(self, hosts: str, **options: Unpack[Options]) -> Run:
-        """What `deploy` would change; changes nothing. Exit code 2 if anything would."""
+        """Show what `deploy` would change, without changing anything. The exit code is 2 if anything would change."""
         return self._play("deploy", hosts, {"diff": True, **options, "check": True})
 
     def deploy(self, hosts: str, *, rollback: bool = True, anyway: bool = False, **options: Unpack[Options]) -> Run:

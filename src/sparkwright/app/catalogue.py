@@ -50,14 +50,14 @@ FITS_SHOWN: Mapping[Verdict, str] = {
 
 @dataclass(frozen=True)
 class Proof:
-    """host, at: where and when a server of this image and model was verified.
-
-    tok_per_s: None where that was not measured, or with other arguments than the recipe's. simulated: by a sandbox.
-    """
+    """A record that a server of a recipe's image and model was verified on a host."""
 
     host: str
+    #: time of the verification
     at: str
+    #: None if the throughput was not measured, or was measured with other arguments than the recipe's
     tok_per_s: float | None
+    #: verified by a sandbox
     simulated: bool = False
 
 
@@ -72,7 +72,7 @@ class Row:
 
     @property
     def weights_gb(self) -> float:
-        """Of the locked files, else as the catalogue says; 0 for not known."""
+        """Size of the weights in GB, from the locked files or else from the catalogue; 0 if unknown."""
         files = self.locked.get("files") or ()
         total = sum(int(file.get("size_bytes") or 0) for file in files)
         return total / 1e9 if total else self.known.weights_gb
@@ -186,7 +186,10 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
 
 
 def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
-    """What to serve on one host for a use, the best evidence first. Raises Refused for no such use, and for several hosts."""
+    """Print the recipes that suit a use on one host, the best evidence first.
+
+    Raises Refused for an unknown use, or if the pattern matches more than one host.
+    """
     if use not in catalogue.USES:
         raise Refused(f"'{one_line(use, at_most=60)}' is not a use.", fix=nearest(use, catalogue.USES))
     states, known, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json, once=True)
@@ -309,9 +312,9 @@ def _arguments(project: Project, host: Host, candidate: Recipe) -> str:
 
 
 def _proof(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]:
-    """What an act of a host's history proves of a recipe: a verified server of the same tag and model.
+    """Return the proof of a recipe in an entry of a host's history: a verified server of the same tag and model.
 
-    What that server gave is the recipe's own only with the same arguments.
+    The measured throughput counts only if the server had the recipe's arguments.
     """
     image = str(event.get("image") or "").partition("@")[0]
     measured = event.get("measured")

@@ -22,10 +22,13 @@ COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("KIND", 0), ("WH
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is removed beside sparkwright's own: the servers' containers, the models' files, the images."""
+    """Items to remove besides sparkwright's own files."""
 
+    #: the servers' containers
     server: bool = False
+    #: the models' files
     models: bool = False
+    #: the images
     images: bool = False
 
 

@@ -39,9 +39,13 @@ class Selection(SelectedHosts):
 
 
 class PendingConnections:
-    """Connecting to the hosts of a pattern has begun, where a glance tells where they are: before they are checked.
+    """Connections that were started to the hosts of a pattern before the inventory was validated.
 
-    hosts: those. need: what will be asked of them.
+    The hosts are found with a quick read of the host files (`glance`).
+
+    Args:
+        pattern: hosts, as --host takes it.
+        need: kind of requests that follow; the runner on the host imports what they need.
     """
 
     def __init__(self, pattern: str, need: Need) -> None:
@@ -59,7 +63,7 @@ class PendingConnections:
         self.close()
 
     def reached(self) -> bool:
-        """Whether all of them are connected to, well or not."""
+        """Wait for all connections. Return True if every one of them succeeded."""
         with contextlib.suppress(SparkwrightError):
             for _, link in self._links.values():
                 link.ready()
@@ -73,9 +77,10 @@ class PendingConnections:
 
 
 def need_of(playbook: str) -> Need:
-    """What a playbook will ask of its hosts, guessed from the keys in its text: it is not read yet when connecting begins.
+    """Return the kind of requests that a playbook will make of its hosts.
 
-    Raises Refused when there is no such playbook.
+    This is guessed from the keys in its text, as the playbook is not parsed yet when connecting begins. Raises Refused if there
+    is no such playbook.
     """
     from sparkwright.modules.registry import NAMES, WITHOUT_ENGINE
 
@@ -85,8 +90,9 @@ def need_of(playbook: str) -> Need:
 
 
 def left_of(playbook: str, pattern: str) -> str:
-    """The hosts that are left of a rolling run (`--resume`), as a pattern. Raises Refused when there is none, or --host means
-    others.
+    """Return the hosts that are left of a rolling run (`--resume`), as a pattern.
+
+    Raises Refused if there are none, or if --host selects others.
     """
     from sparkwright.fleet.record import RecordFile, refuse_other_hosts
 

@@ -199,7 +199,7 @@ def where(wanted: Recipe, finding: Finding) -> str:
 
 
 def advice(finding: Finding) -> str:
-    """What to do about it, in one sentence, with where to read why."""
+    """Return the ways to resolve a finding, in one sentence, with a reference for the reason."""
     ways = "; or ".join(way.text for way in finding.ways_out)
     why = f"`invoke explain {finding.rule}`" if finding.rule else finding.source
     return f"{ways[:1].upper()}{ways[1:]}{'. ' if ways else ''}Why: {why}."
@@ -215,8 +215,10 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
 
 
 def doubts(wanted: Recipe, served: Serving) -> list[str]:
-    """What a plan says of a recipe beforehand: options of the container that are not safe, and values that the engine may refuse,
-    where the choices of its release are not known; the image says, once it is there.
+    """Return the warnings that a plan prints about a recipe in advance.
+
+    They are about unsafe container options, and about values that the engine may refuse: the choices of its release may be
+    unknown until the image is there.
     """
     warnings = [finding for finding in served.findings if finding.severity == "warning"]
     shown = [warning for warning in warnings if warning.rule == "flag-value" or warning.flag.startswith("container.")]

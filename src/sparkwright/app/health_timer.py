@@ -63,7 +63,10 @@ def uninstall(pattern: str, *, json: bool) -> list[int]:
 
 
 def _hashes(every: str, hours: str) -> dict[str, Any]:
-    """How often and when the model's files are hashed again. Raises Refused for a value of another form."""
+    """Return how often and in which hours the model's files are hashed again.
+
+    Raises Refused for an invalid interval or span of hours.
+    """
     if hours and not every:
         raise Refused("--quiet-hours is for --verify-models.", fix="Add `--verify-models 7d`.")
     begin, _, end = hours.partition("-")

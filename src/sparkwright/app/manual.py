@@ -40,7 +40,10 @@ def index() -> str:
 
 
 def topic(name: str) -> str:
-    """What is written under a name; `page#section`: a section with those below it. Raises Refused for what there is not."""
+    """Return the text of a page, module or rule; `page#section` selects a section with its subsections.
+
+    Raises Refused if there is no such page or section.
+    """
     page, _, section = name.partition("#")
     text = "\n\n".join(_named(page))
     if not text:

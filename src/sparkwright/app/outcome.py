@@ -1,4 +1,4 @@
-"""How a command ends: a sentence on stderr, a recap for programs, and the documented exit code."""
+"""The end of a command: a sentence on stderr, a recap for programs, and the documented exit code."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _without_reader() -> Iterator[None]:
 
 
 def _as_error(error: Exception) -> SparkwrightError:
-    """What nobody foresaw; what the operating system refused says where."""
+    """Convert an unexpected exception to an error with a sentence. An operating system error names the place."""
     if sentence := system_errors.sentence(error):
         return SparkwrightError(sentence)
     message = f"internal error: {type(error).__name__}: {error}."

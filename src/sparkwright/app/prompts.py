@@ -1,4 +1,4 @@
-"""What a person is asked before something is done that can't be taken back."""
+"""Confirmation prompts for irreversible actions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def stop_asked(hosts: str) -> bool:
 
 
 def lock_release(owner: dict[str, Any]) -> str:
-    """What to do about who holds a lock: stop, kill or forget; empty to leave it. Without a terminal Refused, having said who."""
+    """Ask how to release a host's lock. Return stop, kill or forget; empty to leave the lock.
+
+    The lock's owner is printed first. Raises Refused if stdin is not a terminal.
+    """
     question = "[s]top it at the next safe point, [k]ill it, or [l]eave it? " if owner["alive"] else "Forget it? [y/n] "
     say(owner["text"])
     if not sys.stdin.isatty():

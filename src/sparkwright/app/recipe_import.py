@@ -32,10 +32,12 @@ WIDTH = max(map(len, SORTS))
 
 @dataclass(frozen=True)
 class Source:
-    """text: of a recipe of others. path: of its file, for messages and for what lies beside it. origin: as the recipe says it."""
+    """A recipe of another tool that is imported."""
 
     text: str
+    #: path of its file, for messages and for files beside it
     path: Path
+    #: the source, as the new recipe names it
     origin: str
 
 
@@ -133,7 +135,11 @@ def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
 
 
 def _say_next(taken: Taken, host: str) -> None:
-    """Where the recipe goes: into a host's file, or for several hosts into a group that is proposed. host: has pinned it."""
+    """Print the next step: name the recipe in a host's file, or in a proposed group if it needs several hosts.
+
+    Args:
+        host: the host that has pinned the recipe; empty if it is not pinned.
+    """
     root = Project.here().root
     name = taken.name if taken.hosts > 1 else host if document.is_file(root / f"hosts/{host}.yml") else "NAME"
     lock = "" if host else f"`invoke lock --host {name}` and "
@@ -189,5 +195,5 @@ def _write(path: Path, text: str) -> None:
 
 
 def _lint(name: str) -> None:
-    """What `lint` says of it; the recipe is there whatever it says."""
+    """Print the findings of `lint`. The recipe stays, whatever they are."""
     findings.print_lines(findings.check(name, "", "")[0])

@@ -37,11 +37,13 @@ SHORT = 12
 
 @dataclass(frozen=True)
 class Found:
-    """A recipe of a registry. path: in its repository. model: "" where the file does not say."""
+    """A recipe of a registry."""
 
     registry: Registry
     commit: str
+    #: path in its repository
     path: str
+    #: empty if the file does not name it
     model: str
 
     @property

@@ -107,5 +107,5 @@ NAMES = tuple(name for commands in GROUPS.values() for name in commands)
 
 
 def examples_of(name: str) -> Examples | None:
-    """What is typed after a command's name in its two examples; None of a task that is not ours."""
+    """Return the arguments of a command's two examples; None for a task that is not ours."""
     return next((commands[name] for commands in GROUPS.values() if name in commands), None)

@@ -84,7 +84,7 @@ def status(host: str = HOST, json: bool = False) -> None:
 
 
 def _folder(host: str) -> Path:
-    """Of a sandbox. Raises Refused for a host that is none."""
+    """Return the folder of a sandbox. Raises Refused if the host is not a sandbox."""
     from sparkwright.project.folder import Project
     from sparkwright.project.inventory.inventory import Inventory
     from sparkwright.sandbox import control

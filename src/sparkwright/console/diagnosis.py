@@ -1,4 +1,4 @@
-"""How a diagnosis is laid out: its sentence first, then the causes with evidence and fix; nothing is cut at any width."""
+"""The layout of a diagnosis: its sentence, then the causes with evidence and fix. Nothing is cut at any width."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _cause(cause: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
 
 
 def _short(cause: Mapping[str, Any]) -> str:
-    """What was ruled out needs no evidence here; `--json` has it."""
+    """Return a cause as one line. A cause that was ruled out needs no evidence here; `--json` has it."""
     return f"{cause['cause']}: {cause['evidence']}" if cause["verdict"] == "unknown" else str(cause["cause"])
 
 

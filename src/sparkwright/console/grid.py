@@ -64,11 +64,14 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """columns: all. kept: (number, width) of those that are shown, 0 for as wide as the text. beside: so stands the sentence."""
+    """The layout of a table's lines."""
 
+    #: all columns
     columns: Sequence[Column]
+    #: (number, width) of the columns that are shown; width 0: as wide as the text
     kept: Sequence[tuple[int, int]]
     room: int | None
+    #: the last column's sentence stands beside the others, not below
     beside: bool
 
     def of(self, row: Sequence[str]) -> Iterator[Line]:

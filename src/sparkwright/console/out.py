@@ -1,5 +1,7 @@
-"""What a command prints beside a run's events: text for a person, or JSON, with nothing in it that a terminal acts on, and with
-commands as they are typed here."""
+"""The output of a command besides a run's events: text for a person, or JSON.
+
+Control characters are made visible, and commands are named as they are typed here.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> No
 
 
 def say_error(error: SparkwrightError, *, json: bool, host: str = "") -> None:
-    """Why there is no answer: a sentence on standard error, and with --json a line on standard output."""
+    """Print an error to standard error, and with --json as a line on standard output too."""
     named = host if host and host not in (error.where, str(error).partition(":")[0]) else ""
     say(f"{named}: {error}" if named else error, file=sys.stderr)
     if json:

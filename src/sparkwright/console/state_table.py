@@ -1,4 +1,4 @@
-"""What an engine says of itself, as lines for a person: field, value, the line of its log that says so."""
+"""The state that an engine logged, as lines for a person: field, value, and the line of the log."""
 
 from __future__ import annotations
 

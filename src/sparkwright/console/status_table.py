@@ -73,7 +73,7 @@ def _drawn(title: Sequence[grid.Line], shown: Sequence[Sequence[grid.Line]], sty
 
 
 def style_of(state: str) -> str:
-    """How a state is drawn."""
+    """Return the style of a state."""
     return STYLES.get(state, "bold red")
 
 
@@ -124,14 +124,18 @@ def _drift(row: Row) -> str:
 
 
 def checked(row: Row) -> str:
-    """How old the last check is, or that none speaks for the present."""
+    """Return the age of the last check, or "now" if the row is live."""
     if row.live:
         return "now" if row.scheduled else "now, no schedule"
     return "-" if row.checked_s is None else f"{units.age(row.checked_s)} ago"
 
 
 def why(row: Row) -> str:
-    """Who works there, or what was interrupted, then why it is not fine; of one that seems fine, why no check speaks for it."""
+    """Return the reason for a row's state.
+
+    This is a run in progress or an interrupted run, or else the reason why the server is not fine. For a server that seems fine
+    it also says why no check is valid.
+    """
     fine = "flapping: it changed state several times in the last checks" if row.flapping else ""
     answer = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)
     return words.line("; ".join(filter(None, (answer, row.outdated if row.state in FINE and not row.busy else ""))))

@@ -10,7 +10,7 @@ from sparkwright import units
 
 
 def amount(done: float, total: float, unit: str) -> str:
-    """How far something is: "1.2 GB of 9.0 GB", "64 of 128 tokens", "12s of 15m00s"."""
+    """Return the progress as text: "1.2 GB of 9.0 GB", "64 of 128 tokens", "12s of 15m00s"."""
     say = {"bytes": units.size, "s": units.duration}.get(unit, "{:g}".format)
     tail = f" {unit}" if unit not in ("bytes", "s", "") else ""
     return f"{say(done)} of {say(total)}{tail}" if total else f"{say(done)}{tail}"
@@ -23,12 +23,12 @@ def names(given: Sequence[str], most: int = 12) -> str:
 
 
 def simulated(host: str) -> str:
-    """What is said first of a host that is the sandbox."""
+    """Return the sentence that introduces a sandbox."""
     return f"{host} is the sandbox: a simulated Spark without GPU or real model."
 
 
 def as_of(host: str) -> str:
-    """What is said of a host that failed with the very words of another."""
+    """Return the sentence for a host that failed for the same reason as another."""
     return f"same reason as {host}"
 
 

@@ -26,15 +26,17 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A change to confirm. hosts: by name, in order. digest: of the plan, the hosts and the user's files. shown: all of the plan,
-    as an answer has it."""
+    """A change to confirm."""
 
     id: str
     operation: Operation
+    #: by name, in order
     hosts: tuple[str, ...]
+    #: of the plan, the hosts and the user's files
     digest: str
     planned_s: float
     plan: tuple[dict[str, Any], ...]
+    #: the whole plan, in the form of a tool's answer
     shown: dict[str, Any]
 
 

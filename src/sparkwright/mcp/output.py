@@ -1,4 +1,4 @@
-"""What a tool answers: plain JSON, bounded, every text visible, and marked as the data of strangers that it is. Pure."""
+"""The answers of the tools: plain JSON, bounded, with control characters made visible, and marked as untrusted data. Pure."""
 
 from __future__ import annotations
 

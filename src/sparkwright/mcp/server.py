@@ -198,11 +198,11 @@ def _of_a_host(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return _ended(fleet.health(host), _silent)
 
     def plan(host: str) -> dict[str, Any]:
-        """What a deploy would change there."""
+        """The changes that a deploy would make."""
         return _ended(fleet.plan(host), _silent)
 
     def diagnose(host: str) -> dict[str, Any]:
-        """Why its server is slow or down."""
+        """The reason why its server is slow or down."""
         return output.answer("hosts", fleet.diagnose(host))
 
     def logs(host: str) -> dict[str, Any]:
@@ -210,15 +210,15 @@ def _of_a_host(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return _logs(fleet, host, LINES)
 
     def history(host: str) -> dict[str, Any]:
-        """What was done to its server, newest first."""
+        """The history of its server, newest entry first."""
         return output.answer("hosts", fleet.history(host))
 
     def incident(host: str) -> dict[str, Any]:
-        """What was kept when its server failed last."""
+        """The diagnostics of its server's last failure."""
         return output.answer("hosts", fleet.incident(host), text=output.LOG)
 
     def report(host: str) -> dict[str, Any]:
-        """What its scheduled checks saw in a week."""
+        """A summary of a week of scheduled checks."""
         return output.answer("hosts", fleet.report(host))
 
     return health, plan, diagnose, logs, history, incident, report
@@ -233,7 +233,7 @@ def _logs(fleet: Fleet, hosts: str, lines: int) -> dict[str, Any]:
 
 
 def _silent(event: Event) -> None:
-    """Who reads a resource is told of no progress."""
+    """Ignore progress events: a resource has no progress."""
 
 
 def _ended(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def _ended(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
 
 
 def _result(result: RunResult) -> dict[str, Any]:
-    """How it ended, on each host, with the tasks that changed or failed."""
+    """Return the outcome of a run on each host, with the tasks that changed or failed."""
     shown = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
     rows = [
         {

@@ -76,10 +76,7 @@ def _state(path: Path) -> tuple[str, bool]:
 
 @dataclass
 class Collector:
-    """A subscriber: cells, settings and failures of arms become a results file, from the first cell on.
-
-    head: of a cluster, which says for all why an arm failed. restored: the hosts that serve again what they served before.
-    """
+    """An event subscriber that writes the results file of an experiment, from the first cell on."""
 
     place: Place
     experiment: Experiment
@@ -89,7 +86,9 @@ class Collector:
     cells: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     sandbox: bool = False
+    #: the cluster's head, whose reason for a failed arm counts for all members; empty for a single host
     head: str = ""
+    #: hosts whose previous server is running again
     restored: set[str] = field(default_factory=set)
 
     def on(self, event: Event) -> None:
@@ -120,12 +119,12 @@ class Collector:
 
     @property
     def complete(self) -> bool:
-        """Whether every cell is there and worth something."""
+        """Return True if every cell was measured; cells of refused arms do not count."""
         return not any(self._missing("refused"))
 
     @property
     def left(self) -> bool:
-        """Whether a cell is missing of an arm that did not fail."""
+        """Return True if a cell is missing of an arm that was neither refused nor failed."""
         return any(self._missing("refused", "failed"))
 
     def _missing(self, *out: str) -> Iterator[str]:
@@ -136,7 +135,7 @@ class Collector:
 
     @property
     def failed(self) -> bool:
-        """Whether an arm could not be measured although it was tried."""
+        """Return True if an arm was tried and could not be measured."""
         return any(arm.get("failed") for arm in self.arms.values())
 
     def results(self) -> Results:
@@ -175,7 +174,7 @@ class Collector:
             self.restored.add(event["host"])
 
     def _on_container(self, event: Event) -> None:
-        """What runs may be something else than its recipe."""
+        """Note that the running server differs from its recipe."""
         drift = [str(item["field"]) for item in (event.get("data") or {}).get("drift") or ()]
         if event.get("register") == "server" and drift:
             message = f"what runs differs from its recipe in {', '.join(drift)}"
@@ -207,14 +206,14 @@ class Collector:
             self.judged(data)
 
     def settle(self, arm: str, data: dict[str, Any]) -> None:
-        """What an arm's own log says of it."""
+        """Store the settings and the start-up time of an arm, as reported by its engine's log."""
         state = fitted(data["state"], SETTLED, "an arm's state")
         self.arms[arm]["effective"] = state
         if state.get("ready_s") is not None:
             self.arms[arm].setdefault("ready_s", []).append(state["ready_s"])
 
     def judged(self, data: dict[str, Any]) -> None:
-        """What became of holding two arms' settings against each other."""
+        """Add a note on the comparison of two arms' settings."""
         if data["verdict"] in VERDICTS:
             self.notes.append(VERDICTS[data["verdict"]])
             return

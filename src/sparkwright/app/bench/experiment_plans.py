@@ -77,7 +77,10 @@ class Bench:
         return {name: arm["failed"] for name, arm in arms.items() if arm.get("failed") and name not in self.failed}
 
     def goes_on(self) -> bool:
-        """Whether another run can measure what is left: of a sweep, when every member restored what it served."""
+        """Return True if another run can measure what is left.
+
+        This is so for a sweep when every member has restored its previous server.
+        """
         found = self.collector
         left = found is not None and found.left
         restored = found.restored if found else set()
@@ -192,7 +195,7 @@ class Bench:
     def _tasks(
         self, member: Member, experiment: Experiment, pinned: Mapping[str, Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """What is left to do, after the host has said what is finished."""
+        """Return the tasks of the cells that the host has not finished yet."""
         assert self.collector is not None
         configs = {arm.name: play_tasks.config_key(arm.name) for arm in experiment.arms}
         requested = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
@@ -220,7 +223,7 @@ class Bench:
         return kind.with_arms(left, self.place.series, parts, known=known, changed=changed), known
 
     def _names(self, arm: Arm, pinned: Mapping[str, Any], host: Host) -> dict[str, Any]:
-        """What a host's play may say of an arm."""
+        """Return the variables of an arm that a host's play may use."""
         scope = recipe.scope(host, recipes.user_of(host), arm.recipe, pinned)
         file = arm.recipe.file
         about_box = {

@@ -1,4 +1,4 @@
-"""What `bench.*` do: an experiment on a host or at a URL from the options of a command, and its results on the screen."""
+"""The `bench.*` commands: an experiment on a host or at a URL, and its results on the screen."""
 
 from __future__ import annotations
 

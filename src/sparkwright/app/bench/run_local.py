@@ -72,7 +72,7 @@ def _key() -> str:
 
 
 def _served(url: str, model: str, key: str) -> tuple[Http, str, int | None]:
-    """How its engine is asked, the served name and its context's length."""
+    """Return the engine's HTTP interface, the served model name and its context length in tokens."""
     path = engine.of(engine.USUAL).http.models
     answer = http_probe.ask(url, path, api_key=key)
     if answer.status != 200:

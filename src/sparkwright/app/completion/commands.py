@@ -1,4 +1,4 @@
-"""What can be completed: the commands with their options, and what kind of value each takes."""
+"""The commands and options that shells can complete, and the kind of value each takes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """flags: `--host` and `-H`. takes: the kind of its value; empty for a switch."""
+    """An option of a command."""
 
+    #: for example `--host` and `-H`
     flags: tuple[str, ...]
     about: str
+    #: kind of its value; empty for a switch
     takes: str = ""
 
 
@@ -52,7 +54,7 @@ class Command:
 
 
 def kind_of(command: str, option: str) -> str:
-    """What an option that takes a value is completed with."""
+    """Return the kind of values that complete an option."""
     return OPTIONS.get(f"{command} {option}") or OPTIONS.get(option) or TEXT
 
 

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def of(shell: str, commands: Sequence[Command]) -> str:
-    """What the shell is to read. Raises Refused for a shell that is not known."""
+    """Return the completion script for a shell. Raises Refused for an unknown shell."""
     if shell not in SHELLS:
         raise Refused(f"no completion for {shell!r}.", fix=f"Shells: {', '.join(SHELLS)}.")
     return SHELLS[shell](commands)

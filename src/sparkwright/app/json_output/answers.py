@@ -1,4 +1,4 @@
-"""What each command prints with --json, as data: its form, and the shape of one line or of the document (trust/shapes.py)."""
+"""The data that each command prints with --json: its form, and the shape of a line or of the document (trust/shapes.py)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ EVENTS: dict[str, dict[str, Shape]] = {**{kind: KINDS[kind] for kind in OF_HOSTS
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """form: lines (one object a line) or document (one for all of it). about: what one is.
+    """The JSON output of a command."""
 
-    events: with another option it prints the events of a run instead.
-    """
-
+    #: `lines` (one object per line) or `document` (one for everything)
     form: str
+    #: description of a line or of the document
     about: str
     shape: Shape
+    #: with another option the command prints the events of a run instead
     events: bool = False
 
 

@@ -40,7 +40,10 @@ def events() -> Schema:
 
 
 def of(command: str) -> Schema:
-    """What a command prints with --json: one line of it, or the document, as `form` says. Raises KeyError."""
+    """Return the JSON Schema of a command's --json output: of one line or of the document, as `form` says.
+
+    Raises KeyError for an unknown command.
+    """
     head = {"$schema": DIALECT, "title": f"sparkwright {command} --json", "version": VERSION}
     if command in RUNS:
         return {**head, "form": "lines", "description": "An event a line.", **AN_EVENT}

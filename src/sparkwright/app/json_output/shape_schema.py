@@ -25,7 +25,7 @@ NUMBERS = ("within",)
 
 
 def schema(shape: Shape) -> Schema:
-    """What fits the shape, once it was filled in: a Usual field with a value is always there."""
+    """Return the JSON Schema of a shape whose defaults are filled in: a Usual field with a value is always present."""
     if isinstance(shape, dict):
         return _object(shape)
     if isinstance(shape, list):

@@ -29,7 +29,7 @@ def one_of(selection: Selection) -> Cluster | None:
 
 
 def is_one(selection: Selection) -> bool:
-    """Whether a command is for one host, or for one cluster with all its members."""
+    """Return True if the selection is one host, or one cluster with all its members."""
     cluster = one_of(selection)
     names = {host.name for host in selection.hosts}
     return names == set(cluster.members) if cluster else len(names) == 1

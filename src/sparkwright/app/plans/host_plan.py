@@ -1,4 +1,4 @@
-"""From the user's files to a host's plan: its recipe, what the lock pins, the play compiled for it."""
+"""Planning for one host: its recipe, the pins of the lock, and the play compiled for it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ _ONE_BY_ONE = threading.Lock()
 
 
 class Planner:
-    """The plans of one play, for one host after the other.
+    """Plans of one play, for one host after the other.
 
-    given: what the command says. serves: hears what a host is to serve. made: the plans that were made of files alone, by host:
-    while those stay as they are, the same plan comes of them.
+    `made` holds the plans that depend on files alone, by host name: they stay valid until one of these files changes.
+
+    Args:
+        given: options of the command.
+        serves: called with the server that a host is going to run.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Planner:
         self._token = new_token() if play.has_task("barrier") else None
 
     def plan(self, member: Member) -> Plan:
-        """What a host is to do. Raises Refused for what can't be right, with file and line."""
+        """Return the plan of a host. Raises Refused, with file and line, for a mistake in the user's files."""
         return self._made(member, self._given)
 
     def preview(self, member: Member) -> Plan:
@@ -113,7 +116,7 @@ class Planner:
         return filled
 
     def _restart_plan(self, member: Member, names: Mapping[str, Any]) -> dict[str, Any]:
-        """How the host restarts what this play verifies, without a laptop; empty where that is unknown."""
+        """Return the plan by which the host restarts this server without a laptop; empty if there is none."""
         try:
             with _ONE_BY_ONE:
                 return restart_plan.of(self._chosen, member.host, names)
@@ -163,7 +166,7 @@ class Planner:
             return recipe.scope(host, user, wanted, pinned, serving, **server_context.of(self._chosen, host))
 
     def _gateway(self, member: Member, run_id: str) -> dict[str, Any]:
-        """What a gateway's play sees of it; its secrets go to the host with the run."""
+        """Return a gateway's variables for its play. Its secrets are sent to the host with the run."""
         from sparkwright.app.plans import gateways, operators
 
         image = gateways.of_host(self._chosen.inventory, member.host).file.image
@@ -201,7 +204,7 @@ class Planner:
         self._chosen.fleet.tell(member, note)
 
     def _engine(self, member: Member) -> dict[str, Any]:
-        """What the lock says of the engine of a host's image."""
+        """Return the engine's version and options in the lock's entry of a host's image."""
         if not self._asks_recipe:
             return {}
         entry = self._pins_of(member).lock.image(recipe_of(self._chosen.project, member.host).image) or {}

@@ -1,4 +1,4 @@
-"""Whether a second server may take a server's requests while that is replaced, as far as the files tell."""
+"""The interim server, which may take a server's requests while that one is replaced; judged by the user's files alone."""
 
 from __future__ import annotations
 

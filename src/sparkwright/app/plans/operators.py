@@ -1,4 +1,4 @@
-"""Who may drain a server at its gateway: the server's own host, by a key of its own, of which the gateway is told the SHA-256."""
+"""Keys for draining a server at its gateway: each host has a key of its own, and the gateway knows its SHA-256."""
 
 from __future__ import annotations
 

@@ -87,12 +87,12 @@ class Neighbours:
 
 
 def _names_host(task: Task) -> bool:
-    """Whether it names a host and leaves it to the command to find out where that one hands the model out."""
+    """Return True if a task names a host to copy from, without the URLs of the model there."""
     return bool(task.args.get("from")) and not task.args.get("peer")
 
 
 def addresses(found: Mapping[str, Any], source: str) -> list[str]:
-    """Where a host says that it hands a model out; other hosts will ask there. Raises Failed for anything else."""
+    """Return the URLs at which a host hands out a model to other hosts. Raises Failed for an invalid answer."""
     urls = found.get("urls")
     if not isinstance(urls, list) or len(urls) > ADDRESSES:
         raise Failed("the answer does not say where the model is handed out.", where=source)

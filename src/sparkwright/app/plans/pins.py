@@ -1,4 +1,7 @@
-"""What a plan needs from spark.lock, and how an entry that is missing gets there: the host asks, the laptop writes."""
+"""The entries of spark.lock that a plan needs.
+
+For a missing entry the host asks the registry or the hub, and the laptop writes it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ from sparkwright.trust import image_name
 
 
 def lock_folder(project: Project, host: Host) -> Path:
-    """Where a host's lock stands: what the sandbox's registry says must never reach the project's own lock."""
+    """Return the folder of the lock that counts for a host.
+
+    A sandbox has its own, as answers of its registry must never reach the project's lock.
+    """
     if host.connection != "sandbox":
         return project.root
     from sparkwright.sandbox import control
@@ -37,16 +43,16 @@ def lock_of(project: Project, host: Host) -> lockfile.Lock:
 
 
 def simulated() -> lockfile.Lock:
-    """What the project's sandbox pinned; empty where there is none."""
+    """Return the lock of the project's sandbox; empty if there is none."""
     from sparkwright.sandbox import control
 
     return lockfile.load(control.default_folder())
 
 
 def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
-    """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not.
+    """Return the lock's entries for a recipe: {"image": ..., "model": ...}, with None for a missing one.
 
-    With `models` in the recipe also {"models": {role: ...}}.
+    If the recipe has `models`, the result also holds {"models": {role: ...}}.
     """
     model, second = wanted.file.model, wanted.file.models
     found = {"image": lock.image(wanted.image), "model": lock.model(model.id, model.revision, model.chosen)}
@@ -61,7 +67,7 @@ def keyed(model: SecondModel, role: Role) -> tuple[str, str, str]:
 
 
 def not_pinned(known: Mapping[str, Any]) -> list[str]:
-    """What of a recipe's entries the lock does not hold: image, model, and second models by their roles."""
+    """Return the entries that the lock does not hold: image, model, and second models by their roles."""
     rows = {"image": known.get("image"), "model": known.get("model")}
     return [name for name, entry in {**rows, **(known.get("models") or {})}.items() if not entry]
 
@@ -153,7 +159,7 @@ def save(lock: lockfile.Lock, folder: Path) -> None:
 
 
 def _tell(fleet: Fleet, member: Member, pinned: str) -> None:
-    """What every other host gets because this one said it; a sandbox's pins are for nobody else."""
+    """Report a new pin, which counts for every other host too; a pin of a sandbox counts only there."""
     after = "" if member.host.connection == "sandbox" else "; commit it, so that the next host gets the same"
     fleet.tell(member, f"{_lock_name(member)}: {pinned}{after}.")
 
@@ -207,7 +213,7 @@ def _engine(wanted: Recipe) -> dict[str, str]:
 
 
 def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:
-    """What a host's modules answer, by the task's id. Raises Refused with the host's words."""
+    """Run modules on a host and return their answers by task id. Raises Refused with the host's message."""
     plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
     ended = recap.of(events)

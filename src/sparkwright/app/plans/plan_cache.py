@@ -1,9 +1,9 @@
-"""A host's plan, or those of a cluster's members, kept with all that they were made from: while none of that changes, nothing
-needs to be planned anew.
+"""A cache of plans, of a host or of a cluster's members, with their inputs: no planning is needed while these stay the same.
 
 Planning is two thirds of what a deploy without changes costs the laptop: Pydantic, Jinja2, the engines' rules, the compiler
-(docs/decisions/0019). What is kept is data, in the laptop's cache folder, readable by its user only. A file that is damaged, of
-another version or somebody else's counts as absent. No secret is kept: where they come from is, and they are read for each run.
+(docs/decisions/0019). Plans are kept as data in the laptop's cache folder, readable by its user only. A file that is damaged, of
+another version, or owned by another user counts as absent. Secrets are not kept: the cache holds their sources, which are read
+again for each run.
 """
 
 from __future__ import annotations
@@ -69,20 +69,22 @@ def _source(source: Source) -> list[Any]:
 
 @dataclass(frozen=True)
 class CachedPlan:
-    """A plan, with what is said and known beside it.
+    """A plan with everything else that a run of it needs."""
 
-    host: its address, login and environment. user: who logs in there. restart: see app/plans/restart_plan.py; None for a play
-    that verifies nothing. notes: what planning said of the host. serves: for the panel; None for a play that serves nothing.
-    keys: where the server's key comes from, with "file:line", by its secret's name. engine: what spark.lock says of the image's.
-    """
-
+    #: with its address, login and environment
     host: Host
+    #: login name on the host
     user: str
     plan: Plan
+    #: see app/plans/restart_plan.py; None for a play that verifies nothing
     restart: dict[str, Any] | None = None
+    #: messages of the planner about the host
     notes: tuple[str, ...] = ()
+    #: the server for the panel; None for a play that serves nothing
     serves: Served | None = None
+    #: source of the server's key, and its "file:line", by the name of the secret
     keys: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
+    #: version and options of the image's engine in spark.lock
     engine: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -118,7 +120,7 @@ class CachedPlan:
 
 
 class Place:
-    """Where the plan of one command is kept, and what it would be made from now."""
+    """The place of one command's cached plan, with the inputs that it would be made from now."""
 
     def __init__(self, project: Path, playbook: str, given: Mapping[str, Any]) -> None:
         about = {name: value for name, value in given.items() if name not in OUTPUT}
@@ -179,7 +181,7 @@ def _digest(inputs: str, text: bytes) -> str:
 
 
 def _prune(folder: Path) -> None:
-    """Of the plans the newest stay."""
+    """Delete all but the newest plans."""
     found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in found[KEPT:]:
         path.unlink(missing_ok=True)
@@ -212,7 +214,7 @@ def _files(project: Path) -> Iterator[str]:
 
 
 def _program() -> Iterator[Any]:
-    """What plans: this Python, the packages beside PyYAML, and our own files, told by their sizes and times."""
+    """Yield what identifies the program that plans: Python, the installed packages, and our own files by size and time."""
     yield sys.version
     yield host_side.content_hash()
     yield os.stat(Path(yaml.__file__).parent.parent).st_mtime_ns  # noqa: PTH116

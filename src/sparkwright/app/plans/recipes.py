@@ -1,4 +1,4 @@
-"""What a host is to serve, by the user's files: its recipe, the lock's entries, its address, and the docker run script."""
+"""The server that the user's files describe for a host: recipe, lock entries, address, and docker run script."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def recipe_of(project: Project, host: Host) -> recipe.Recipe:
 
 
 def user_of(host: Host) -> str:
-    """Who logs in there, as the inventory or ssh's own configuration says."""
+    """Return the login name on a host, from the inventory or from ssh's configuration."""
     if host.user or host.connection != "ssh":
         return host.user or getpass.getuser()
     from sparkwright.remote.ssh import ssh_config
@@ -72,7 +72,7 @@ def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
 
 
 def served(host: Host, names: Mapping[str, Any]) -> Served:
-    """What a host serves after its plan has run, for the panel. names: of its plan."""
+    """Return the server that a host runs after its plan, for the panel. names: variables of the plan."""
     wanted, container, name = names["recipe"], names["container"], names["engine"]["name"]
     loopback = any(map(is_loopback, container["ports"][:1]))
     url, way = address(host, names["port"], loopback=loopback)

@@ -1,8 +1,7 @@
-"""How a host restarts its server without a laptop: playbooks/restart.yml, of a cluster's member playbooks/cluster/restart.yml,
-compiled for it.
+"""The plan by which a host restarts its server without a laptop.
 
-Compiling takes longer than all the rest of a deploy that has nothing to do, so the laptop keeps the last one of each host, with
-what it was made from.
+It is compiled from playbooks/restart.yml, or for a member of a cluster from playbooks/cluster/restart.yml. Compiling takes longer
+than the rest of a deploy without changes, so the laptop keeps the last plan of each host with its inputs.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def _about(path: Path, root: Path, names: Mapping[str, Any]) -> str:
 
 
 def _digests(paths: Iterable[Path]) -> dict[str, str]:
-    """What stands in files now, by path. Raises OSError."""
+    """Return the digests of files, by path. Raises OSError."""
     return {str(path): _digest(path.read_text(errors="replace")) for path in paths}
 
 

@@ -1,5 +1,8 @@
-"""What is around a server: the gateways in front of it, its machine's other servers, those that it takes turns with, and one that
-may take its requests meanwhile."""
+"""Everything a server's plan depends on besides its own recipe.
+
+These are the gateways in front of it, the other servers of its machine, the servers that share its memory by turns, and an
+interim server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module that is only asked must answer, before anything is made of it: a table by module, checked in one place."""
+"""The valid answers of modules that are asked for data: a table by module, checked in one place before the answers are used."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ ANSWERS: dict[str, dict[str, Shape]] = {
 
 
 def checked(module: str, data: dict[str, Any], *, host: str) -> dict[str, Any]:
-    """What a module found, as its row of the table says. Raises Failed when a host answers something else."""
+    """Return a module's answer if it has the form that the table requires. Raises Failed otherwise."""
     try:
         found: dict[str, Any] = fitted(data, ANSWERS.get(module, {}), module)
     except ValueError as error:

@@ -77,7 +77,10 @@ def _words(body: bytes) -> str:
 
 
 def _seen(form: Format, reply: Reply, endpoint: Endpoint) -> str:
-    """What the answer holds. Raises Failed, or Inconclusive for one that ended before it could tell."""
+    """Return what the answer contains.
+
+    Raises Failed for a wrong answer, and Inconclusive for an answer that ended too early to judge.
+    """
     if form.agent:
         seen = tool_call.judge(reply)
         if seen.verdict == "disproved":

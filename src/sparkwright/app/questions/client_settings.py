@@ -176,7 +176,10 @@ def _endpoint(selection: Selection, name: str, served: Served) -> Endpoint:
 
 
 def asked(selection: Selection, member: Member) -> Served:
-    """What a host serves now, as its running container and its server say. Raises Failed where none answers."""
+    """Return what a host serves now, read from its running container and its server.
+
+    Raises Failed if the server lists no models.
+    """
     host = member.host
     wanted = recipes.recipe_of(selection.project, host)
     known = entries(lock_of(selection.project, host), wanted)

@@ -1,4 +1,4 @@
-"""What `cluster.inspect` and `cluster.check` ask of a cluster's hosts about the links between them, and how it is shown."""
+"""The `cluster.inspect` and `cluster.check` commands: questions to a cluster's hosts about their links, and the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `diagnose` asks of hosts, and what becomes of their answers. The text is laid out by console/diagnosis.py."""
+"""The `diagnose` command: the questions to the hosts and their answers. console/diagnosis.py lays out the text."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def ask(selection: Selection, token_s: float) -> list[dict[str, Any]]:
 
 
 def about(selection: Selection, host: Host) -> dict[str, Any]:
-    """What the user's files say of a host's server; a mistake in them is told and hides nothing."""
+    """Return the description of a host's server in the user's files.
+
+    A mistake in the files is reported as `error`, and hides nothing else.
+    """
     if not host.recipe:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What `status` asks of hosts, and what becomes of their answers. The table is drawn by console/status_table.py."""
+"""The `status` command: the questions to the hosts and their answers. console/status_table.py draws the table."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
 
 @dataclass(frozen=True)
 class Pinned:
-    """What the user's files say a host serves. digest, commit: of the lock, empty when it does not know. model: its id."""
+    """The server that the user's files describe for a host."""
 
     recipe: str = ""
     container: str = ""
+    #: from the lock; empty if it holds none
     digest: str = ""
+    #: from the lock; empty if it holds none
     commit: str = ""
+    #: id of the model
     model: str = ""
 
 
@@ -155,7 +158,10 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
 
 
 def pinned(selection: Selection) -> dict[str, Pinned]:
-    """What the files say of each host. A mistake in a recipe or the lock does not hide what runs."""
+    """Return the server that the user's files describe for each host.
+
+    A mistake in a recipe or the lock does not hide what runs.
+    """
     locks: dict[Path, lockfile.Lock] = {}
     found = {}
     for host in selection.hosts:

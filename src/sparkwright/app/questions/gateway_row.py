@@ -1,4 +1,4 @@
-"""What `status` shows of a gateway, from its host's answer."""
+"""The gateway's row in `status`, from the answer of its host."""
 
 from __future__ import annotations
 

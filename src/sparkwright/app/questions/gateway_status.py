@@ -1,4 +1,4 @@
-"""What `gateway.status` shows: requests, queue and errors of each model of a gateway."""
+"""The `gateway.status` command: requests, queue and errors of each model of a gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `doctor` asks of hosts, how the answers are shown, and the repairs that a person agreed to."""
+"""The `doctor` command: the questions to the hosts, the output, and the repairs that the user agreed to."""
 
 from __future__ import annotations
 
@@ -34,14 +34,17 @@ OF_SERVER = ("port", "image platform", "memory budget")
 
 @dataclass
 class HostReport:
-    """One host's answer. error: why there is none. fixed: what was done. broken: what was tried in vain."""
+    """The checks of one host, and the repairs that were made."""
 
     host: str
     findings: list[dict[str, Any]] = field(default_factory=list)
     user: str = ""
+    #: reason for a missing answer
     error: str = ""
     error_exit: Exit = Exit.OK
+    #: repairs that were made
     fixed: list[str] = field(default_factory=list)
+    #: repairs that failed
     broken: list[str] = field(default_factory=list)
     sandbox: bool = False
     #: of the recipe's server on this host; None without one
@@ -53,12 +56,12 @@ class HostReport:
 
     @property
     def repairs(self) -> list[str]:
-        """What may be done about it, each once."""
+        """The repairs that the findings propose, each once."""
         return list(dict.fromkeys(finding["repair"] for finding in self.findings if finding["repair"]))
 
     @property
     def exit(self) -> Exit:
-        """How the command ends for this host."""
+        """The command's exit code for this host."""
         return self.error_exit if self.error else Exit.FAILED if self.bad or self.broken else Exit.OK
 
 
@@ -112,7 +115,7 @@ def inspect(selection: Selection) -> list[HostReport]:
 
 
 def answer_of(selection: Selection, member: Member) -> dict[str, Any]:
-    """What the module says of a machine, with the findings of each of its servers."""
+    """Return the module's answer for a machine, with the findings of each of its servers."""
     first, *others = selection.inventory.servers_of(member.host.name)
     found = ask_module(selection.fleet, member, "doctor", wanted(selection, first))
     for host in others:
@@ -150,7 +153,7 @@ def _repair(pattern: str, seen: Sequence[HostReport], wanted: Mapping[str, Seque
 
 
 def wanted(selection: Selection, host: Host) -> dict[str, Any]:
-    """What the host's recipe asks of it, as arguments of the module; next to nothing without a recipe."""
+    """Return the module's arguments from the host's recipe; without a recipe only the machine's."""
     known: dict[str, Any] = {**recipe.DEFAULTS, **host.vars}
     about = {"host": host.machine, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
     if not host.recipe:
@@ -173,7 +176,10 @@ def wanted(selection: Selection, host: Host) -> dict[str, Any]:
 
 
 def _engine_memory(selection: Selection, host: Host, wanted: recipe.Recipe) -> dict[str, Any]:
-    """What the recipe's server takes of the memory; empty for one of a cluster on a host that is in none."""
+    """Return the memory that the recipe's server takes.
+
+    Empty if the recipe is for a cluster and the host is in none.
+    """
     if wanted.split is not None and host.cluster is None:
         return {}
     pinned = entries(lock_of(selection.project, host), wanted)

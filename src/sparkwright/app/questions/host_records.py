@@ -1,4 +1,4 @@
-"""What `history`, `incident` and `unlock` ask of hosts, and how the answers are shown."""
+"""The `history`, `incident` and `unlock` commands: the questions to the hosts and the output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
 
 
 def acts(events: list[Event], last: int) -> list[dict[str, Any]]:
-    """What was done on a host, newest first, from its answer."""
+    """Return the last entries of a host's history, newest first, from its answer."""
     rows = [event for event in events if event["event"] == "history"][:last]
     return [{name: value for name, value in row.items() if name not in ("event", "time")} for row in rows]
 
@@ -75,7 +75,7 @@ def bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str
 
 
 def _why(about: str) -> str:
-    """When it was and what went wrong, one line; empty when the bundle does not say."""
+    """Return time and reason of an incident as one line; empty if the bundle does not hold them."""
     try:
         reported = fitted(clean(json_of(about, most_parts=PARTS)), {"time": moment, "why": line}, "about.json")
     except ValueError:
@@ -110,7 +110,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
 def _ask(
     pattern: str, header: dict[str, Any], *, json: bool
 ) -> tuple[dict[str, list[Event]], list[int], dict[str, str]]:
-    """What each host answers, by name, the exit code of each, and their titles by name."""
+    """Return each host's answer by name, the exit codes, and the hosts' titles by name."""
     selection = choose(pattern)
     answers = asked(selection, header)
     for name, error in selection.fleet.errors().items():

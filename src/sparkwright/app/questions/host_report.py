@@ -1,4 +1,4 @@
-"""What `report` asks of hosts, and the page it writes."""
+"""The `report` command: the questions to the hosts, and the page that it writes."""
 
 from __future__ import annotations
 

@@ -16,18 +16,18 @@ from sparkwright.protocol.cluster import clocks_apart
 
 @dataclass(frozen=True)
 class Links:
-    """What one host answered. paths: as its module has them. given: what its file says; None: nothing.
-
-    ahead_s: how far its clock is ahead of the laptop's, at the least and at the most, seconds; None: not known.
-    """
+    """The links of one host, as it reported them."""
 
     host: str
     links: tuple[Link, ...]
     findings: tuple[Finding, ...] = ()
+    #: as its module returns them
     paths: tuple[Mapping[str, Any], ...] = ()
     kernel: str = ""
     driver: str = ""
+    #: the fabric in its host file; None if there is none
     given: Fabric | None = None
+    #: least and greatest number of seconds that its clock is ahead of the laptop's; None if unknown
     ahead_s: tuple[float, float] | None = None
 
     @property
@@ -43,7 +43,10 @@ class Links:
 
 
 def proposed(links: Sequence[Link]) -> Fabric | None:
-    """What a host file should say: the port with most of its halves up and an address; None where there is none."""
+    """Return the fabric that a host file should declare: the port with the most active halves and an address.
+
+    Returns None if there is no such port.
+    """
     ports = fabric.ports([link for link in links if link.active and link.interface]).values()
     able = [group for group in ports if group[0].addresses]
     best = max(able, key=len, default=None)
@@ -55,7 +58,7 @@ def proposed(links: Sequence[Link]) -> Fabric | None:
 
 
 def findings(members: Sequence[Links]) -> list[tuple[str, Finding]]:
-    """What is wrong between them and on each, with the host that it is about ("" for all)."""
+    """Return the problems on each host and between them, with the host's name ("" for all hosts)."""
     found = [(member.host, finding) for member in members for finding in member.findings if finding.verdict != "ok"]
     found += [(member.host, finding) for member in members for finding in (*_as_written(member), *_paths(member))]
     found += [("", finding) for rule in _BETWEEN for finding in rule(members)]
@@ -63,7 +66,7 @@ def findings(members: Sequence[Links]) -> list[tuple[str, Finding]]:
 
 
 def _as_written(links: Links) -> Iterator[Finding]:
-    """What its file says beside what there is."""
+    """Yield the differences between a host's file and its actual links."""
     end = links.used
     if end is None:
         yield Finding("fabric", "bad", "no link is up that has an IPv4 address", source=known.PLAYBOOKS)

@@ -1,4 +1,4 @@
-"""Where `logs` reads: a saved file here, or the log of a container on a host. And how it is shown."""
+"""The source of `logs`, which is a saved file or the log of a container on a host, and the output."""
 
 from __future__ import annotations
 
@@ -31,21 +31,26 @@ FIRST_LINES = 2000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """What was read of one log. source: {"host": NAME} or {"file": PATH}. state: an EngineState as JSON, known when the
-    log holds a start. engine: whose log it is. error: why there is none, with error_exit. title: of the host."""
+    """A log, and the state of the engine that it shows."""
 
+    #: {"host": NAME} or {"file": PATH}
     source: Mapping[str, str]
+    #: an EngineState as JSON
     state: Mapping[str, Any]
+    #: the engine that wrote the log
     engine: Engine
     text: str = ""
+    #: True if the log holds the start of an engine
     known: bool = True
+    #: reason for a missing log
     error: str = ""
     error_exit: Exit = Exit.OK
+    #: of the host
     title: str = ""
 
     @property
     def exit(self) -> Exit:
-        """How a command about this log ends."""
+        """The exit code of a command about this log."""
         if self.error:
             return self.error_exit
         if self.state["failure"]:

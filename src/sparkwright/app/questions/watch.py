@@ -58,7 +58,10 @@ def watch(selection: Selection, *, every_s: float) -> int:
 
 
 class _Watch:
-    """What is known, and what was asked for and has not come. Each host is asked by itself: a slow one delays no other."""
+    """The screen of `status --watch`: what is known of the hosts, and the requests that are open.
+
+    Each host is asked on its own, so that a slow host delays no other.
+    """
 
     def __init__(self, selection: Selection, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
         self._chosen, self._screen, self._pool = selection, screen, pool
@@ -88,7 +91,7 @@ class _Watch:
             self._act(key)
 
     def _ask(self) -> None:
-        """Of every host whose last answer is here."""
+        """Ask every host that has no open request."""
         self._round_s = time.monotonic()
         self._next_s = self._round_s + self._view.every_s
         for member in self._chosen.fleet.members:
@@ -180,7 +183,10 @@ class Rates:
         self._last: dict[str, tuple[float, float]] = {}
 
     def of(self, host: str, answer: Mapping[str, Any], now_s: float) -> Traffic:
-        """What a `status` event says of the traffic. A counter that went back is another server's: no rate then."""
+        """Return the traffic in a `status` event.
+
+        A counter that went back belongs to another server, so there is no rate then.
+        """
         counts = answer.get("traffic") or {}
         total, before = counts.get("generated"), self._last.pop(host, None)
         if total is not None:
@@ -243,7 +249,7 @@ def _page(words: list[str], env: Mapping[str, str]) -> None:
 
 
 def _pump(title: bytes, source: IO[bytes], pager: IO[bytes]) -> None:
-    """What a command prints, as it comes. The pager may be left before."""
+    """Copy the output of a command to the pager as it comes. The pager may exit early."""
     with contextlib.suppress(BrokenPipeError, ValueError), pager:
         pager.write(title)
         for line in source:

@@ -25,7 +25,7 @@ from sparkwright.secret import Secret
 
 
 def place_of(playbook: str, given: Mapping[str, Any]) -> Place:
-    """Where the plans of a command are kept. given: the command's options."""
+    """Return the place of a command's cached plans. given: the command's options."""
     return Place(Project.here().root, playbook, given)
 
 
@@ -69,7 +69,7 @@ def run(
 
 
 class _Again:
-    """What planning does beside the plans, for one host after the other: it may be asked from several threads."""
+    """Preparation of a host for a cached plan: secrets, restart plan, notes and panel. May be called from several threads."""
 
     def __init__(self, fleet: Fleet, made: Sequence[CachedPlan], shown: Shown) -> None:
         self._fleet, self._shown = fleet, shown
@@ -100,7 +100,7 @@ class _Again:
 
 
 def _learnt(member: Member, made: CachedPlan) -> bool:
-    """Whether a host said of its engine what spark.lock does not."""
+    """Return True if a host reported something about its engine that spark.lock does not hold."""
     if not member.engine_version or not made.host.recipe:
         return False
     known = made.engine.get("engine_version"), made.engine.get("options")

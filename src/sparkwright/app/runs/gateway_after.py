@@ -35,7 +35,10 @@ def deployed(selection: Selection, given: Mapping[str, Any], on_event: Listener 
 
 
 def _changed(recap: Mapping[str, Any] | None) -> bool:
-    """Whether another server is kept now; one whose throughput could not be judged is, too."""
+    """Return True if the run left another server in place.
+
+    A server whose throughput could not be judged counts too.
+    """
     return recap is not None and recap["exit"] in (Exit.OK, Exit.INCONCLUSIVE) and recap["changed"] > 0
 
 
@@ -61,7 +64,7 @@ def _deployed(gateway: Gateway, given: Mapping[str, Any], on_event: Listener | N
 
 
 def _stands(gateway: Gateway) -> bool:
-    """Whether it was deployed. Raises where its host can't be asked."""
+    """Return True if the gateway was deployed. Raises if its host can't be asked."""
     members = machines(reach(gateway.host, "light")).fleet.members
     try:
         (answer,) = fan_out.everyone(members, lambda member: {"verb": "status", "gateway": True}, "status")

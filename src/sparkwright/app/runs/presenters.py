@@ -1,4 +1,4 @@
-"""Who hears the events of a command: programs, a terminal, or a log."""
+"""Presenters of a command's events: a program, a terminal, or a log."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Listener(Subscriber, Protocol):
 
 
 class Shown:
-    """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end.
+    """The output of a command: JSON lines, or text (live on a terminal) with a panel at the end.
 
-    hears: a program, instead of all of them; nothing is printed then.
-
-    rows: of many hosts it shows a row each and no panels; of a cluster a row each and the panel of its head, which serves.
+    Args:
+        rows: show one row per host and no panels if there are several hosts; for a cluster, the panel of its head too.
+        on_event: a program that receives the events instead; nothing is printed then.
     """
 
     def __init__(

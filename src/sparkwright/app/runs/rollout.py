@@ -32,8 +32,9 @@ EVERYONE = "all"
 
 @dataclass(frozen=True)
 class RolloutOptions:
-    """What a command line says about rolling; what it leaves open is the playbook's. command: how to give it again."""
+    """The command line's options for a rolling run. The playbook decides what they leave open."""
 
+    #: the command that is suggested for repeating the run
     command: str = ""
     canary: int = 0
     serial: str = ""
@@ -42,7 +43,7 @@ class RolloutOptions:
     skip_unreachable: bool = False
 
     def policy(self, play: playbook.Play) -> RolloutPolicy:
-        """How a play goes over its hosts. Raises Refused for what is no size and no percentage."""
+        """Return the rollout policy of a play. Raises Refused for an invalid batch size or percentage."""
         if self.canary < 0:
             raise Refused(f"--canary {self.canary} is not a number of hosts.")
         given, usual = sizes(self.serial), tuple(play.serial)
@@ -102,7 +103,10 @@ class RolloutRun:
             self.record = Record(self._file.playbook, names, self._options())
 
     def may_begin(self) -> bool:
-        """Whether everyone is there. A rolling run does not begin with somebody missing, unless --skip-unreachable."""
+        """Return True if every host is reachable.
+
+        A rolling run does not begin with a host missing, unless --skip-unreachable is set.
+        """
         fleet = self._chosen.fleet
         lost = [member.host.name for member in fleet.reach()] if self.record or self._together else []
         if not lost or (self._asked.skip_unreachable and not self._together):
@@ -113,7 +117,7 @@ class RolloutRun:
         return False
 
     def roll(self, n: int) -> Roll:
-        """How the n-th play goes over its hosts."""
+        """Return the rollout settings of the n-th play."""
         play = self._book.plays[n]
         if self._given.check or play.file.read_only or self._together:
             return Roll(RolloutPolicy(max_fail_percentage=100), together=self._together)
@@ -174,13 +178,13 @@ class RolloutRun:
         return Guard(kept, self._looks.serves) if kept else None
 
     def _options(self) -> dict[str, Any]:
-        """What must be the same when it goes on."""
+        """Return the options that must be unchanged when the run is resumed."""
         words = ("tags", "skip_tags", "start_at_task", "extra")
         given = {word: getattr(self._given, word) for word in words}
         return dict(json.loads(json.dumps(given, default=dict)))
 
     def _prints(self, name: str) -> Prints:
-        """What a host is made from now: its own values, the playbook, the recipe, the templates, what the lock pins."""
+        """Return fingerprints of a host's inputs: its values, playbook, recipe, templates, and pins of the lock."""
         project, inventory = self._chosen.project, self._chosen.inventory
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:

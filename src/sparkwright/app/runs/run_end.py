@@ -1,4 +1,4 @@
-"""How every run of a playbook ends on the laptop: its hosts are told of and let go, also when Ctrl-C comes in between."""
+"""The end of a playbook run on the laptop, also after Ctrl-C: disconnect from the hosts, and report a run that goes on there."""
 
 from __future__ import annotations
 

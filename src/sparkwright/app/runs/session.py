@@ -1,4 +1,4 @@
-"""From a command to a fleet: the user's files become plans, the plans go to the hosts, the events to the console."""
+"""Runs of a playbook: user files become plans, the plans go to the hosts, and the events go to the console."""
 
 from __future__ import annotations
 

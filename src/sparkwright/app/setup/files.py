@@ -38,7 +38,7 @@ class NewHost:
 
     @classmethod
     def typed(cls, text: str, **more: Any) -> NewHost:
-        """From [USER@]ADDRESS[:PORT]; an IPv6 address has no port here. Raises Refused for what is none."""
+        """Parse [USER@]ADDRESS[:PORT]; an IPv6 address takes no port here. Raises Refused if the text has another form."""
         user, _, rest = text.rpartition("@")
         address, _, digits = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
         port = int(digits) if re.fullmatch(r"[0-9]{1,5}", digits) else None

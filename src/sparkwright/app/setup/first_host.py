@@ -63,7 +63,7 @@ def _is_real(found: Found) -> bool:
 
 
 def _texts(found: Found) -> tuple[dict[str, str], set[str]]:
-    """What differs from the starter's files, by path, and which of them is left out."""
+    """Return the texts that differ from the starter's files, by path, and the paths of the files to omit."""
     top, host, choice = starter.source(), found.host, found.choice
     if not _is_real(found):
         sandbox = f"hosts/{SANDBOX}.yml"
@@ -102,7 +102,7 @@ def _write(folder: Path, found: Found) -> Exit:
 
 
 def show_notes(found: Found) -> None:
-    """What is there already and what becomes of it."""
+    """Print how files that are already on the host will be used."""
     choice, seen = found.choice, found.survey
     if choice is not None and choice.moved:
         say(f"The model is taken from {choice.moved}: a deploy proves its files and downloads only what is missing.")

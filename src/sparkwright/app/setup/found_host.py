@@ -36,15 +36,17 @@ MOST = 9
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A host that was chosen. survey: None where it was not asked. choice: its recipe; None for none."""
+    """A host that was selected for the project."""
 
     host: NewHost
+    #: None if the host was not asked
     survey: dict[str, Any] | None
+    #: its recipe; None for no recipe
     choice: Choice | None
 
     @property
     def lines(self) -> list[str]:
-        """What was seen there, one sentence each."""
+        """The results of the survey, one sentence each."""
         return [] if self.survey is None else survey.lines(self.survey)
 
 

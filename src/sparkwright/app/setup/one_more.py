@@ -61,7 +61,7 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
 
 
 def _reserve_gib(inventory: Inventory) -> float:
-    """What must stay free, as the hosts there have it; the most of theirs."""
+    """Return the memory to leave free, in GiB: the largest reserve of the project's hosts."""
     given = [host.vars.get("reserve_gib") for host in inventory.hosts.values()]
     figures = [float(item) for item in given if isinstance(item, int | float)]
     return max(figures, default=float(recipe.DEFAULTS["reserve_gib"]))

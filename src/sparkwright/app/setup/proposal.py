@@ -1,4 +1,4 @@
-"""Which recipes fit a host, and in which order they are proposed. Pure; what is not known is said to be unknown."""
+"""Selection of recipes that fit a host, in the order in which they are proposed. Pure; unknown facts stay unknown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether a recipe's server fits a host."""
+    """The verdict on whether a recipe's server fits a host."""
 
     verdict: Verdict
     #: the verdict's figures, as a clause
@@ -185,6 +185,9 @@ def budget_clause(found: Budget) -> str:
 
 
 def _shm_bytes(recipe: Recipe) -> int:
-    """What the server's /dev/shm may hold, bytes; half of all memory is not told of `ipc: host`, which the host knows."""
+    """Return the size limit of the server's /dev/shm in bytes.
+
+    It is 0 for `ipc: host`: only the host knows that limit, which is half of its memory.
+    """
     container = recipe.file.container.model_dump()
     return 0 if container.get("ipc") == "host" else size_bytes(str(container.get("shm_size") or USUAL_SHM))

@@ -17,7 +17,7 @@ ENDED = "the input ended; nothing was written."
 
 
 def possible() -> bool:
-    """Whether somebody is there to be asked, and sees the question."""
+    """Return True if standard input and output are a terminal, so that a question can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -51,7 +51,7 @@ def agree(question: str, *, default: bool = True) -> bool:
 
 
 def typed_yes(question: str) -> bool:
-    """Whether `yes` was typed in full, as ssh asks for a host's key."""
+    """Return True if the user typed `yes` in full, as ssh asks for a host key."""
     while (answer := ask(f"{question} (yes/no)").lower()) not in ("yes", "no"):
         say("Please type yes or no.")
     return answer == "yes"

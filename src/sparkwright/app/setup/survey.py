@@ -1,4 +1,4 @@
-"""What is on a host that may be in no project yet. An unknown key is shown, never accepted silently."""
+"""The survey of a host that may not be in a project yet. An unknown host key is shown, never accepted silently."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def hardware(found: dict[str, Any]) -> str:
 
 
 def docker(found: dict[str, Any]) -> str:
-    """Whether Docker answers this login."""
+    """Return a sentence on whether this login can use Docker."""
     about = found["docker"]
     return f"Docker {about['version'] or ''}".rstrip() if about["reachable"] else f"Docker: {about['error']}"
 
 
 def ollama(found: dict[str, Any]) -> str:
-    """Whether Ollama runs, and what it holds; a deploy unloads that."""
+    """Return a sentence on whether Ollama runs, and the models it holds, which a deploy would unload."""
     about = found["ollama"]
     if not about["reachable"]:
         return "Ollama is not running"
@@ -80,18 +80,18 @@ def servers(found: dict[str, Any]) -> list[str]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """What was found, for a person; a model once for each of its places."""
+    """Return the results of a survey as sentences, with one for each place of a model."""
     models = [f"{model['id']}: {units.size(model['size_bytes'])} in {model['dir']}" for model in found["models"]]
     return [hardware(found), docker(found), ollama(found), *servers(found), *models]
 
 
 def missing(found: dict[str, Any]) -> list[str]:
-    """What a deploy needs and this host lacks, in a few words each."""
+    """Return what the host lacks for a deploy, in a few words each."""
     lacks = [] if found["gpu"] else ["no GPU found"]
     lacks += [] if found["docker"]["reachable"] else [f"Docker: {found['docker']['error']}"]
     return lacks
 
 
 def refused(error: SparkwrightError) -> bool:
-    """Whether it answered, and took none of the keys: a person copies one there."""
+    """Return True if the host answered and accepted none of the keys: the user has to copy a key to it."""
     return "accepts none of" in error.message

@@ -1,4 +1,4 @@
-"""What `caches.list` and `caches.prune` do: the compile caches of hosts, shown, and removed after a yes."""
+"""The `caches.list` and `caches.prune` commands: list the compile caches of hosts, and remove them after confirmation."""
 
 from __future__ import annotations
 

@@ -42,14 +42,13 @@ SAVE = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is copied.
+    """The image to copy."""
 
-    ref: with the digest, where that is known. ids: those that the lock allows for the digest. sizes: what a pull downloads, by
-    platform, as the lock has it.
-    """
-
+    #: with the digest, if it is known
     ref: str
+    #: image ids that the lock allows for the digest
     ids: tuple[str, ...] = ()
+    #: download size in bytes by platform, from the lock
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -64,16 +63,18 @@ class Wanted:
 
 @dataclass(frozen=True)
 class ImageTransfer:
-    """One image on its way. here, there: what `inspect_image` found at the source and at the target. incoming: the tag it arrives
-    under. packer: what both ends have to pack with.
-    """
+    """The transfer of one image between two hosts."""
 
     fleet: Fleet
     source: Member
     target: Member
+    #: answer of `inspect_image` at the source
     here: dict[str, Any]
+    #: answer of `inspect_image` at the target
     there: dict[str, Any]
+    #: the tag under which the image arrives
     incoming: str
+    #: compression program that both ends have
     packer: str
 
 
@@ -177,7 +178,10 @@ def _straight(transfer: ImageTransfer) -> str:
 
 
 def _addresses(target: Member, own: list[str]) -> list[str]:
-    """Where the target's sshd may be for another host: its own networks, then what the laptop uses, unless that is loopback."""
+    """Return the addresses at which another host may reach the target's sshd.
+
+    These are the target's own networks, then the address that the laptop uses unless that is loopback.
+    """
     resolved = ssh_config.resolve(target.host)
     ports = dict.fromkeys([22, resolved.port])
     found = [f"{address}:{port}" for address in own for port in ports]

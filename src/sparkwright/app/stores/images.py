@@ -1,4 +1,4 @@
-"""What `images.prune` and `images.copy` do: the images of hosts, removed after a yes, or brought to other hosts."""
+"""The `images.prune` and `images.copy` commands: remove images from hosts after confirmation, or copy them between hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moving on from one lock entry to another would change, as rows a person can judge."""
+"""Differences between two entries of the lock, as rows for a person to judge."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _row(what: str, before: str | None, after: str | None) -> list[Row]:
 
 
 def _chat(old: Entry, new: Entry) -> list[Row]:
-    """What the chat template and the sampling defaults do otherwise; nothing where the older ones were never read."""
+    """Return the changes of the chat template and the sampling defaults; none if the old ones were never read."""
     if old.get("chat") is None or new.get("chat") is None:
         return []
     return [Row(*change) for change in chat_template.changes(old["chat"], new["chat"])]

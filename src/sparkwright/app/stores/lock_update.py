@@ -1,4 +1,4 @@
-"""What `lock` does: find what recipes pin, have hosts ask registries and the hub about it, write spark.lock."""
+"""The `lock` command: find what recipes pin, have hosts ask registries and the hub about it, and write spark.lock."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ from sparkwright.protocol.plan import new_run_id
 
 @dataclass
 class Pinned:
-    """An entry of the lock, or one that is missing, and what its registry or hub said.
+    """An existing or missing entry of the lock, with the answer of its registry or hub."""
 
-    kind: image or model. role: of a second model; None for the recipe's own.
-    """
-
+    #: image or model
     kind: str
     key: str
     wanted: Recipe
@@ -39,6 +37,7 @@ class Pinned:
     new: dict[str, Any] | None = None
     error: SparkwrightError | None = None
     rows: list[Any] = field(default_factory=list)
+    #: of a second model; None for the recipe's own model
     role: Role | None = None
 
     @property
@@ -86,7 +85,14 @@ class Pinned:
 
 
 def pinned_by(selection: Selection, name: str = "") -> list[Pinned]:
-    """What the recipes of the chosen hosts pin. name: only this image, model or recipe. Raises Refused when there is none."""
+    """Return what the recipes of the selected hosts pin.
+
+    Args:
+        name: only this image, model or recipe.
+
+    Raises:
+        Refused: nothing matches.
+    """
     found = list(_entries(selection))
     if not found:
         raise Refused("none of these hosts has a recipe.", fix="Add `recipe: NAME` to a host (see recipes/).")

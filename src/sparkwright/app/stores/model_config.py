@@ -1,4 +1,4 @@
-"""Where a model's config.json is read from: a folder, a file, or the hub. One small request; no weights, no client library."""
+"""Reading of a model's config.json from a folder, a file, or the hub: one small request, no weights, no client library."""
 
 from __future__ import annotations
 

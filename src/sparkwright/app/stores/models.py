@@ -1,4 +1,4 @@
-"""What `invoke models.*` do: list, verify, copy and prune the models of hosts."""
+"""The `models.*` commands: list, verify, copy and prune the models of hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ Rows = list[tuple[str, dict[str, Any]]]
 
 
 def ask(selection: Selection, module: str, args_of: Callable[[Host], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What a module that only looks finds on every chosen host, by name. A host that can't say has its error printed."""
+    """Return the answers of a read-only module on every selected host, by host name.
+
+    The error of a host that could not answer is printed.
+    """
     found = selection.fleet.ask(lambda member: ask_module(selection.fleet, member, module, args_of(member.host)))
     for name, error in selection.fleet.errors().items():
         say_error(error, json=False, host=name)
@@ -198,14 +201,14 @@ def _further(project: Project, host: Host) -> list[dict[str, Any]]:
 
 
 def _folders(selection: Selection, machine: Host) -> list[str]:
-    """Where the recipes of a machine say that their models stand."""
+    """Return the model folders in the recipes of a machine."""
     hosts = [host for host in selection.inventory.servers_of(machine.name) if host.recipe]
     files = [recipes.recipe_of(selection.project, host).file for host in hosts]
     return [model.dir for file in files for model in (file.model, *file.models.values())]
 
 
 def _is_kept(folder: str, own: str) -> bool:
-    """Whether the recipe names this folder; ~ is a home that the laptop need not know."""
+    """Return True if the recipe names this folder. ~ is the login's home, which the laptop need not know."""
     return folder.endswith(own[1:]) if own.startswith("~/") else folder == own
 
 

@@ -85,7 +85,10 @@ def _install(selection: Selection, member: Member) -> Exit:
 
 
 def _python(link: SshLink, where: str) -> Event:
-    """Which Python a runtime that is not there would be made for."""
+    """Return which Python a new runtime on the host would be made for.
+
+    Raises Unreachable if the host does not answer in time, and Refused if it has no Python 3.11 or newer.
+    """
     channel = link.run(["sh", "-c", bootstrap.start(_ABSENT, "light")])
     try:
         events = _events(channel, Deadline(PYTHON_S))

@@ -1,4 +1,4 @@
-"""What `--help` and `--list` print: the commands in their groups, and one command with its options and examples."""
+"""The output of `--help` and `--list`: the commands in their groups, and one command with its options and examples."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ def spoken(collection: Any, name: str) -> str:
 
 
 def first_line(task: Any) -> str:
-    """What a task does, in a few words."""
+    """Return the first line of a task's docstring."""
     return (inspect.getdoc(task) or "").partition("\n")[0]

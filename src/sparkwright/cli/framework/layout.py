@@ -1,4 +1,4 @@
-"""How help is laid out: options as they are typed, texts in columns, folded at the terminal's width."""
+"""The layout of help: options as they are typed, texts in columns, wrapped to the terminal's width."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is wrong with a command line, in one sentence that names the nearest right word, and exit code 5.
+"""Messages for mistakes in a command line: one sentence with the closest valid word, and exit code 5.
 
-Invoke's own answer to an unknown option exits with code 1, and it prints a traceback for a number that isn't one.
+Invoke itself exits with code 1 for an unknown option, and prints a traceback for an invalid number.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _command(words: Sequence[str], contexts: dict[str, Any]) -> Any:
 
 
 def _not_there(program: Program) -> str:
-    """What `--help WORD` or `--list WORD` is asked for, and is not there; empty when it is."""
+    """Return a message if the word after `--help` or `--list` is unknown; empty otherwise."""
     wanted, group = program.args.help.value, program.args.list.value
     if isinstance(wanted, str) and _task(program, wanted) is None:
         return _unknown(wanted, (), "", None, _contexts(program))

@@ -25,7 +25,7 @@ ANY = ("seed",)
 
 
 def out_of_range(context: Any) -> str:
-    """What is wrong with a number that was given to a command and means nothing for its option; empty when nothing is."""
+    """Return a message if a number is out of range for its option; empty otherwise."""
     numbers = (option for option in context.args.values() if option.kind in (int, float) and option.got_value)
     for option in (number for number in numbers if number.name not in ANY):
         name = option.name.replace("_", "-")

@@ -89,7 +89,7 @@ def _command_help(program: Program, name: str) -> None:
 
 
 def _print(text: str) -> None:
-    """To standard output, and to its end: `--help | head` closes the pipe in between."""
+    """Print text and flush it. Exit with code 0 if the pipe is closed, as by `--help | head`."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:

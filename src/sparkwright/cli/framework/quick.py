@@ -1,4 +1,4 @@
-"""What makes a short command start sooner, and has nothing to do with what it does."""
+"""Speed-ups of a command's start that do not change what it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each of many hosts is: one row a host, kept up from the events. What the live table and the plain lines show."""
+"""The state of many hosts, one row per host, updated from the events, for the live table and the plain lines."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
 
 @dataclass
 class Row:
-    """One host. stage: the task that runs, or what it ended with. verdict: waiting, running, or how it ended.
-
-    like: the host that failed before it, of which the very same is to be said.
-    """
+    """The state of one host."""
 
     host: str
+    #: the running task, or the final message
     stage: str = ""
     progress: str = ""
+    #: waiting, running, or the outcome
     verdict: str = "waiting"
     proof: str = ""
     counts: str = ""
     restored: bool = False
     failure: Event | None = None
+    #: name of an earlier host that failed for the same reason
     like: str = ""
     began_s: float | None = None
     took_s: float | None = None
 
     @property
     def style(self) -> str:
-        """Of its verdict."""
+        """The style of its verdict."""
         return STYLES.get(self.verdict, "failed")
 
     @property
     def ended(self) -> bool:
-        """Whether it is done, or will not get further."""
+        """True if the host's run has ended."""
         return self.took_s is not None
 
 
@@ -64,7 +64,7 @@ class Board:
     rows: dict[str, Row] = field(default_factory=dict)
 
     def hosts(self, names: list[str]) -> None:
-        """Who takes part."""
+        """Set the hosts of the run."""
         self.rows = {name: Row(name) for name in names}
 
     def on(self, event: Event) -> None:
@@ -75,7 +75,7 @@ class Board:
             handle(row, event)
 
     def took_s(self, row: Row) -> float | None:
-        """How long a host has been at it, or was."""
+        """Return how long a host has been running, or ran, in seconds; None if it has not started."""
         if row.took_s is not None or row.began_s is None:
             return row.took_s
         return self.clock() - row.began_s
@@ -132,7 +132,7 @@ class Board:
 
 
 def _says_the_same(first: Row, row: Row) -> bool:
-    """Whether a row that ended badly would only repeat what was said of an earlier one."""
+    """Return True if a host failed for the same reason as an earlier one."""
     if first is row or row.style != "failed" or not first.ended or first.like:
         return False
     return (first.verdict, first.stage, _details(first)) == (row.verdict, row.stage, _details(row))

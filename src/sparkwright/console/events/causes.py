@@ -1,4 +1,4 @@
-"""Which member of a cluster failed by itself, and which because of another."""
+"""Root causes in a cluster: members that failed on their own, and members that failed because of another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _message(row: Row) -> str:
 
 
 def because_of_another(row: Row) -> bool:
-    """Whether a member failed because of another."""
+    """Return True if a member failed because of another."""
     message = _message(row)
     named, parallel = ANOTHER.match(message), of(USUAL).parallel
     return bool((named and named[1] != row.host) or (parallel and parallel.of_another(message)))

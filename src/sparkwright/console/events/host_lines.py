@@ -18,8 +18,14 @@ LONGEST = 1000
 
 
 class HostLines:
-    """write: where a line goes, with its style. together: the hosts are a cluster; its failures wait for each other, the root
-    cause is told first, and notes of tasks are shown: there are few hosts, and a note may be what differs between them.
+    """One line of plain text per host.
+
+    In a cluster the lines of failed members are held back until the root cause is known, which is printed first. Notes of tasks
+    are shown there: there are few hosts, and a note may be what differs between them.
+
+    Args:
+        write: called with the style and the text of a line.
+        together: the hosts are a cluster.
     """
 
     def __init__(
@@ -34,7 +40,7 @@ class HostLines:
         self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
-        """Who takes part."""
+        """Set the hosts of the run."""
         self.board.hosts(names)
         self._width = max(map(len, names), default=0)
 

@@ -28,7 +28,12 @@ SAYS_NOTHING = ("task_started", "recap", "rolled")
 
 
 class Lines:
-    """write: where a finished line goes, with the style of its first word. diff: show what differs, field by field."""
+    """One line of plain text per task and host.
+
+    Args:
+        diff: show the differences, field by field.
+        write: called with the style of the first word and the finished line.
+    """
 
     def __init__(self, *, diff: bool = False, write: Callable[[str, str], None] | None = None) -> None:
         self.diff = diff
@@ -45,7 +50,7 @@ class Lines:
         self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
-        """Who takes part: one host needs no name in front of each line."""
+        """Set the hosts of the run. With a single host, lines have no host name."""
         self._many = len(names) > 1
         self._width = max(map(len, names), default=0)
 
@@ -131,7 +136,7 @@ class Lines:
             self._differences(event)
 
     def _not_shown(self, event: Event) -> str:
-        """What a task says, without a failure that was told before: a rescue begins with what it is for."""
+        """Return a task's message without a failure that was printed before: a rescue's message begins with its failure."""
         reported = [
             item for item in self._failures.get(event["host"], ()) if item and event["msg"].startswith(f"{item} ")
         ]
@@ -213,7 +218,10 @@ def _fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
-    """What goes and what comes, each with its sign; of a text of several lines those that differ, and the next ones."""
+    """Return the removed and added lines, each with its sign.
+
+    For texts of several lines these are the changed lines, with one line of context.
+    """
     texts = isinstance(before, str) and isinstance(after, str)
     if texts and "\n" in before + after and len(before) + len(after) <= COMPARED:
         compared = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]

@@ -1,4 +1,4 @@
-"""What a rolling run says between its batches and at its end."""
+"""The messages of a rolling run between its batches and at its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = (
 
 
 def looking(event: Event) -> str:
-    """What is shown while all hosts are checked."""
+    """Return the message that is shown while all hosts are checked."""
     return f"checking {how_many(event['hosts'])} before changing any"
 
 

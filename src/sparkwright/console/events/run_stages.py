@@ -1,4 +1,4 @@
-"""How long each stage of a replacement or a restart took, from the events of its tasks; for the recap."""
+"""The duration of each stage of a replacement or a restart, for the recap, from the events of its tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TAKES_OVER = "interim_serves"
 
 
 class RunStages:
-    """Of one host's run."""
+    """The stages of one host's run."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

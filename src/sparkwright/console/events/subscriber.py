@@ -1,4 +1,4 @@
-"""What listens to a run. The fleet hands every event of every host to each subscriber, in one thread."""
+"""The interface of an event subscriber. The fleet passes every event of every host to each subscriber, in one thread."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ ERASE_REST, CLEAR = f"{ESCAPE}[K", f"{ESCAPE}[2J"
 
 
 def possible() -> bool:
-    """Whether standard input and output are a terminal that can be painted on."""
+    """Return True if standard input and output are a terminal that can be painted on."""
     painted = os.environ.get("TERM", "") not in NO_SCREEN
     return painted and sys.stdin.isatty() and sys.stdout.isatty()
 

@@ -1,4 +1,5 @@
-"""What `status --watch` shows: a line a host, the last acts on the marked one, and the keys. Pure; one Text a line."""
+"""The frame of `status --watch`: a line per host, the last history entries of the marked host, and the keys. Pure; one Text per
+line."""
 
 from __future__ import annotations
 
@@ -28,14 +29,15 @@ AROUND = 4
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Of a server now. running, waiting: requests. tok_per_s: of all streams, since the question before. None: not known.
+    """The traffic of a server now. None means unknown."""
 
-    temperature_c: of the GPU, now or at the last check.
-    """
-
+    #: requests
     running: float | None = None
+    #: requests
     waiting: float | None = None
+    #: of all streams, since the previous request
     tok_per_s: float | None = None
+    #: of the GPU, now or at the last check
     temperature_c: float | None = None
 
 
@@ -49,16 +51,18 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is drawn. rows: in the order of the inventory. traffic, acts: by host. chosen: number of the marked row.
+    """The data of a frame."""
 
-    at: when the last answer came, in words; empty before the first.
-    """
-
+    #: in the order of the inventory
     rows: Sequence[Row] = ()
+    #: by host
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    #: by host
     acts: Mapping[str, Sequence[Act]] = field(default_factory=dict)
+    #: index of the marked row
     chosen: int = 0
     every_s: float = 5.0
+    #: time of the last answer, as text; empty before the first
     at: str = ""
 
     @property
