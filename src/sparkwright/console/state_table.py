@@ -15,10 +15,12 @@ LEAST_EVIDENCE = 10
 
 
 def lines(state: Mapping[str, Any], book: LogBook, columns: int | None) -> list[str]:
-    """The table. state: an EngineState as JSON. book: of its engine. columns: of the terminal; evidence is cut there, a value
-    never is.
+    """Return the table of an engine's state.
 
-    None: no terminal, nothing is cut.
+    Args:
+        state: an EngineState as JSON.
+        book: the log book of its engine.
+        columns: width of the terminal, to which evidence is cut, but never a value; None without a terminal.
     """
     names = [name for name in (*FIELDS, *book.also) if name in state]
     rows = [(name, _shown(state[name]), message(state["evidence"].get(name, ""), book)) for name in names]

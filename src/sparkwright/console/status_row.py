@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Upstream:
-    """A server of a model behind a gateway."""
+    """A server of a model behind a gateway.
 
-    #: name of its host
+    Attributes:
+        host: name of its host
+        state: up, drain, maintenance, down or unknown
+    """
+
     host: str
-    #: up, drain, maintenance, down or unknown
     state: str
     running: int
     requests: int
@@ -20,44 +23,66 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Routed:
-    """A model behind a gateway."""
+    """A model behind a gateway.
+
+    Attributes:
+        requests: number since HAProxy last read its files
+        queued: requests that wait in the gateway now
+        errors: number since HAProxy last read its files
+        on_demand: true if its servers may be asleep
+    """
 
     model: str
-    #: since HAProxy last read its files
     requests: int
     running: int
-    #: in the gateway, now
     queued: int
-    #: since HAProxy last read its files
     errors: int
     servers: list[Upstream]
-    #: True if its servers may be asleep
     on_demand: bool = False
 
 
 @dataclass(frozen=True)
 class GatewayRow:
-    """The gateway on a host."""
+    """The gateway on a host.
 
-    #: of its group
+    Attributes:
+        name: name of its group
+        state: up, degraded (a model has no server, or its files were changed), down or unknown
+        models: as HAProxy counts them
+        stand_in: true for the sandbox's stand-in, which is not HAProxy
+    """
+
     name: str
     port: int
-    #: up, degraded (a model has no server, or its files were changed), down or unknown
     state: str
     why: str = ""
-    #: as HAProxy counts them
     models: list[Routed] = field(default_factory=list)
     exit: int = 0
-    #: True for the sandbox's stand-in, which is not HAProxy
     stand_in: bool = False
 
 
 @dataclass(frozen=True)
 class Row:
-    """The state of a host. None means unknown."""
+    """The state of a host. None means unknown.
+
+    Attributes:
+        state: a state of health/record.py, `up`, `in progress` or `unreachable`
+        drift: fields in which the running server differs from the verified one
+        behind: parts of the lock that differ from what runs ("image", "model"), or "recipe" if another model than the recipe's is
+            served
+        live: true if the row is of this moment, without a valid check
+        scheduled: true if the host runs scheduled checks
+        outdated: reason why the last check is no longer valid
+        late: true if the check is overdue
+        busy: a run that is in progress on the host
+        interrupted: a run that was interrupted, and the command that settles it
+        flapping: true if the server alternated between good and bad in the last checks
+        error: reason why the host could not be asked
+        load_s: seconds of each stage of its start
+        gateway: the gateway that groups.yml places on this host
+    """
 
     host: str
-    #: a state of health/record.py, `up`, `in progress` or `unreachable`
     state: str
     why: str = ""
     recipe: str = ""
@@ -71,30 +96,18 @@ class Row:
     up_s: float | None = None
     memory_available_bytes: int | None = None
     memory_total_bytes: int | None = None
-    #: fields in which the running server differs from the verified one
     drift: tuple[str, ...] | None = None
-    #: parts of the lock that differ from what runs ("image", "model"), or "recipe" if another model than the recipe's is served
     behind: tuple[str, ...] = ()
     checked_s: float | None = None
-    #: True if the row is of this moment, without a valid check
     live: bool = False
-    #: True if the host runs scheduled checks
     scheduled: bool = False
-    #: reason why the last check is no longer valid
     outdated: str = ""
-    #: True if the check is overdue
     late: bool = False
-    #: a run that is in progress on the host
     busy: str = ""
-    #: a run that was interrupted, and the command that settles it
     interrupted: str = ""
-    #: True if the server alternated between good and bad in the last checks
     flapping: bool = False
     sandbox: bool = False
-    #: reason why the host could not be asked
     error: str = ""
     exit: int = 0
-    #: seconds of each stage of its start
     load_s: Mapping[str, float] = field(default_factory=dict)
-    #: the gateway that groups.yml places on this host
     gateway: GatewayRow | None = None

@@ -227,8 +227,11 @@ def settings(served: Served) -> dict[str, Any]:
 
 
 def thinking(served: Served) -> dict[str, Any]:
-    """Return what the model's template does with thinking: default (on, off, always, none; null for unknown), the field that
-    switches it ("" for none), a sentence ("" where it has nothing to do with it)."""
+    """Return how the model's template handles thinking.
+
+    The keys are default (on, off, always, none; null for unknown), the field that switches it ("" for none), and a sentence (""
+    if the template has nothing to do with it).
+    """
     template = ChatTemplate.from_json(served.chat.get("template") or {})
     if template is None:
         unknown = "unknown: spark.lock tells nothing of the model's chat template (`invoke lock --update` reads it)"

@@ -16,8 +16,10 @@ ENDED = re.compile(r"rank \d{1,3} exited")
 
 
 def first(rows: Iterable[Row]) -> list[Row]:
-    """The rows of members that ended, the root cause first: a rank that exited before a server that answered with an error,
-    and both before those that lost another."""
+    """Return the rows of members that have ended, the root cause first.
+
+    A rank that exited comes before a server that answered with an error, and both come before members that lost another.
+    """
     return sorted(rows, key=lambda row: (because_of_another(row), not ENDED.match(_message(row))))
 
 

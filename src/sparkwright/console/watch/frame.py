@@ -1,5 +1,5 @@
-"""The frame of `status --watch`: a line per host, the last history entries of the marked host, and the keys. Pure; one Text per
-line."""
+"""The frame of `status --watch`: a line per host, the latest history of the marked host, and the keys. Pure; one Text per line.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ AROUND = 4
 class Traffic:
     """The traffic of a server now. None means unknown."""
 
-    #: requests
+    #: running requests
     running: float | None = None
-    #: requests
+    #: waiting requests
     waiting: float | None = None
     #: of all streams, since the previous request
     tok_per_s: float | None = None
