@@ -1,4 +1,5 @@
-"""`recipe.list` and `recommend`: what there is to serve, what is known of it and from where, and what your hosts have proved."""
+"""The `recipe.list` and `recommend` commands: recipes, the known facts with their sources, and measurements of the user's hosts.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +64,11 @@ class Proof:
 
 @dataclass(frozen=True)
 class Row:
-    """A recipe with what is known. locked: the model's entry of spark.lock; {} where it is not pinned."""
+    """A recipe with the facts that are known of it."""
 
     recipe: Recipe
     known: Known
+    #: the model's entry of spark.lock; {} if it is not pinned
     locked: Mapping[str, Any]
     proofs: tuple[Proof, ...] = ()
 
@@ -83,7 +85,10 @@ class Row:
 
     @property
     def evidence(self) -> tuple[str, float, str]:
-        """Kind, tokens a second and sentence of the best there is: measured, reported, run without a figure, arithmetic."""
+        """The kind, tokens per second and sentence of the best evidence.
+
+        Best first: measured, reported, served without a figure, and the physical ceiling.
+        """
         if best := self._newest(simulated=False):
             how = f"measured on {best.host}, {best.at}, with this image, model and arguments"
             return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {how}"
@@ -103,21 +108,21 @@ class Row:
         return "unknown", 0.0, "no figure: the first verified run records one"
 
     def _newest(self, *, simulated: bool) -> Proof | None:
-        """The newest proof with a figure, of hosts or of sandboxes."""
+        """Return the newest proof with a measured throughput, of hosts or of sandboxes."""
         measured = [proof for proof in self.proofs if proof.tok_per_s and proof.simulated == simulated]
         return max(measured, key=lambda proof: proof.at, default=None)
 
     @property
     def aged(self) -> str:
-        """See `recipe_age.remark`."""
+        """A remark on an old recipe, see `recipe_age.remark`."""
         return recipe_age.remark(self.recipe.file.date, today())
 
     def proved_on(self, *, simulated: bool = False) -> list[str]:
-        """The hosts, or sandboxes, on which a server of this image and model was verified."""
+        """Return the hosts, or sandboxes, on which a server of this image and model was verified."""
         return sorted({proof.host for proof in self.proofs if proof.simulated == simulated})
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the row as plain JSON."""
         kind, rate, sentence = self.evidence
         memory = self.recipe.memory(self.locked)
         return {
@@ -143,9 +148,13 @@ class Row:
 def rows(
     answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host], *, as_json: bool
 ) -> tuple[list[Row], list[int]]:
-    """The project's recipes, and an exit code for each that can't be read, which is said.
+    """Return the project's recipes, and an exit code for each recipe that can't be read.
 
-    answers: the history of each host that was asked. hosts: these, by the same names.
+    The error of an unreadable recipe is printed.
+
+    Args:
+        answers: history of each host that was asked, by name.
+        hosts: the same hosts, by name.
     """
     project = Project.here()
     root, lock = project.root, lockfile.load(project.root)
@@ -169,9 +178,13 @@ def rows(
 
 
 def print_list(pattern: str, *, as_json: bool) -> list[int]:
-    """The catalogue. pattern: hosts that are asked what they proved; "" for none.
+    """Print the catalogue.
 
-    Returns the exit codes of hosts that don't answer, and of recipes that can't be read.
+    Args:
+        pattern: hosts to ask for their measurements; "" for none.
+
+    Returns:
+        The exit codes of hosts that do not answer, and of recipes that can't be read.
     """
     answers, hosts, codes = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
     found, broken = rows(answers, hosts, as_json=as_json)
@@ -243,7 +256,7 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
 
 
 def _own(kept: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
-    """Return the row of the host itself: what was held before its verified starts, at least; else what is usual."""
+    """Return the row of the host itself: the most memory held before its verified starts, or else the usual figure."""
     if not kept:
         return SYSTEM
     start = max(kept, key=lambda start: start.before_bytes)
@@ -252,7 +265,7 @@ def _own(kept: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
 
 
 def _start(project: Project, host: Host, row: Row, kept: Sequence[StartMemory]) -> memory_budget.Start:
-    """Return what the verified starts in a host's history teach of a recipe's start there."""
+    """Return what the verified starts in a host's history reveal about a start of this recipe."""
     if row.recipe.split is not None and host.cluster is None:
         return memory_budget.Start()
     lock = entries(lock_of(project, host), row.recipe)
@@ -265,7 +278,7 @@ def _start(project: Project, host: Host, row: Row, kept: Sequence[StartMemory]) 
 
 
 def _fit(row: Row, host: HostMemory, start: memory_budget.Start) -> Fit:
-    """Return whether a recipe fits a host that serves nothing else."""
+    """Return the verdict on whether a recipe fits a host that serves nothing else."""
     if row.hosts > 1:
         return Fit("too large", f"it needs {row.hosts} hosts")
     total = host.total_bytes
@@ -303,7 +316,7 @@ def _lines(candidate: Row, *, prompted: bool) -> list[str]:
 
 
 def _arguments(project: Project, host: Host, candidate: Recipe) -> str:
-    """The fingerprint of the arguments that a host would start a recipe with."""
+    """Return the fingerprint of the arguments with which a host would start a recipe."""
     if candidate.split is not None and host.cluster is None:
         return ""
     return fingerprint(
@@ -334,9 +347,10 @@ def _proof(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Pro
 def _asked(
     pattern: str, header: dict[str, Any], kind: str, *, as_json: bool, once: bool = False
 ) -> tuple[dict[str, list[Event]], dict[str, Host], list[int]]:
-    """The events of a kind from each host that answers, all hosts, and the exit codes of those that do not answer.
+    """Return the events of a kind from each host that answers, all hosts, and the exit codes of the other hosts.
 
-    once: a machine with several servers is asked as one.
+    Args:
+        once: ask a machine with several servers only once.
     """
     if not pattern:
         return {}, {}, []

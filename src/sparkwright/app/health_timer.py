@@ -1,4 +1,4 @@
-"""`health.install` and `health.uninstall`: what is asked for, checked, and the hosts' health timers set or removed."""
+"""The `health.install` and `health.uninstall` commands: check the options, and set or remove the hosts' health timers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ _QUIET = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d", re.A
 
 
 def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
-    """Set the timer on each host of a pattern. given: the options of `health.install`. Raises Refused for a wrong value."""
+    """Set the timer on each host of a pattern. Raises Refused for an invalid value.
+
+    Args:
+        given: options of `health.install`.
+    """
     if given["heal"] not in ("none", "restart"):
         raise Refused(f"--heal {given['heal']!r} is not known.", fix="There are: none, restart.")
     if given["webhook_format"] not in SHAPES:
@@ -55,7 +59,7 @@ def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
 
 
 def uninstall(pattern: str, *, json: bool) -> list[int]:
-    """Remove the timer of each host of a pattern, the user's and root's."""
+    """Remove the timers of each host of a pattern, the user's and root's."""
     absent: dict[str, Any] = {"state": "absent"}
     users = _task(absent, register="users")
     system = _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
@@ -84,7 +88,7 @@ def _words(option: str, text: str) -> list[str]:
 
 
 def _public(option: str, url: str) -> str:
-    """A URL that may stand in a file and in a plan: no user, no password, nothing after a question mark."""
+    """Return a URL that may be written to a file and a plan: without user, password and query."""
     if not url:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""An experiment's folder on the laptop: results/NAME/, written while cells come in."""
+"""The folder of an experiment on the laptop, results/NAME/, which is updated with every cell."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ SHORT = 60
 
 @dataclass
 class Place:
-    """results/NAME in a project. series: of the experiment that is under way, or begins now."""
+    """The folder results/NAME of a project."""
 
     folder: Path
+    #: of the current experiment, or of the one that begins now
     series: str
 
     @classmethod
     def of(cls, root: Path, name: str, *, again: bool) -> Place:
-        """The place of an experiment. One that was not finished goes on, unless `again`."""
+        """Return the place of an experiment. An unfinished experiment is continued unless `again` is True."""
         folder = root / FOLDER / name
         series, finished = _state(folder / STATE)
         goes_on = bool(series) and not finished and not again
@@ -59,13 +60,13 @@ class Place:
         return place
 
     def mark(self, *, finished: bool) -> None:
-        """Remember whether there is something left to do."""
+        """Save whether the experiment is finished."""
         content = json.dumps({"series": self.series, "finished": finished}, indent=1) + "\n"
         write_atomically(self.folder / STATE, content.encode())
 
 
 def _state(path: Path) -> tuple[str, bool]:
-    """(the series, whether it is finished) of an experiment's file; an unreadable one names none."""
+    """Return the series in an experiment's file, and True if it is finished. An unreadable file has no series."""
     try:
         found = Partial({"series": str, "finished": bool}).of(json_of(bytes_of(path, STATE_BYTES))) or {}
     except (OSError, ValueError):
@@ -106,7 +107,7 @@ class Collector:
         self.write()
 
     def keep(self, cell: dict[str, Any]) -> None:
-        """Take in a cell, and write what there is. One that is none is told of in the notes, and not there."""
+        """Add a cell and write the results. An invalid cell is omitted, and mentioned in the notes."""
         cell = clean(cell)  # a server that is measured from here speaks in it
         try:
             key = Cell.model_validate(cell).key
@@ -128,7 +129,7 @@ class Collector:
         return any(self._missing("refused", "failed"))
 
     def _missing(self, *out: str) -> Iterator[str]:
-        """The cells that are missing, but for arms of which one of these is known."""
+        """Return the keys of the unmeasured cells, except those of arms that have one of these outcomes."""
         there = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
         gone = {name for name, arm in self.arms.items() if any(map(arm.get, out))}
         return (key for key in self.experiment.keys if key not in there and key.split(".")[0] not in gone)
@@ -139,7 +140,7 @@ class Collector:
         return any(arm.get("failed") for arm in self.arms.values())
 
     def results(self) -> Results:
-        """As they are now, in the experiment's order."""
+        """Return the current results, with cells in the order of the experiment."""
         order = {key: n for n, key in enumerate(self.experiment.keys)}
         found = {
             "schema": SCHEMA,
@@ -158,7 +159,7 @@ class Collector:
         return Results.model_validate(found)
 
     def write(self) -> None:
-        """results.json and results.csv."""
+        """Write results.json and results.csv."""
         results_files.write(self.place.folder, self.results())
 
     def _on_bench(self, event: Event) -> None:
@@ -181,7 +182,7 @@ class Collector:
             self.notes.append(f"{message}: the flags shown are the recipe's, the figures the server's")
 
     def _on_lint(self, event: Event) -> None:
-        """An arm that the image's own list of options refuses."""
+        """Note an arm that the image's own list of options refuses."""
         number = str(event.get("register", "")).removeprefix("lint_")
         if event["status"] == "ignored" and number.isdigit():
             name = list(self.arms)[int(number)]
@@ -223,6 +224,6 @@ class Collector:
 
 
 def _difference(name: str, other: str | None, value: str | None, arm: str) -> str:
-    """A setting that is not the same; one of many parts by its name only."""
+    """Return a setting that differs between two arms as text; a long value is left out."""
     short = len(f"{other}{value}") < SHORT
     return f"{name} ({value} in arm {arm}, {other} in the other)" if short else name

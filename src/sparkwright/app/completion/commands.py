@@ -45,11 +45,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """word: the kind of the word that stands after it; empty for none."""
+    """A command with its options."""
 
     name: str
     about: str
     options: tuple[Option, ...]
+    #: kind of the word after the command; empty for none
     word: str = ""
 
 
@@ -59,7 +60,7 @@ def kind_of(command: str, option: str) -> str:
 
 
 def choices() -> dict[str, list[str]]:
-    """The kinds of values that the program knows itself."""
+    """Return the values of the kinds that the program itself knows."""
     return {
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),

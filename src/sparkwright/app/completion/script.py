@@ -1,4 +1,4 @@
-"""The script of a shell, made from its template in this folder."""
+"""The completion script of a shell, made from its template in this folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def of(shell: str, commands: Sequence[Command]) -> str:
 
 
 def _posix(template: str) -> Callable[[Sequence[Command]], str]:
-    """bash and zsh: what can stand at the cursor is one function of both."""
+    """Return the script of bash or zsh. Both use the same function for the candidates."""
 
     def made(commands: Sequence[Command]) -> str:
         rows = "\n".join(f"  {command.name}) {_row(command)} ;;" for command in commands)
@@ -61,7 +61,7 @@ def _fish_values(kind: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """For fish, which knows two escapes between single quotes."""
+    """Quote text for fish, which has two escapes between single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -27,7 +27,7 @@ AN_EVENT = {"$ref": "../events.json"}
 
 
 def events() -> Schema:
-    """One event, whatever its kind. Every kind may have further fields."""
+    """Return the JSON Schema of an event of any kind. Every kind may have further fields."""
     kinds = {kind: _event(kind) for kind in sorted(EVENTS)}
     return {
         "$schema": DIALECT,

@@ -1,4 +1,4 @@
-"""A shape (trust/shapes.py) as a JSON Schema. Pure. What a function checks beyond its type is left out."""
+"""The JSON Schema of a shape (trust/shapes.py). Pure. Checks of a function beyond its type are left out."""
 
 from __future__ import annotations
 

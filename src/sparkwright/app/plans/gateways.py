@@ -28,7 +28,7 @@ INSIDE = "/etc/gateway/files"
 
 
 def of_host(inventory: Inventory, host: Host) -> Gateway:
-    """The gateway that runs on a host. Raises Refused where none does."""
+    """Return the gateway that runs on a host. Raises Refused if there is none."""
     found = next((gateway for gateway in inventory.gateways.values() if gateway.host == host.name), None)
     if found is None:
         fix = f"In hosts/groups.yml: `lab: {{gateway: {{host: {host.name}, port: 8080, tls: none}}}}`."
@@ -44,9 +44,9 @@ def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
 
 
 def refuse_without_key(gateway: Gateway) -> None:
-    """Raises Refused, with file and line, for a clients' key that is not there or no good one.
+    """Raise Refused, with file and line, if the clients' key is missing or unsuitable.
 
-    One that a command gives is read when the plan is made: the command may ask a person, once.
+    A key from a command is not read here but in planning, as the command may ask the user, which should happen once.
     """
     if gateway.file.key is not None and gateway.file.key.command is None:
         _own_key(gateway)
@@ -144,7 +144,7 @@ def _client_key(gateway: Gateway) -> str:
 
 
 def _own_key(gateway: Gateway) -> dict[str, Secret]:
-    """The clients' key by its name; nothing where it asks for none."""
+    """Return the clients' key by its name; empty if the gateway needs none."""
     if gateway.file.key is None:
         return {}
     shown = f"{gateway.name}.gateway.key"
@@ -156,10 +156,10 @@ def _key_of(gateway: Gateway, client: str) -> str:
 
 
 def _clients_keys(gateway: Gateway, own: Mapping[str, Secret]) -> dict[str, Secret]:
-    """The keys of the clients by their names, beside the gateway's own.
+    """Return the keys of named clients, by the secret's name.
 
     Raises:
-        Refused: one is not there, no good one, or another's too; with file and line.
+        Refused: a key is missing, unsuitable, or the same as another; with file and line.
     """
     found: dict[str, Secret] = {}
     owners = {secret.reveal(): "`key`" for secret in own.values()}
@@ -180,7 +180,7 @@ def _certificate(gateway: Gateway) -> str:
 
 
 def _secrets(root: Path, gateway: Gateway, found: list[Server]) -> dict[str, Secret]:
-    """All that is secret in the gateway's files, by the names under which they travel."""
+    """Return all secrets of the gateway's files, by the names under which they are sent."""
     own = _own_key(gateway)
     secrets = {**own, **_clients_keys(gateway, own)}
     if gateway.file.tls != "none":

@@ -73,18 +73,18 @@ class Planner:
         return self._made(member, self._given)
 
     def preview(self, member: Member) -> Plan:
-        """The same in check mode."""
+        """Return the plan of a host in check mode."""
         return self._made(member, replace(self._given, check=True))
 
     def learn_engines(self) -> None:
-        """Keep in the lock what the hosts learnt of their engines."""
+        """Save in the lock what the hosts reported about their engines."""
         for member in self._chosen.fleet.members:
             if member.engine_version and member.host.recipe:
                 wanted = recipe.load(self._root, member.host.recipe)
                 self._pins_of(member).learn_engine(self._chosen.fleet, member, wanted)
 
     def close(self) -> None:
-        """Let go of the hosts that were asked for models."""
+        """Disconnect from the hosts that were asked for models."""
         self._neighbours.close()
 
     def _made(self, member: Member, options: playbook.Options) -> Plan:
@@ -125,7 +125,7 @@ class Planner:
             return {}
 
     def _names(self, member: Member, run_id: str) -> Mapping[str, Any]:
-        """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
+        """Return the variables of a host's plan. Only a play that uses the recipe or the lock needs them all."""
         host, user = member.host, user_of(member.host)
         if self._asks_gateway:
             return {**recipe.scope(host, user, None, {}), "gateway": self._gateway(member, run_id)}
@@ -180,7 +180,7 @@ class Planner:
         return about
 
     def _gateway_key(self, member: Member) -> str:
-        """The name of the clients' key; the key goes to the host with the run, and such a plan is not kept."""
+        """Return the name of the clients' key. The key is sent to the host with the run, and the plan is not cached."""
         from sparkwright.app.plans import gateways
 
         self._asked.add(member.host.name)
@@ -190,7 +190,7 @@ class Planner:
         return name
 
     def _pinned(self, pins: Pins, member: Member, wanted: recipe.Recipe, run_id: str) -> dict[str, Any]:
-        """The lock's entries. A play that changes nothing makes do with those that are there when upstream gives no answer."""
+        """Return the lock's entries. A read-only play accepts missing entries if upstream gives no answer."""
         try:
             return pins.complete(self._chosen.fleet, member, wanted, run_id)
         except Refused as error:
@@ -215,7 +215,7 @@ class Planner:
 
 
 def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
-    """A recipe with what the lock knows, linted. Raises Refused for an error."""
+    """Return a recipe's server after linting it with the lock's entries. Raises Refused for an error."""
     from sparkwright.app import findings
     from sparkwright.project.recipe.engine_settings import serving
 

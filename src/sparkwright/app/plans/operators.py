@@ -12,9 +12,11 @@ from sparkwright.project.gateway import routes
 
 
 def hashes(selection: Selection, at: Member, *, check: bool, tell: Callable[[str], None]) -> dict[str, str]:
-    """The SHA-256 of each host's key, by name; empty for a host that could not be asked, which is told.
+    """Return the SHA-256 of each host's key, by host name; empty for a host that could not be asked, which is reported.
 
-    at: the gateway's own host. check: no host makes a key.
+    Args:
+        at: the gateway's own host.
+        check: no host creates a key.
     """
     from sparkwright.app.plans.gateways import of_host
     from sparkwright.app.questions.one_module import ask_module

@@ -71,7 +71,7 @@ def _folders(wanted: recipe.Recipe) -> dict[str, tuple[str, str, str]]:
 
 
 def _ports(host: Host, wanted: recipe.Recipe) -> set[int]:
-    """Every port of the machine that a server takes: where it answers, and what else its container publishes."""
+    """Return every port of the machine that a server occupies: its own port, and others that its container publishes."""
     others = [text.split(":")[-2] for text in wanted.file.container.ports[1:] if ":" in text]
     return {recipe.serve_port(host, wanted), *(int(port) for port in others if port.isdigit())}
 

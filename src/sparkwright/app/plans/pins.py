@@ -38,7 +38,7 @@ def lock_folder(project: Project, host: Host) -> Path:
 
 
 def lock_of(project: Project, host: Host) -> lockfile.Lock:
-    """The lock that counts for a host."""
+    """Return the lock that counts for a host."""
     return lockfile.load(lock_folder(project, host))
 
 
@@ -62,7 +62,7 @@ def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
 
 
 def keyed(model: SecondModel, role: Role) -> tuple[str, str, str]:
-    """The parts of a second model's key in spark.lock."""
+    """Return the parts of a second model's key in spark.lock."""
     return model.id, model.revision, model.chosen(role)
 
 
@@ -73,7 +73,11 @@ def not_pinned(known: Mapping[str, Any]) -> list[str]:
 
 
 class Pins:
-    """A lock, completed once for all hosts. save: False in check mode, when nothing is written."""
+    """A lock that is completed once for all hosts.
+
+    Args:
+        save: False in check mode, where nothing is written.
+    """
 
     def __init__(self, folder: Path, *, save: bool) -> None:
         self._folder = folder
@@ -82,9 +86,9 @@ class Pins:
         self.lock = lockfile.load(folder)
 
     def complete(self, fleet: Fleet, member: Member, wanted: Recipe, run_id: str) -> dict[str, Any]:
-        """The lock's entries for a recipe: {"image": ..., "model": ...}. Missing ones are asked for through the host.
+        """Return the lock's entries for a recipe: {"image": ..., "model": ...}. Missing ones are requested through the host.
 
-        Raises Refused when the registry or the hub does not know what the recipe names.
+        Raises Refused if the registry or the hub does not know the image or the model.
         """
         with self._mutex:
             options = self._missing(wanted, member.host)
@@ -94,7 +98,7 @@ class Pins:
             return entries(self.lock, wanted)
 
     def image(self, fleet: Fleet, member: Member, ref: str, run_id: str) -> Mapping[str, Any]:
-        """The lock's entry for an image of no recipe; asked for through the host when it is missing."""
+        """Return the lock's entry for an image that belongs to no recipe. A missing one is requested through the host."""
         with self._mutex:
             known = self.lock.image(ref)
             if known is None:
@@ -110,7 +114,7 @@ class Pins:
             return known
 
     def learn_engine(self, fleet: Fleet, member: Member, wanted: Recipe) -> None:
-        """Keep what the engine of a recipe's image said of itself to a member."""
+        """Save what the engine of a recipe's image reported to a member."""
         image = wanted.image
         with self._mutex:
             entry = self.lock.image(image)
@@ -169,7 +173,7 @@ def _lock_name(member: Member) -> str:
 
 
 def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence for each entry that is new."""
+    """Return a sentence for each new entry."""
     if "image" in found:
         yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"
     ids: dict[str, str] = {
@@ -182,7 +186,12 @@ def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterato
 
 
 def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
-    """Ask the registry about a recipe's image. pinned: the lock's digest. follow: False asks what that digest holds."""
+    """Return the task that asks the registry about a recipe's image.
+
+    Args:
+        pinned: the lock's digest.
+        follow: False to ask about that digest instead of the tag.
+    """
     ref = wanted.image if follow else image_name.pinned(wanted.image, pinned)
     args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else "", **_engine(wanted)}
     name = f"Pin {wanted.image}: ask the registry for its digest"
@@ -190,7 +199,12 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
 
 
 def model_task(wanted: Recipe, *, role: Role | None = None, or_here: bool = False) -> Task:
-    """Ask the hub about a recipe's model. role: of a second one. or_here: when it is down, the host's whole copy will do."""
+    """Return the task that asks the hub about a recipe's model.
+
+    Args:
+        role: of a second model.
+        or_here: accept a complete copy on the host if the hub is down.
+    """
     if role is not None:
         return _second_task(wanted, role, or_here)
     model = wanted.file.model

@@ -50,7 +50,7 @@ OTHER_RUNS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume",
 
 @dataclass(frozen=True)
 class KeptSource:
-    """A `secret_source.Source` as it is kept."""
+    """A `secret_source.Source` in the cache."""
 
     env: str | None
     file: str | None
@@ -58,7 +58,7 @@ class KeptSource:
 
     @classmethod
     def of(cls, data: Sequence[Any]) -> KeptSource:
-        """The source again. Raises ValueError and TypeError."""
+        """Parse a source from the cache. Raises ValueError and TypeError."""
         env, file, command = data
         return cls(env, file, None if command is None else tuple(command))
 
@@ -88,7 +88,7 @@ class CachedPlan:
     engine: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `of` is its inverse."""
+        """Return the plan as plain JSON, the inverse of `of`."""
         host = self.host
         about = {name: getattr(host, name) for name in ABOUT_HOST}
         return {
@@ -105,7 +105,7 @@ class CachedPlan:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> CachedPlan:
-        """The plan again. Raises ValueError, TypeError, KeyError or AttributeError for what is none."""
+        """Parse a plan. Raises ValueError, TypeError, KeyError or AttributeError for invalid data."""
         sources = {name: KeptSource.of(source) for name, source in data["sources"].items()}
         return cls(
             host=Host(**data["host"], secret_sources=sources),
@@ -135,7 +135,7 @@ class Place:
                 self._inputs = inputs(project)
 
     def find(self) -> list[CachedPlan]:
-        """The plans that are kept here, if they are made from what is there now: of one host, or of a cluster's members."""
+        """Return the cached plans, of a host or of a cluster's members, if their inputs are unchanged; otherwise none."""
         if not self._inputs:
             return []
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -145,7 +145,7 @@ class Place:
         return []
 
     def keep(self, made: Mapping[str, CachedPlan], members: Sequence[Member]) -> None:
-        """Keep the plans of members that have run, unless what made them has changed since, or a secret stands in one."""
+        """Save the plans of members that have run, unless their inputs have changed since, or a plan contains a secret."""
         if all(member.host.name in made and member.host.connection == "ssh" for member in members):
             secrets = [secret for member in members for secret in member.secrets.values()]
             self._keep([made[member.host.name] for member in members], secrets)
@@ -165,7 +165,7 @@ class Place:
 
 
 def _own(path: Path) -> bytes:
-    """A file that only this user could have written. Raises OSError and ValueError."""
+    """Read a file that only this user can write. Raises OSError and ValueError."""
     found = path.lstat()
     if found.st_uid != os.geteuid() or found.st_mode & private.OTHERS or not stat.S_ISREG(found.st_mode):
         raise ValueError("somebody else's")
@@ -188,7 +188,7 @@ def _prune(folder: Path) -> None:
 
 
 def inputs(project: Path) -> str:
-    """Names all that a plan is made from: the program, the folder that it speaks from, and the content of the project's files.
+    """Return a digest of all inputs of a plan: the program, the current folder, and the content of the project's files.
 
     Raises OSError and ValueError.
     """

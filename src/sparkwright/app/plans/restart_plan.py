@@ -33,7 +33,7 @@ OPTIONS = playbook.Options(extra=HEALING)
 
 
 def give(selection: Selection) -> None:
-    """Let the plan of each chosen host go down with what is asked of it next. Raises Refused, with file and line."""
+    """Attach the restart plan to the next request of each selected host. Raises Refused, with file and line."""
     for member in selection.fleet.members:
         wanted = recipe_of(selection.project, member.host)
         known = entries(lock_of(selection.project, member.host), wanted)
@@ -44,9 +44,13 @@ def give(selection: Selection) -> None:
 
 
 def of(selection: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan as the host keeps it (host/records/restart_plans.py); empty while spark.lock does not say what is served.
+    """Return the plan as the host keeps it (host/records/restart_plans.py); empty if spark.lock lacks a pin.
 
-    names: what the laptop knows of the host. Raises Refused, with file and line.
+    Args:
+        names: the variables of the host's plan.
+
+    Raises:
+        Refused: with file and line.
     """
     lock = names.get("lock") or {}
     if not_pinned(lock):
@@ -72,7 +76,7 @@ def of(selection: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, 
 
 
 def _play(selection: Selection, path: Path, host: Host) -> playbook.Play:
-    """The one play that restarts this host. Raises Refused."""
+    """Return the one play that restarts this host. Raises Refused if there is not exactly one."""
     plays = [play for play in playbook.load(path).plays if host in selection.inventory.match(play.hosts)]
     if len(plays) != 1 or not plays[0].has_task("grant_restart"):
         message = f"{host.name} needs exactly one play that restarts and verifies it (`grant_restart`)"
@@ -81,7 +85,7 @@ def _play(selection: Selection, path: Path, host: Host) -> playbook.Play:
 
 
 def _about(path: Path, root: Path, names: Mapping[str, Any]) -> str:
-    """Names what the plan is compiled from beside the playbook's own files: its templates, its names, the program."""
+    """Return a digest of the plan's inputs besides the playbook's files: its templates, its variables, and the program."""
     templates = _digests(item for item in sorted((root / "templates").glob("*")) if item.is_file())
     compiler = {item.name: item.stat().st_mtime_ns for item in sorted(Path(playbook.__file__).parent.glob("*.py"))}
     about = [host_side.content_hash(), compiler, str(path), templates, {name: names[name] for name in sorted(names)}]

@@ -15,7 +15,10 @@ from sparkwright.project.inventory.host import Host
 
 
 def of(selection: Selection, host: Host) -> dict[str, Any]:
-    """As `recipe.scope` takes it: gateways, beside, turns, interim. Raises Refused for what the servers cannot share."""
+    """Return gateways, other servers, turns and interim server, as `recipe.scope` takes them.
+
+    Raises Refused if the servers of a machine conflict.
+    """
     root, inventory = selection.project.root, selection.inventory
     gateways = in_front_of(root, inventory, host)
     others = {"other_servers": other_servers.of(selection, host), "turns": turns.of(root, inventory, host)}

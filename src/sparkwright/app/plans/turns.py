@@ -1,4 +1,4 @@
-"""The servers of a machine that share memory by turns, as the plan of one of them names the others."""
+"""The servers of a machine that share memory by turns, for the plan of one of them."""
 
 from __future__ import annotations
 
