@@ -1,5 +1,7 @@
-"""Requirements of a client that its server has to meet: a path, a context, tools, a prefix cache. Sources: docs/gateway.md,
-Clients."""
+"""Requirements of a client that its server has to meet: path, context, tools, prefix cache.
+
+Sources: docs/gateway.md, Clients.
+"""
 
 from __future__ import annotations
 

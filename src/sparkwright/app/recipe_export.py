@@ -1,4 +1,4 @@
-"""Write a recipe of the project as another tool's, pinned by spark.lock."""
+"""Export of a recipe in another tool's format, pinned by spark.lock."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
 
 
 def ipv4(value: Any) -> str:
-    """A shape: an IPv4 address, written as everybody reads it."""
+    """A shape: an IPv4 address in dotted notation."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return str(IPv4Address(value))

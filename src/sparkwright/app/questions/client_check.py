@@ -1,4 +1,4 @@
-"""One real request as a client sends it, and what came of it."""
+"""A real request in the form that a client sends it, and a check of the answer."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SAY = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
 
 
 def check(form: Format, endpoint: Endpoint) -> str:
-    """Send a streamed request through the API that a client uses, with a tool where it is an agent, and return what came.
+    """Send a streamed request through the API that a client uses, with a tool for an agent, and return the result as text.
 
     Raises:
-        Refused: the environment does not have the key.
-        Unreachable: nobody answers.
-        Inconclusive: the answer ended before it could tell.
+        Refused: the environment does not hold the key.
+        Unreachable: the server does not answer.
+        Inconclusive: the answer ended too early to judge.
         Failed: the server refuses, breaks off, or answers in a way that the client can't use.
     """
     dialect = dialects.BY_PATH[form.path]

@@ -27,7 +27,7 @@ AGENT_CONTEXT = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address and the model that a client is set up for."""
+    """The address and the model for a client."""
 
     #: without /v1
     url: str
@@ -193,7 +193,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 def named(name: str) -> Format:
-    """Return the format of a client. Raises Refused, with the nearest name, for one that is not known."""
+    """Return the format of a client. Raises Refused, with the nearest name, for an unknown client."""
     if name not in FORMATS:
         hint = nearest(name, FORMATS)
         raise Refused(f"no client named {name!r} is known.", where="--for", fix=hint or f"One of {', '.join(FORMATS)}.")
@@ -201,7 +201,7 @@ def named(name: str) -> Format:
 
 
 def lines(selection: Format, endpoint: Endpoint) -> list[str]:
-    """Return the settings as text, with a line for what the server lacks for this client."""
+    """Return the settings as text, with a line for each requirement of the client that the server does not meet."""
     found = [f"# for {selection.place} ({selection.source})", selection.text(endpoint)]
     if selection.agent and endpoint.context is not None and endpoint.context < AGENT_CONTEXT:
         found.append(

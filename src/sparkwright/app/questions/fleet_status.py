@@ -46,7 +46,7 @@ class Pinned:
 
 
 def once(selection: Selection, *, json: bool) -> list[int]:
-    """Ask everybody, print, and return the exit codes."""
+    """Ask all hosts, print the table, and return the exit codes."""
     try:
         rows = ask(selection, pinned(selection))
     finally:
@@ -56,7 +56,7 @@ def once(selection: Selection, *, json: bool) -> list[int]:
 
 
 def again(selection: Selection, *, every_s: float, json: bool) -> int:
-    """Ask and print again and again over the same connections, until Ctrl-C: for a pipe. watch.py is for a terminal."""
+    """Ask and print repeatedly over the same connections until Ctrl-C, for a pipe. watch.py is for a terminal."""
     wanted = pinned(selection)
     try:
         while True:
@@ -73,26 +73,26 @@ def again(selection: Selection, *, every_s: float, json: bool) -> int:
 
 
 def ask(selection: Selection, wanted: Mapping[str, Pinned]) -> list[Row]:
-    """One question to each host, all at once; a host that can't be asked is a row too."""
+    """Ask all hosts at once and return a row for each, also for hosts that can't be asked."""
     members, gateways = selection.fleet.members, carried(selection)
     answers = fan_out.everyone(members, lambda member: header(member, wanted, gateways), "status")
     return [row(member, answer, wanted, gateways) for member, answer in zip(members, answers, strict=True)]
 
 
 def carried(selection: Selection) -> dict[str, Gateway]:
-    """The gateways by the host in whose row they are: of several servers on one machine the first."""
+    """Return the gateways by the host that shows them: for several servers on one machine, the first."""
     first = {host.machine: host.name for host in reversed(selection.hosts)}
     return {first[gateway.host]: gateway for gateway in selection.inventory.gateways.values() if gateway.host in first}
 
 
 def header(member: Member, wanted: Mapping[str, Pinned], gateways: Mapping[str, Gateway]) -> dict[str, Any]:
-    """The question to a host."""
+    """Return the request to a host."""
     name = member.host.name
     return {"verb": "status", "container": wanted[name].container, "gateway": name in gateways}
 
 
 def row(member: Member, answer: fan_out.Answer, pinned: Mapping[str, Pinned], gateways: Mapping[str, Gateway]) -> Row:
-    """A host's row, whatever it answered, with the gateway that it carries."""
+    """Return the row of a host for any answer, with the gateway that it shows."""
     name = member.host.name
     found = _row(name, answer, pinned[name])
     return replace(found, gateway=gateway_row.of(gateways[name], answer)) if name in gateways else found
@@ -112,7 +112,7 @@ def _row(name: str, answer: fan_out.Answer, wanted: Pinned) -> Row:
 
 
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
-    """A host's answer as a row. A check that is overdue says nothing of the present. Raises ValueError for what is none."""
+    """Convert a host's answer to a row. An overdue check does not count for the present. Raises ValueError if it is invalid."""
     reported = event["record"]
     record = checked(reported)
     state, why = reported["state"], reported["why"] if event["live"] else record.sentence

@@ -66,7 +66,11 @@ class HostReport:
 
 
 def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> list[Exit]:
-    """Look, show; with fix: show what would be done, ask, do it, and look again over a new login."""
+    """Check the hosts and print the findings.
+
+    Args:
+        fix: list the repairs, ask, apply them, and check again over a new login.
+    """
     seen = inspect(machines(choose(pattern)))
     wanted = {host_report.host: host_report.repairs for host_report in seen if host_report.repairs} if fix else {}
     if wanted:
@@ -96,7 +100,7 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
 
 
 def inspect(selection: Selection) -> list[HostReport]:
-    """Every host's findings, in the order of the inventory. Closes the connections."""
+    """Return every host's findings, in the order of the inventory. Closes the connections."""
     selection.fleet.connect()
 
     def checks_of(member: Member) -> HostReport:
@@ -125,7 +129,7 @@ def answer_of(selection: Selection, member: Member) -> dict[str, Any]:
 
 
 def _repair(pattern: str, seen: Sequence[HostReport], wanted: Mapping[str, Sequence[str]]) -> list[HostReport]:
-    """Apply the confirmed fixes. The checks after it use new connections: a login keeps the groups it began with."""
+    """Apply the confirmed repairs. The checks after them use new connections, as a login keeps its groups."""
     selection = machines(choose(pattern))
     fixed, broken = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     users = {host_report.host: host_report.user for host_report in seen}

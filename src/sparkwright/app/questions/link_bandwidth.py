@@ -62,7 +62,7 @@ def judged(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
 
 
 def _pair(selection: Selection, links: Links, other: Links) -> Finding:
-    """The first writes to the second."""
+    """Measure from the first member to the second."""
     halves = list(zip(_halves(links), _halves(other), strict=False))
     if not halves:
         return Finding("bandwidth", "unknown", "no half of the port is up with an address on both hosts")

@@ -1,4 +1,4 @@
-"""The fast links of several hosts, held against each other: what a cluster needs of them, and what its host files should say."""
+"""Comparison of the fast links of several hosts: what a cluster requires of them, and what its host files should declare."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Links:
 
     @property
     def used(self) -> Fabric | None:
-        """Its end of the link: as its file says, else as it looks."""
+        """The fabric that its file declares, or else the one that its links suggest."""
         return self.given or proposed(self.links)
 
     @property
     def in_use(self) -> list[Link]:
-        """The links of that end, in its order."""
+        """The links of that fabric, in its order."""
         there = {link.interface: link for link in self.links if link.interface}
         return [there[name] for name in (self.used.interfaces if self.used else ()) if name in there]
 
@@ -101,7 +101,7 @@ def _paths(links: Links) -> Iterator[Finding]:
 
 
 def _equal(name: str, value: Callable[[Links], str], why: str, source: str) -> Callable[..., Iterator[Finding]]:
-    """A rule that members must agree on something; a member of which it is not known disagrees with nobody."""
+    """Return a rule that members must agree on a value. A member with an unknown value is ignored."""
 
     def rule(members: Sequence[Links]) -> Iterator[Finding]:
         found = {member.host: value(member) for member in members}
@@ -121,7 +121,7 @@ def _mtu(members: Sequence[Links]) -> Iterator[Finding]:
 
 
 def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
-    """Each half of the port in one subnet with its peers, and in another than its twin."""
+    """Require that each half of a port shares a subnet with its peers, but not with the other half."""
     for member in members:
         nets = [str(IPv4Interface(link.addresses[0]).network) for link in member.in_use if link.addresses]
         if len(set(nets)) < len(nets):
@@ -136,7 +136,7 @@ def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
 
 
 def _clocks(members: Sequence[Links]) -> Iterator[Finding]:
-    """Each beside the first one's, as the laptop saw both."""
+    """Compare each clock with the first member's, both as the laptop saw them."""
     timed = [(member.host, *member.ahead_s) for member in members if member.ahead_s is not None]
     for host, least_s, most_s in timed[1:]:
         name, first_least_s, first_most_s = timed[0]

@@ -59,9 +59,11 @@ class Found:
 
 
 def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
-    """A saved log with its last lines. engine: who wrote it; empty: as its first lines say.
+    """Read a saved log. Raises Refused if it can't be read, or for an unknown engine.
 
-    Raises Refused when it can't be read, or there is no such engine.
+    Args:
+        tail: how many of the last lines to return.
+        engine: the engine that wrote the log; empty to recognise it by the first lines.
     """
     try:
         with Path(name).open("rb") as saved:
@@ -77,7 +79,7 @@ def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
 
 
 def recognised(lines: Iterable[bytes]) -> Engine:
-    """The engine whose starts begin as one of these lines does; the usual one for none."""
+    """Return the engine whose starts begin like one of these lines, or else the usual engine."""
     for line in lines_of(lines):
         for engine in map(engines.of, engines.TITLES):
             if engine.log.begins(line):
@@ -92,7 +94,7 @@ def _named(name: str) -> Engine:
 
 
 def of_hosts(pattern: str, tail: int) -> list[Found]:
-    """The logs of the containers that the hosts' recipes name."""
+    """Return the logs of the containers that the hosts' recipes name."""
     selection = reach(pattern)
 
     def log_of(member: Member) -> Mapping[str, Any]:
@@ -115,7 +117,11 @@ def of_hosts(pattern: str, tail: int) -> list[Found]:
 
 
 def show(result: Found, *, state: bool, json: bool, titled: bool) -> None:
-    """Print one log, or its state; titled: with its host's name above."""
+    """Print one log, or its state.
+
+    Args:
+        titled: print the host's name above it.
+    """
     if json:
         answer = error_row(result.error, result.error_exit) if result.error else {}
         body = result.state if state else {"text": result.text}

@@ -1,4 +1,4 @@
-"""`status --watch` on a terminal: hosts asked again and again over the same connections, and keys that open what tells more."""
+"""`status --watch` on a terminal: hosts are asked repeatedly over the same connections, and keys open details."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SILENT_S = 5.0
 
 
 def watch(selection: Selection, *, every_s: float) -> int:
-    """Show the hosts until q or Ctrl-C. Returns 0."""
+    """Show the hosts until q or Ctrl-C. Return 0."""
     pool = ThreadPoolExecutor(min(FORKS, len(selection.fleet.members)) + 1)
     try:
         with Screen() as screen:
@@ -76,7 +76,7 @@ class _Watch:
         self._round_s = self._next_s = 0.0
 
     def run(self) -> None:
-        """Until q."""
+        """Run until q is pressed."""
         key = ""
         while key != "q":
             self._take()
@@ -117,7 +117,12 @@ class _Watch:
         return partial(self._show, member, answer, time.time(), time.monotonic())
 
     def _show(self, member: Member, answer: fan_out.Answer, came_s: float, now_s: float) -> None:
-        """came_s, now_s: when it came, on both clocks; it may be shown much later, after a pager."""
+        """Show a host's answer.
+
+        Args:
+            came_s: wall-clock time of the answer, in seconds since the epoch.
+            now_s: the same on the monotonic clock. The answer may be shown much later, after a pager.
+        """
         name, traffic = member.host.name, dict(self._view.traffic)
         self._asked_s.pop(name, None)
         self._rows[name] = fleet_status.row(member, answer, self._wanted, self._gateways)
@@ -129,7 +134,7 @@ class _Watch:
             self._want_acts(anew=True)
 
     def _now(self) -> list[Row]:
-        """The rows, those of hosts that have not answered for long as unknown."""
+        """Return the rows. Hosts that have not answered for long are unknown."""
         now_s, limit_s = time.monotonic(), max(SILENT_S, 2 * self._view.every_s)
         silent_s = {name: now_s - asked_s for name, asked_s in self._asked_s.items() if now_s - asked_s > limit_s}
         return [
@@ -140,7 +145,7 @@ class _Watch:
         ]
 
     def _want_acts(self, *, anew: bool = False) -> None:
-        """The history of the marked host: asked for when it is marked, and again after each of its answers."""
+        """Request the history of the marked host: when it is marked, and after each of its answers."""
         host = self._view.host
         if host in self._asked_s or (host in self._view.acts and not anew):
             return  # its answer is still to come, and asks for them then
@@ -168,7 +173,7 @@ class _Watch:
             self._open(OPENS[key])
 
     def _open(self, words: tuple[str, ...]) -> None:
-        """A command of ours, for the marked host, through the user's pager; the screen comes back after it."""
+        """Show a command for the marked host in the user's pager, and then the screen again."""
         self._screen.__exit__()
         try:
             _page([*words, self._view.host], {**os.environ, "COLUMNS": str(self._screen.size[0])})
@@ -177,7 +182,7 @@ class _Watch:
 
 
 class Rates:
-    """Tokens per second of all streams, from one look at a server's counter to the next."""
+    """Tokens per second of all streams, from two readings of a server's counter."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
@@ -201,7 +206,7 @@ class Rates:
 
 
 def _checked_c(answer: Mapping[str, Any]) -> float | None:
-    """Temperature of the GPU at the last check."""
+    """Return the temperature of the GPU at the last check."""
     try:
         return checked(answer["record"]).gpu.temperature_c
     except ValueError:
@@ -209,7 +214,7 @@ def _checked_c(answer: Mapping[str, Any]) -> float | None:
 
 
 def _acts(member: Member) -> tuple[Act, ...] | None:
-    """The last acts on a host, newest first; None where it can't be asked: its row says why."""
+    """Return the last history entries of a host, newest first; None if it can't be asked, for which its row has the reason."""
     try:
         events = [row for row in member.request({"verb": "history"}) if row["event"] == "history"]
     except Exception:  # the connection, or its end while the screen is left
@@ -225,7 +230,11 @@ def _act_line(row: Event) -> str:
 
 
 def _page(words: list[str], env: Mapping[str, str]) -> None:
-    """A command's output in a pager: PAGER's, else less; without one on the terminal, until Enter. words: of its line."""
+    """Show a command's output in a pager: $PAGER or less. Without a pager, print it and wait for Enter.
+
+    Args:
+        words: the command's arguments.
+    """
     command = [sys.executable, "-c", "from sparkwright.cli import main; main()", *words]
     pager = os.environ.get("PAGER", "").split() or list(PAGER)
     if shutil.which(pager[0]) is None:

@@ -1,4 +1,4 @@
-"""After a deploy that changed a server: the gateways in front of it, where they were deployed before, route what there is now."""
+"""Deploy of the gateways after a deploy that changed a server behind them, so that they route the present servers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ OF_SERVERS = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreach
 
 
 def deployed(selection: Selection, given: Mapping[str, Any], on_event: Listener | None = None) -> list[int]:
-    """Deploy each of them once more. Returns their exit codes; none where no server was changed. given: the deploy's options.
+    """Deploy each deployed gateway in front of a changed server again. Return their exit codes.
 
-    on_event: a program, instead of who is at the terminal.
+    If a gateway can't be deployed, the servers stay. The error is printed, with exit code FAILED instead of REFUSED.
 
-    A gateway that can't be deployed leaves the servers as they are: that is said, with its exit code, FAILED instead of REFUSED.
+    Args:
+        given: options of the deploy.
+        on_event: called with each event instead of printing it.
     """
     changed = {member.host.machine for member in selection.fleet.members if _changed(member.recap)}
     if given["check"] or not changed:

@@ -14,10 +14,10 @@ from sparkwright.fleet.fleet import Fleet
 
 
 class Listener(Subscriber, Protocol):
-    """A program that hears the events itself."""
+    """A program that receives the events itself."""
 
     def follows(self, fleet: Fleet) -> None:
-        """Told of the fleet before its first event: it may set `ask_stop`, and interrupt it later."""
+        """Called with the fleet before its first event. The listener may set `ask_stop`, and interrupt the fleet later."""
 
 
 class Shown:
@@ -52,7 +52,7 @@ class Shown:
         selection.fleet.subscribers = [lines, Tables(lines.write), *([self._summary] if panels else [])]
 
     def serves(self, served: Served) -> None:
-        """Remember what a host is to serve, for the panel."""
+        """Store the server that a host is going to run, for the panel."""
         if self._summary is not None and served.host not in self._workers:
             self._summary.serves(served)
 
@@ -63,7 +63,7 @@ class Shown:
 
 
 def _lines(diff: bool, *, many: bool, together: bool) -> Any:
-    """Every task of a host; of many hosts one row each, unless their differences are asked for."""
+    """Return the presenter of lines: every task of a host, or one row per host unless `diff` is set."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines
         from sparkwright.console.events.lines import Lines

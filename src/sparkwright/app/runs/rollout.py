@@ -1,4 +1,4 @@
-"""A rolling run from the command line: its policy, its record on the laptop, which hosts must serve, and its outcome."""
+"""A rolling run: its policy, its record on the laptop, the hosts that must keep serving, and its outcome."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ class RolloutOptions:
 
 
 class RolloutRun:
-    """One playbook on its way over the chosen hosts. A run that only looks, or takes all at once, keeps no record."""
+    """The rollout of a playbook to the selected hosts.
+
+    A read-only run, and one on all hosts at once, keeps no record.
+    """
 
     def __init__(
         self, selection: Selection, book: playbook.Playbook, given: playbook.Options, rolling: RolloutOptions
@@ -133,7 +136,7 @@ class RolloutRun:
         )
 
     def tell(self) -> list[int]:
-        """Say what was done and what was not. Returns an exit code for what no host's recap says."""
+        """Report what was done and what was not. Return exit codes that no host's recap covers."""
         fleet = self._chosen.fleet
         if self.record is None and not fleet.stopped:
             return []
@@ -157,12 +160,12 @@ class RolloutRun:
         return [Exit.FAILED if lists["done"] else Exit.REFUSED]
 
     def left_behind(self, error: Inconclusive) -> None:
-        """The laptop leaves while hosts are at it: say how the rest goes on."""
+        """Add to the error how to resume the run that the laptop leaves while hosts are working."""
         if self._kept:
             error.fix += f" Then `invoke {self._asked.command} --resume` goes on with the rest."
 
     def close(self) -> None:
-        """Let go of the hosts that were only asked."""
+        """Disconnect from hosts that were only asked whether they serve."""
         self._looks.close()
 
     def _save(self, record: Record) -> None:
@@ -206,7 +209,7 @@ class RolloutRun:
 
 
 class _Looks:
-    """Asks hosts whether they serve, beside the run: nothing of it is shown, and it leaves nothing in a host's journal."""
+    """Requests to hosts about whether they serve. They are not shown, and leave no entry in a host's journal."""
 
     def __init__(self, selection: Selection) -> None:
         self._chosen = selection
@@ -214,7 +217,7 @@ class _Looks:
         self._mine: list[Member] = []
 
     def serves(self, names: Sequence[str]) -> set[str]:
-        """Those that gave a token now. Who can't be asked does not count as serving."""
+        """Return the hosts that generated a token now. An unreachable host does not count."""
         if not names:
             return set()
         with ThreadPoolExecutor(max_workers=min(FORKS, len(names))) as pool:
@@ -222,7 +225,7 @@ class _Looks:
             return {name for name, serving in zip(names, answers, strict=True) if serving}
 
     def close(self) -> None:
-        """Close the connections that only these questions needed."""
+        """Close the connections that only these requests needed."""
         hang_up(self._mine)
 
     def _member(self, name: str) -> Member:

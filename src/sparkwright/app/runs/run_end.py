@@ -11,7 +11,11 @@ from sparkwright.fleet.fleet import Fleet
 
 @contextmanager
 def ending(fleet: Fleet, left_behind: Callable[[Inconclusive], None] = lambda error: None) -> Iterator[None]:
-    """For the block that runs it. left_behind: hears why the laptop leaves while hosts are at work."""
+    """Close the fleet after the block that runs it.
+
+    Args:
+        left_behind: called with the error if the laptop leaves while hosts are working.
+    """
     try:
         yield
     except Inconclusive as error:
