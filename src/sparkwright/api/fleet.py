@@ -1,4 +1,4 @@
-"""`Fleet`: the hosts of a project, for a program. It calls what the commands call, and prints nothing."""
+"""`Fleet`, the hosts of a project for a program. It calls the same code as the commands, and prints nothing."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ def _in_project(
 
 
 class Fleet:
-    """The hosts of one project. Several may live in one process, and in several threads; none of them holds a connection.
+    """The hosts of one project.
 
-    hosts: a pattern, as --host takes it: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". Every method raises Refused
-    for a mistake in the project's files or a host there is not.
+    Several fleets may be used in one process and in several threads. A fleet holds no connections.
+
+    The methods take `hosts`, a pattern like --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". Every method raises
+    Refused for a mistake in the project's files, and for an unknown host.
     """
 
     def __init__(self, root: Path) -> None:
@@ -75,13 +77,13 @@ class Fleet:
 
     @classmethod
     def open(cls, path: str | Path = ".") -> Fleet:
-        """The project in this folder, or in one above it. Raises Refused when there is none."""
+        """Open the project in a folder, or in one above it. Raises Refused if there is none."""
         with here.opened(Path(path).expanduser().resolve()):
             return cls(Project.here().root)
 
     @_in_project
     def hosts(self, hosts: str = "all") -> tuple[HostInfo, ...]:
-        """The inventory. Asks no host."""
+        """Return the hosts of the inventory. No host is asked."""
         return tuple(
             HostInfo(host.name, host.connection, host.address, tuple(host.groups), host.recipe)
             for host in choose(hosts).hosts
@@ -122,7 +124,7 @@ class Fleet:
 
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
-        """The last lines of the servers' logs, and what their last start says of itself."""
+        """Return the last lines of the servers' logs, and the state of the engine since its last start."""
         from sparkwright.app.questions import log_source
 
         return tuple(
@@ -229,7 +231,11 @@ class Fleet:
         return self._play("rollback", hosts, options, anyway=anyway)
 
     def verify(self, hosts: str, *, new_baseline: bool = False, **options: Unpack[Options]) -> Run:
-        """Check running servers: health, GPU, log, throughput, text. new_baseline: keep what is measured as the new one."""
+        """Check running servers: health, GPU, log, throughput, text.
+
+        Args:
+            new_baseline: save the measurements as the new baseline.
+        """
         return self._play("verify", hosts, options, new_baseline=new_baseline)
 
     def run_playbook(self, playbook: str, hosts: str, **options: Unpack[Options]) -> Run:
@@ -237,21 +243,34 @@ class Fleet:
         return self._play(playbook, hosts, options)
 
     def _play(self, playbook: str, hosts: str, options: Options, **own: bool) -> Run:
-        """own: options of this one command. Raises TypeError for an option there is not."""
+        """Run a playbook of a command. Raises TypeError for an unknown option.
+
+        Args:
+            own: options of this command alone.
+        """
         if unknown := options.keys() - Options.__annotations__.keys():
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
         given = {**USUAL, **options, **own, "host": hosts}
         return Run(self.root, lambda on_event: playbooks.run(playbook, playbook, on_event=on_event, **given))
 
     def health(self, hosts: str, *, smoke: bool = False, token_s: float = 0.0) -> Run:
-        """Check the servers' health now. smoke: measure the decode rate too. token_s: how long a token may take, seconds."""
+        """Check the servers' health now.
+
+        Args:
+            smoke: measure the decode rate too.
+            token_s: how long a token may take, in seconds.
+        """
         header = {"verb": "health", "smoke": smoke, "token_s": token_s}
         from sparkwright.app.runs import session
 
         return Run(self.root, lambda on_event: session.ask(choose(hosts), header, json=True, on_event=on_event))
 
     def attach(self, hosts: str, *, run: str = "") -> Run:
-        """Follow a run again, from its first event. run: its id; empty for the newest."""
+        """Follow a run again, from its first event.
+
+        Args:
+            run: id of the run; empty for the newest.
+        """
         from sparkwright.app.runs import session
 
         header = {"verb": "attach", "run": run}

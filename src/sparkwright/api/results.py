@@ -114,12 +114,12 @@ class RunResult:
 
     @property
     def changes(self) -> tuple[TaskResult, ...]:
-        """The tasks that changed something; of a plan those that would."""
+        """The tasks that changed something, or in a plan, that would change something."""
         return tuple(task for task in self.tasks if task.status == "changed")
 
     @property
     def budgets(self) -> dict[str, MemoryBudget]:
-        """The memory budget of each host's server, by host, where the run checked the memory; see docs/memory.md."""
+        """The memory budget of each host's server, by host name, if the run checked the memory; see docs/memory.md."""
         found: dict[str, MemoryBudget] = {}
         for task in self.tasks:
             if "budget" in task.data:
@@ -133,7 +133,7 @@ class RunResult:
         return self.exit in (Exit.OK, Exit.CHANGES)
 
     def check(self) -> RunResult:
-        """The result itself. Raises the typed error of the first host that did not end well."""
+        """Return the result, or raise the typed error of the first host that failed."""
         for host in self.hosts.values():
             if host.exit in _ERRORS:
                 raise _ERRORS[host.exit](host.msg or f"exit code {int(host.exit)}.", where=host.host)
@@ -157,9 +157,10 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One of a diagnosis. verdict: found, possible, noted, excluded or unknown."""
+    """A cause in a diagnosis."""
 
     cause: str
+    #: found, possible, noted, excluded or unknown
     verdict: str
     evidence: str = ""
     fix: str = ""

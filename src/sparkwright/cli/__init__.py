@@ -71,7 +71,7 @@ namespace.add_task(project.completion_of(namespace))
 
 
 def main() -> None:
-    """The installed command `sparkwright`."""
+    """Run the installed command `sparkwright`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal of ASCII only

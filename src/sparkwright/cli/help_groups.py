@@ -1,4 +1,4 @@
-"""The commands as `--help` groups them, each with two examples: what is typed after its name. A new command has its row here."""
+"""The commands in the groups of `--help`, each with the arguments of two examples. A new command needs a row here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One host for a project: found or named, logged in to, and what is proposed for it. Asks where somebody can answer."""
+"""Selection of one host for a project: find or name it, log in, and propose a recipe. Asks on a terminal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,11 @@ class Found:
 
 
 def ask_which(*, sandbox: bool) -> NewHost:
-    """Look for hosts, list them, and ask which one it is. sandbox: whether the simulated one is among them."""
+    """Find hosts, list them, and ask for one.
+
+    Args:
+        sandbox: include the simulated host.
+    """
     with terminal().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
         rows = candidates.find(Path.home() / ".ssh")[: candidates.MOST]
     rows += [Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware")] if sandbox else []
@@ -71,7 +75,10 @@ def ask_which(*, sandbox: bool) -> NewHost:
 
 
 def see(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, Any] | None:
-    """Log in and survey it. None where a person goes on without. Raises Unreachable where nobody is asked."""
+    """Log in and survey the host. Raises Unreachable if it can't be surveyed.
+
+    Returns None if the user chose to continue without a survey.
+    """
     as_host = Host(name=host.name, address=host.address, user=host.user, port=host.port)
     if not asking:
         return survey.of(as_host, recipes, lambda error: False)
@@ -93,7 +100,11 @@ def see(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, 
 def choose(
     recipes: Sequence[Recipe], seen: dict[str, Any] | None, reserve_gib: float, *, named: str, asking: bool
 ) -> Choice | None:
-    """The recipe for a host. named: by its user; then nothing is asked. Raises Refused for one that does not fit its memory."""
+    """Return the recipe for a host. Raises Refused for a named recipe that does not fit its memory.
+
+    Args:
+        named: recipe that the user named; nothing is asked then.
+    """
     rows = proposal.choices(recipes, seen, reserve_gib)
     if named:
         choice = next((choice for choice in rows if choice.name == named), None)
@@ -130,7 +141,11 @@ def chosen(
     offline: bool,
     quiet: bool = False,
 ) -> Found:
-    """See a host, show what is there, and choose its recipe. quiet: for a program; only errors are said."""
+    """Survey a host, show the results, and select its recipe.
+
+    Args:
+        quiet: print errors only, for a program.
+    """
     simulated = host.address == SANDBOX
     seen = None if offline or simulated else see(host, recipes, asking=asking)
     if seen is not None and not quiet:
@@ -145,7 +160,7 @@ def chosen(
 
 
 def _accepted(error: UnknownKey) -> bool:
-    """The question of ssh, in its words."""
+    """Ask whether to accept a host key, in the words of ssh."""
     key, target = error.key, error.target
     say(f"The authenticity of host '{target.known_as}' can't be established.")
     say(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")

@@ -24,7 +24,7 @@ Verdict = Literal["fits", "unknown", "too large"]
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Memory of a host for which a recipe is chosen."""
+    """The memory of a host for which a recipe is selected."""
 
     total_bytes: int
     #: what must stay free, GiB
@@ -72,21 +72,24 @@ class Choice:
 
     @property
     def on_disk(self) -> str:
-        """The model's size and folder there; empty when it is not there."""
+        """The size and folder of the model on the host; empty if it is not there."""
         return f"{units.size(self.found['size_bytes'])} in {self.found['dir']}" if self.found else ""
 
     @property
     def moved(self) -> str:
-        """The folder to take the model from, where it is another than the recipe's; empty where nothing is to be changed."""
+        """The folder to use instead of the recipe's model folder; empty if nothing has to change."""
         return str(self.found["dir"]) if self.found and self.found["place"] == "folder" else ""
 
 
 def choices(
     recipes: Sequence[Recipe], survey: Mapping[str, Any] | None, reserve_gib: float = RESERVE_GIB
 ) -> list[Choice]:
-    """Every recipe for one host, the best first: those whose model is there, then the usual one, then by name.
+    """Return the proposals for one host, the best first.
 
-    survey: None where the host was not asked.
+    Recipes that are served or whose model is on the host come first, then the usual one, then by name; too large ones are last.
+
+    Args:
+        survey: None if the host was not asked.
     """
     found = [_choice(recipe, survey, reserve_gib) for recipe in recipes if recipe.file.parallel is None]
     return sorted(
@@ -118,7 +121,7 @@ def _choice(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float
 
 
 def surveyed(survey: Mapping[str, Any], reserve_gib: float) -> HostMemory:
-    """Return the memory of a host as its survey has it; what it holds now is its own where nothing is served there."""
+    """Return the memory of a host from its survey. If the host serves nothing, the memory in use is its own."""
     total, available = int(survey["memory_bytes"]), survey.get("memory_available_bytes")
     models = (survey.get("ollama") or {}).get("models", ())
     if available is None or survey["servers"] or models is None or models:
@@ -137,11 +140,11 @@ def fit(
     """Return whether a recipe's server fits a host that serves nothing else, by the budget of `plan` and `deploy`.
 
     Args:
-        recipe: The recipe. One that takes some files of a repository tells nothing of the size of the others.
-        host: The host's memory.
-        files_bytes: The model's files; None where that is not known.
-        locked: The model's entry of the lock, by which some engines are counted.
-        start: What earlier starts on the host taught; None for nothing.
+        recipe: the recipe. If it takes only some files of a repository, their size says nothing about the weights.
+        host: the host's memory.
+        files_bytes: size of the model's files; None if unknown.
+        locked: the model's entry of the lock, by which some engines are counted.
+        start: figures from earlier starts on the host; None for none.
     """
     memory, model = served_memory(recipe, {"model": locked}), recipe.file.model
     entire = not (model.chosen or model.allow or model.ignore)
@@ -173,7 +176,7 @@ def fit(
 
 
 def budget_clause(found: Budget) -> str:
-    """Return what a budget adds up to, as "97.1 of 119.7 GiB (86.1 for the engine, 7.0 on the host's side, 4.0 reserve)"."""
+    """Return the sum of a budget, as "97.1 of 119.7 GiB (86.1 for the engine, 7.0 on the host's side, 4.0 reserve)"."""
     side = sum(row.size_bytes for row in found.rows if row.name == budget.HOST_SIDE)
     reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
     parts = [

@@ -24,13 +24,13 @@ Accept = Callable[[UnknownKey], bool]
 
 
 def wanted(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
-    """The arguments of `survey`: the models of these recipes."""
+    """Return the arguments of the module `survey`: the models of these recipes."""
     pairs = dict.fromkeys((recipe.file.model.id, recipe.file.model.dir) for recipe in recipes)
     return {"ids": [model for model, _ in pairs], "dirs": [folder for _, folder in pairs]}
 
 
 def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
-    """The answer of the module `survey`. Raises Unreachable, UnknownKey among it where `accept` says no."""
+    """Return the answer of the module `survey`. Raises Unreachable, or UnknownKey if `accept` returns False."""
     options: set[bytes] = set()
     while True:
         fleet = Fleet([Member(host)])
@@ -48,7 +48,7 @@ def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
 
 
 def hardware(found: dict[str, Any]) -> str:
-    """GPU, memory and disk, in one sentence."""
+    """Return GPU, memory and disk in one sentence."""
     gpu = found["gpu"]["name"] if found["gpu"] else "no GPU found"
     memory = f"{units.gib(found['memory_bytes'])} GiB of memory, {units.gib(found['memory_available_bytes'])} available"
     return f"{gpu}, {memory}, {units.size(found['disk_free_bytes'])} of disk free, {found['architecture']}"
@@ -71,7 +71,7 @@ def ollama(found: dict[str, Any]) -> str:
 
 
 def servers(found: dict[str, Any]) -> list[str]:
-    """A sentence for each container that serves models."""
+    """Return a sentence for each container that serves models."""
     return [
         f"container {server['name']} ({server['engine']}) serves {first(server['models'], 3) or 'who has its key'}"
         f" on port {server['port']}{', verified by sparkwright' if server['verified'] else ''}"

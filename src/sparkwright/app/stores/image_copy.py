@@ -1,4 +1,4 @@
-"""An image from one host to another: straight between them with a key made for it, through this laptop when that fails."""
+"""Copying of an image between hosts: directly with a temporary key, or else through this laptop."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Wanted:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As modules take it."""
+        """Return the image in the form that modules take."""
         return {"ref": self.ref, "ids": list(self.ids)}
 
     @property
     def incoming(self) -> str:
-        """A tag of its own for the way: nobody takes for the image what was not compared yet."""
+        """A temporary tag, so that an image that was not compared yet is not used."""
         return f"{Name.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
 
 
@@ -79,9 +79,13 @@ class ImageTransfer:
 
 
 def copy(selection: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
-    """Copy an image between two members; returns how it went, one sentence. image: empty for what the target's recipe names.
+    """Copy an image between two members, and return one sentence about the outcome.
 
-    Raises Refused before anything is sent when the source has no such image, or the target can't take it.
+    Args:
+        image: empty for the image of the target's recipe.
+
+    Raises:
+        Refused: the source has no such image, or the target can't take it; nothing was sent then.
     """
     wanted = _wanted(selection, target, image)
     here = ask_module(fleet, source, "inspect_image", wanted.to_json())
@@ -115,7 +119,7 @@ def copy(selection: Selection, fleet: Fleet, source: Member, target: Member, ima
 
 
 def _some_way(transfer: ImageTransfer) -> str:
-    """Carry it, straight if that goes. Returns how."""
+    """Transfer the image, directly if possible. Return the way it took."""
     try:
         return _straight(transfer)
     except SparkwrightError as error:
@@ -153,7 +157,7 @@ def _refuse_what_cannot_be(wanted: Wanted, transfer: ImageTransfer) -> None:
 
 
 def _straight(transfer: ImageTransfer) -> str:
-    """Host to host. Raises something of Exit.UNREACHABLE when they can't reach each other."""
+    """Transfer the image from host to host. Raises an error with Exit.UNREACHABLE if they can't reach each other."""
     fleet, target, link = transfer.fleet, transfer.target, transfer.target.open()
     if not isinstance(link, SshLink):
         raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
@@ -199,7 +203,7 @@ def _key_pair() -> tuple[Secret, str]:
 
 @contextmanager
 def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
-    """A secret that a member has for one request."""
+    """Give a member a secret for one request."""
     before = dict(member.secrets)
     member.secrets = {**before, name: secret}
     try:

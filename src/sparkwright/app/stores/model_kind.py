@@ -45,7 +45,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
-    """The same for a person."""
+    """Yield the facts about a config as lines for a person."""
     found = classify(config)
     yield f"{source}  {found.name or found.model_type or 'of no named architecture'}"
     yield _line("kind", KINDS[found.kind].format(found.mechanism))

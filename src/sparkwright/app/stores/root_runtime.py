@@ -1,4 +1,4 @@
-"""`runtime.install`: a copy of the runtime that belongs to root, which `become` then runs instead of the user's."""
+"""The `runtime.install` command: a copy of the runtime that belongs to root, which `become` uses instead of the user's."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _INSTALL = '"$@" || exit 1; chmod -R go=rX "$0"'
 
 
 def install(selection: Selection) -> list[Exit]:
-    """Put this version's runtime into root's folder on each host, from the laptop straight to root. Returns their exit codes.
+    """Install this version's runtime in root's folder on each host, through sudo. Return the exit codes.
 
-    Nothing of the user's folders on the host is run or read for it. Raises Refused for a host that is not reached over ssh.
+    Nothing in the user's folders on the host is run or read for it. Raises Refused for a host that is not reached over ssh.
     """
     return in_turn(selection, lambda member: _install(selection, member), json=False)
 
@@ -103,13 +103,13 @@ def _python(link: SshLink, where: str) -> Event:
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
-    """Cut what is sent into pieces, each of which has to be taken in time."""
+    """Yield the data in pieces, each of which has to be accepted in time."""
     for at in range(0, len(data), CHUNK_BYTES):
         yield data[at : at + CHUNK_BYTES]
 
 
 def _events(channel: Channel, deadline: Deadline) -> list[Event]:
-    """Read what a program prints, to its end or to MOST_BYTES. Raises OSError where it does not end in time."""
+    """Read a program's output, up to its end or MOST_BYTES. Raises OSError if it does not end in time."""
     received, events, size = Received(), list[Event](), 0
     while size < MOST_BYTES:
         channel.settimeout(deadline.left_s())
@@ -122,7 +122,7 @@ def _events(channel: Channel, deadline: Deadline) -> list[Event]:
 
 
 def _last_words(channel: Channel) -> str:
-    """Return the last line of a program's errors, as far as it has come."""
+    """Return the last line of a program's error output, as far as it was received."""
     found = channel.recv_stderr(CHUNK_BYTES) if channel.recv_stderr_ready() else b""
     lines = found.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "sudo gave no reason"

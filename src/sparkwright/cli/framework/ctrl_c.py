@@ -1,6 +1,6 @@
-"""Ctrl-C while the commands are still being imported, or after they ended: a sentence there too, never a traceback.
+"""A sentence instead of a traceback for Ctrl-C while the commands are imported, or after they ended.
 
-It is imported for its effect, first of all.
+The module is imported for its effect, before all others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SENTENCE = "interrupted by Ctrl-C."
 
 
 def install() -> None:
-    """For these programs only: another program that imports the package keeps its own hook."""
+    """Install the hook in our programs only. Another program that imports the package keeps its own."""
     if PurePath(sys.argv[0]).name in PROGRAMS:
         sys.excepthook = _reported
 

@@ -15,7 +15,7 @@ Row = tuple[str, str]
 
 
 def spelled(option: Any) -> str:
-    """An option as it is typed: `-H, --host HOST`, `--tags TAGS`, `--no-rollback`, `--update[=NAME]`."""
+    """Return an option as it is typed: `-H, --host HOST`, `--tags TAGS`, `--no-rollback`, `--update[=NAME]`."""
     if option.kind is bool and option.default is True:
         return f"    --no-{option.name.replace('_', '-')}"
     names = [name.replace("_", "-") for name in option.names]
@@ -37,13 +37,13 @@ def _width() -> int:
 
 
 def folded(doc: str) -> list[str]:
-    """A docstring's paragraphs at the terminal's width."""
+    """Return a docstring's paragraphs, wrapped to the terminal's width."""
     paragraphs = [textwrap.wrap(text, _width() - 2, break_on_hyphens=False) for text in doc.split("\n\n")]
     return [line for text in paragraphs for line in ("", *(f"  {line}" for line in text))][1:]
 
 
 def columns(rows: list[Row]) -> list[str]:
-    """Names and texts side by side, the texts texts at the terminal's width."""
+    """Return names and texts side by side, with the texts wrapped to the terminal's width."""
     width = max((len(name) for name, _ in rows if len(name) <= NAMES_WIDTH), default=0)
     space = _width() - width - 4
     lines = []

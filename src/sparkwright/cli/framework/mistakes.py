@@ -24,7 +24,7 @@ WORDLIKE = ("--host", "--recipe")
 
 
 def parse(program: Program, original: Callable[[Program], None]) -> None:
-    """Have Invoke's `original` parse the commands, and refuse a mistake in one sentence. Raises Invoke's Exit."""
+    """Parse the commands with Invoke's `original`. Raises Invoke's Exit, with one sentence, for a mistake."""
     words: list[str] = program.core.unparsed
     if {"--help", "-h"} & set(words):
         _help_first(program, words)
@@ -48,7 +48,7 @@ def parse(program: Program, original: Callable[[Program], None]) -> None:
 
 
 def _name_word(program: Program, words: list[str]) -> None:
-    """`explain RULE` is `explain --rule=RULE`: Invoke knows only words that must be there."""
+    """Replace `explain RULE` with `explain --rule=RULE`, as Invoke has no optional words."""
     if len(words) > 1 and not words[1].startswith("-"):
         option = getattr(_task(program, words[0]), "word", "")
         if option:
@@ -56,7 +56,7 @@ def _name_word(program: Program, words: list[str]) -> None:
 
 
 def _task(program: Program, name: str) -> Any:
-    """The task of this name, or None."""
+    """Return the task of this name, or None."""
     try:
         return program.collection[name]
     except (KeyError, ValueError):
@@ -64,7 +64,7 @@ def _task(program: Program, name: str) -> Any:
 
 
 def _help_first(program: Program, words: Sequence[str]) -> None:
-    """`play --help` asks for help, though a word is expected there."""
+    """Treat `play --help` as a request for help, although the command expects a word."""
     command = _command(words, _contexts(program))
     if command is not None:
         program.args.help.value = command.name
@@ -72,7 +72,7 @@ def _help_first(program: Program, words: Sequence[str]) -> None:
 
 
 def _contexts(program: Program) -> dict[str, Any]:
-    """The commands by name. Making them takes 30 ms, so only where something is wrong."""
+    """Return the commands by name. This takes 30 ms, so it is done only after a mistake."""
     return {
         str(name): to_context
         for to_context in program.collection.to_contexts()
@@ -100,7 +100,11 @@ def _refusal(sentence: str) -> InvokeExit:
 
 
 def _sentence(text: str, words: Sequence[str], context: Any, contexts: dict[str, Any]) -> str:
-    """Invoke's complaint, as an operator expects it. context: the command that it stands after, if any."""
+    """Return Invoke's error message in our wording.
+
+    Args:
+        context: the command that the mistake follows, if any.
+    """
     named = context.name if context is not None and context.name else ""
     if text.startswith("No idea what"):  # words: data
         word = text.removeprefix("No idea what ").removesuffix(" is!").strip("'\"")  # words: data

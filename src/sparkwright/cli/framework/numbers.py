@@ -1,4 +1,4 @@
-"""The numbers of a command line: what is none, and what means nothing for its option."""
+"""Checks of numbers in a command line: valid, and within the range of their option."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def out_of_range(context: Any) -> str:
 
 
 def none_in(words: Sequence[str], command: Any) -> str:
-    """The option of a command that is to be a number, and isn't."""
+    """Return a message that names the option whose value must be a number, and is not."""
     for n, word in enumerate(words):
         option, _, value = word.partition("=")
         value = value or (words[n + 1] if n + 1 < len(words) else "")
