@@ -124,7 +124,7 @@ class Fleet:
 
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
-        """Return the last lines of the servers' logs, and the state of the engine since its last start."""
+        """Return the last lines of the servers' logs, and the engine's state as the last start logged it."""
         from sparkwright.app.questions import log_source
 
         return tuple(

@@ -26,7 +26,7 @@ MARGIN = max(map(len, (*LISTED, *SUMMED.values()))) + 2
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print every host's, a blank line between them; with its name where there are several."""
+    """Print every host's diagnosis, separated by blank lines, with the host's name if there are several."""
     width, console = max(LEAST, shutil.get_terminal_size(WIDE).columns), terminal()
     for n, row in enumerate(map(typed_in, rows)):
         if n:
@@ -36,7 +36,12 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[str, str]]:
-    """(style, text) of each line. width: columns. named: with the host's name in front."""
+    """Yield style and text of each line.
+
+    Args:
+        width: columns of the terminal.
+        named: put the host's name in front.
+    """
     summary = one_line(str(row["summary"]))
     style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(Exit(row["exit"]), "failed")
     yield style, f"{row['host']}: {summary}" if named else summary
@@ -71,7 +76,7 @@ def _short(cause: Mapping[str, Any]) -> str:
 
 
 def _wrapped(text: str, title: str, width: int) -> list[str]:
-    """The text beside its title, folded at the width; words longer than a line are folded too."""
+    """Yield the text beside its title, wrapped to the width. Words longer than a line are broken."""
     indent = " " * MARGIN
     first = f"{title:<{MARGIN}}"
     return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)

@@ -16,7 +16,7 @@ from sparkwright.visible import visible
 
 
 def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
-    """As `print`, with control characters made visible: it may quote a host, a hub or a file."""
+    """Print text with control characters made visible, as it may quote a host, the hub or a file."""
     print(typed(visible(str(text))), end=end, file=file, flush=True)
 
 
@@ -29,10 +29,10 @@ def say_error(error: SparkwrightError, *, json: bool, host: str = "") -> None:
 
 
 def error_row(sentence: str, code: int, *, host: str = "") -> dict[str, Any]:
-    """An error as --json gives it, of every command: what is wrong, and the exit code that it stands for."""
+    """Return an error in the form that every command has in --json: the message and its exit code."""
     return {**({"host": host} if host else {}), "error": sentence, "exit": int(code)}
 
 
 def say_json(value: Any) -> None:
-    """One line of JSON. Made visible before it is written, for an escape made visible after that would be no JSON."""
+    """Print one line of JSON. Control characters are made visible before encoding, as it would be invalid otherwise."""
     print(json.dumps(typed_in(clean(json.loads(json.dumps(value, default=str)))), ensure_ascii=False))

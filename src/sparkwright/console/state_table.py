@@ -39,7 +39,7 @@ def _row(start: str, evidence: str, columns: int | None) -> str:
 
 
 def _cut(evidence: str, room: int) -> str:
-    """The beginning; where an excerpt of a long line stands at the end, that end, which holds the value."""
+    """Return the beginning of the evidence. If it ends with an excerpt of a long line, return that end, which holds the value."""
     if len(evidence) <= room:
         return evidence
     head, dots, excerpt = evidence.partition(" ... ")

@@ -1,4 +1,4 @@
-"""The table of `status`: one line a host."""
+"""The table of `status`: one line per host."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def table(rows: Sequence[Row], room: int | None = None) -> Text:
-    """The table. room: columns of the terminal; None where nothing limits a line. States and their reasons are never cut."""
+    """Return the table. States and their reasons are never cut.
+
+    Args:
+        room: columns of the terminal; None for no limit.
+    """
     cells = [_cells(row) for row in rows]
     title, *shown = grid.lines(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], room)
     styles = [style_of(row.state) for row in rows]
@@ -46,7 +50,7 @@ def table(rows: Sequence[Row], room: int | None = None) -> Text:
 
 
 def gateways(rows: Sequence[Row], room: int | None) -> list[Text]:
-    """The gateways of these hosts: an empty line, the titles, a line for each model; nothing where there is none."""
+    """Return the table of the hosts' gateways: an empty line, the titles, a line for each model; empty if there are none."""
     found = [pair for row in rows if row.gateway is not None for pair in _routed(row.host, row.gateway)]
     if not found:
         return []
@@ -96,12 +100,12 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def named(row: Row) -> str:
-    """The host; a sandbox of another name says that it is one."""
+    """Return the host's name. A sandbox of another name is marked as one."""
     return f"{row.host} (sandbox)" if row.sandbox and row.host.partition("/")[0] != "sandbox" else row.host
 
 
 def speed(row: Row) -> str:
-    """Now against the baseline; what nobody measured is a dash."""
+    """Return the present throughput and the baseline; a dash if it was not measured."""
     if row.tok_per_s is None and row.baseline_tok_per_s is None:
         return "-"
     now = "-" if row.tok_per_s is None else f"{row.tok_per_s:.1f}"

@@ -1,4 +1,4 @@
-"""Figures as a person reads them."""
+"""Figures and names as text for a person."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def amount(done: float, total: float, unit: str) -> str:
 
 
 def names(given: Sequence[str], most: int = 12) -> str:
-    """spark1, spark2 and spark3; of very many hosts the first ones and how many more."""
+    """Return "spark1, spark2 and spark3"; of very many hosts the first ones, and how many more there are."""
     shown = [*given[:most], *([f"{len(given) - most} more"] if len(given) > most else [])]
     return " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), *shown[-1:]])
 
@@ -33,12 +33,12 @@ def as_of(host: str) -> str:
 
 
 def line(value: Any) -> str:
-    """One line of any value; a digest keeps its first twelve characters."""
+    """Return any value as one line. A digest is shortened to its first twelve characters."""
     text = "absent" if value is None else value if isinstance(value, str) else str(value)
     return re.sub(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}", r"\1…", text.replace("\n", "⏎"))
 
 
 def short(value: Any, width: int = 88) -> str:
-    """As `line`, cut to this many characters."""
+    """Return a value as one line of at most this many characters."""
     text = line(value)
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,4 +1,4 @@
-"""The server: tools that read, resources, and, where it was allowed, the two tools that change hosts."""
+"""The MCP server: read-only tools, resources, and if allowed, the two tools that change hosts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ confirmed that plan. An id lasts {LASTS_S / 60:g} minutes, for one change, while
 
 
 def serve(fleet: Fleet, *, allow_changes: bool) -> None:
-    """Serve over standard input and output until the client leaves."""
+    """Serve over standard input and output until the client disconnects."""
     with contextlib.suppress(SparkwrightError), here.opened(fleet.root):
         fleet_status.pinned(
             choose("all")
@@ -75,7 +75,11 @@ def serve(fleet: Fleet, *, allow_changes: bool) -> None:
 
 
 def made(fleet: Fleet, *, allow_changes: bool) -> MCPServer[Any]:
-    """The server with its tools. allow_changes: with those that change hosts."""
+    """Return the server with its tools.
+
+    Args:
+        allow_changes: include the tools that change hosts.
+    """
     about = INSTRUCTIONS + (CONFIRMED if allow_changes else READ_ONLY)
     server: MCPServer[Any] = MCPServer("sparkwright", instructions=about, version=__version__, log_level="WARNING")
     for tool in _reading(fleet):
@@ -191,7 +195,7 @@ def _resources(server: MCPServer[Any], fleet: Fleet) -> None:
 
 
 def _of_a_host(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
-    """The questions that are resources of one host or group each."""
+    """Return the functions of the resources about one host or group."""
 
     def health(host: str) -> dict[str, Any]:
         """A check of its server now: a generated token."""
@@ -266,7 +270,10 @@ def _result(result: RunResult) -> dict[str, Any]:
 
 
 def _progress(context: Context) -> Callable[[Event], None]:
-    """Tells the client of each task that begins, and of each download under way. Called in a thread of the server's."""
+    """Return a callback that reports each task that starts, and each host that finishes, to the client.
+
+    It is called in a thread of the server's.
+    """
     count = 0
 
     def hears(event: Event) -> None:
@@ -285,7 +292,7 @@ def _raising(kind: type[Exception]) -> Callable[[Callable[Given, Answer]], Calla
 
 
 def _saying(act: Callable[Given, Answer], kind: type[Exception]) -> Callable[Given, Answer]:
-    """An error's sentence reaches the client; of anything that nobody foresaw, the SDK keeps the text to itself."""
+    """Pass the message of our errors to the client. The SDK hides the text of unexpected exceptions."""
 
     @functools.wraps(act)
     def run(*args: Given.args, **options: Given.kwargs) -> Answer:

@@ -58,8 +58,9 @@ class Row:
 
 @dataclass
 class Board:
-    """clock: monotonic seconds."""
+    """The rows of all hosts."""
 
+    #: monotonic seconds
     clock: Callable[[], float] = time.monotonic
     rows: dict[str, Row] = field(default_factory=dict)
 
@@ -68,7 +69,7 @@ class Board:
         self.rows = {name: Row(name) for name in names}
 
     def on(self, event: Event) -> None:
-        """Take an event of a host in."""
+        """Update the row of an event's host."""
         row = self.rows.get(event.get("host", ""))
         handle = getattr(self, f"_on_{event['event']}", None)
         if row is not None and handle is not None:
@@ -81,13 +82,13 @@ class Board:
         return self.clock() - row.began_s
 
     def totals(self) -> str:
-        """8 hosts: 6 ok, 1 failed, 1 waiting."""
+        """Return a summary: "8 hosts: 6 ok, 1 failed, 1 waiting"."""
         verdicts = [row.verdict for row in self.rows.values()]
         parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
         return f"{rollout_lines.how_many(self.rows)}: {', '.join(parts)}"
 
     def foremost(self, most: int) -> list[Row]:
-        """At most so many rows, in the inventory's order; those that run or failed go before the others."""
+        """Return at most this many rows, in the inventory's order. Running and failed hosts take precedence."""
         order = list(self.rows.values())
         if len(order) <= most:
             return order

@@ -1,4 +1,4 @@
-"""Many hosts as plain text, for logs, pipes and cron: one line a host, when it is done; a failure with what is known of it."""
+"""Many hosts as plain text, for logs, pipes and cron: one line per finished host, with an explanation of a failure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class HostLines:
             self._rolled = event
 
     def _cause_is_known(self, last: Row) -> bool:
-        """All have ended; or one was refused by itself, for which the others may wait minutes."""
+        """Return True if all hosts have ended, or if one was refused on its own, which the others may not notice for minutes."""
         refused = last.verdict == VERDICTS[Exit.REFUSED] and not causes.because_of_another(last)
         return refused or all(row.ended for row in self.board.rows.values())
 
@@ -85,7 +85,7 @@ class HostLines:
             self.write(style, text)
 
     def ended(self, row: Row) -> None:
-        """The line of a host that is done."""
+        """Print the line of a finished host."""
         took = units.duration(row.took_s or 0)
         stage = words.as_of(row.like) if row.like else row.stage[:LONGEST].replace("\n", " ")
         self.write(row.style, f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {stage}")

@@ -1,4 +1,4 @@
-"""One line a task and host, as plain text, for logs, pipes and cron. The live console prints the same in colour."""
+"""Plain text for logs, pipes and cron: one line per task and host. The live console prints the same in colour."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Lines:
         self._recaps.append(event)
 
     def _tell_skipped(self, host: str) -> None:
-        """Those skipped in a row: a line each, or one for many, which nobody would read one by one."""
+        """Print consecutive skipped tasks: one line for each, or a single line for many."""
         names = self._skipped.pop(host, [])
         if len(names) > SKIPPED_EACH:
             names = [f"{len(names)} tasks: {names[0]} ... {names[-1]}"]
@@ -169,7 +169,11 @@ class Lines:
                     self.write(style, f"{indent}{sign} {field}: {row}{why if sign == '+' else ''}")
 
     def _recap(self, recap: Event, shown_of: dict[str, str]) -> None:
-        """shown_of: the messages that are shown, and of which host: others only name it."""
+        """Print a host's recap.
+
+        Args:
+            shown_of: messages that were printed, with their host, to which later hosts with the same message refer.
+        """
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(style, f"{recap['host']:<{self._width}} : {shown(recap)}  in {units.duration(recap['seconds'])}")
         if (stages := self._stages.get(recap["host"])) is not None and stages.sentence:
@@ -182,13 +186,13 @@ class Lines:
 
 
 def _is_skip(event: Event) -> bool:
-    """Skipped for good: not one whose turn can only be known later."""
+    """Return True for a task that was skipped for good, not for one that is only decided later."""
     skipped = event["event"] == "task_finished" and event["status"] == "skipped"
     return skipped and not event["msg"].startswith(KNOWN_AFTER)
 
 
 def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
-    """(style, text) of what is known of a failed task: the way out, the evidence, the place."""
+    """Yield style and text of the lines that explain a failed task: fix, evidence, place."""
     if event.get("fix"):
         yield "fix", f"{indent}→ {event['fix']}"
     rows = event.get("data", {}).get("evidence", ())
@@ -199,7 +203,7 @@ def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
 
 
 def budget_lines(data: Any) -> list[str]:
-    """The table of a memory budget that a host gave as JSON; empty for what is none."""
+    """Return the table of a memory budget from a host's JSON; empty if it is invalid."""
     try:
         return Budget.of_json(data).lines()
     except ValueError:
@@ -207,7 +211,7 @@ def budget_lines(data: Any) -> list[str]:
 
 
 def _fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """A field, before and after; of a mapping only the keys that differ, each as a field."""
+    """Yield a field with both values. For a mapping, yield the keys that differ, each as a field."""
     field, before, after = change["field"], change["before"], change["after"]
     if not (isinstance(before, dict) and isinstance(after, dict)):
         yield field, before, after
@@ -231,7 +235,7 @@ def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
 
 
 def _lines_of(value: Any) -> list[str]:
-    """A value for a person: on a terminal one line is cut, in a pipe it is whole."""
+    """Return the lines of a value for a person. On a terminal a single line is cut, in a pipe it is complete."""
     text = value if isinstance(value, str) and len(value) <= COMPARED else ""
     if "\n" in text:
         return text.splitlines()
@@ -240,7 +244,7 @@ def _lines_of(value: Any) -> list[str]:
 
 
 def plain(style: str, text: str) -> None:
-    """A line to stdout."""
+    """Print a line to stdout."""
     del style
     sys.stdout.write(visible(text).rstrip() + "\n")
     sys.stdout.flush()

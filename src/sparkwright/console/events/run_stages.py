@@ -43,7 +43,7 @@ class RunStages:
         self._loaded = False
 
     def add(self, event: Event) -> None:
-        """Take in a finished task."""
+        """Add the duration of a finished task."""
         if event["status"] == "skipped" or (stage := STAGE_OF.get(event["module"])) is None:
             return
         self._loaded = self._loaded or event["module"] == LOADS
@@ -52,6 +52,6 @@ class RunStages:
 
     @property
     def sentence(self) -> str:
-        """ "stop 2s, memory 4s, load 95s, verify 14s"; empty for a run that loaded nothing."""
+        """The stages as text: "stop 2s, memory 4s, load 95s, verify 14s"; empty for a run that loaded nothing."""
         found = ((stage, self._seconds.get(stage, 0.0)) for stage in STAGES) if self._loaded else ()
         return ", ".join(f"{stage} {units.duration(seconds)}" for stage, seconds in found if seconds >= LEAST_S)

@@ -8,7 +8,7 @@ from sparkwright.protocol.events import Event
 
 
 class Subscriber(Protocol):
-    """`on` gets events with their `host`; `close` comes once, at the end, also after an error."""
+    """A subscriber to events. Each event has a `host`. `close` is called once at the end, also after an error."""
 
     def on(self, event: Event) -> None: ...
 

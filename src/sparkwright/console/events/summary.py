@@ -1,4 +1,4 @@
-"""The panel at the end of a run: what runs now, what was proved, and, of a new server, how an agent reaches it."""
+"""The panel at the end of a run: the running server, its proofs, and for a new server the settings of a client."""
 
 from __future__ import annotations
 
@@ -68,7 +68,12 @@ class Served:
 
 
 class Summary:
-    """A subscriber. snippet: renders templates/client.j2 for a host. write: where text goes."""
+    """A subscriber that prints the panel.
+
+    Args:
+        snippet: renders templates/client.j2 for a host.
+        write: called with the style and the text of a line.
+    """
 
     def __init__(self, snippet: Callable[[Served], str], write: Callable[[str, str], None]) -> None:
         self._served: dict[str, Served] = {}

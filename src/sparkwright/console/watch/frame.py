@@ -43,8 +43,9 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One line of a host's history. at_s: seconds since the epoch."""
+    """An entry of a host's history."""
 
+    #: seconds since the epoch
     at_s: float
     what: str
 
@@ -67,12 +68,12 @@ class View:
 
     @property
     def host(self) -> str:
-        """The marked one's name; empty while there are no rows."""
+        """The name of the marked host; empty while there are no rows."""
         return self.rows[self.chosen].host if self.rows else ""
 
 
 def lines(view: View, width: int, height: int) -> list[Text]:
-    """The screen: `height` lines at most, each at most `width` characters."""
+    """Return the screen: at most `height` lines of at most `width` characters."""
     below = [*gateways(view.rows, width), Text(), *_acts(view)]
     room = max(3, height - AROUND - len(below))
     body = [*_table(view, width, room), *below, Text(), _keys(width)]
@@ -90,7 +91,7 @@ def _title(view: View) -> Text:
 
 
 def _keys(width: int) -> Text:
-    """The keys; in a narrow window the last ones before `q` are left out."""
+    """Return the line of keys. In a narrow window the last ones before `q` are left out."""
     shown = list(KEYS.items())
     while len(shown) > 1 and sum(len(key) + len(does) + 4 for key, does in shown) > width:
         del shown[-2]
@@ -98,7 +99,7 @@ def _keys(width: int) -> Text:
 
 
 def _table(view: View, width: int, room: int) -> list[Text]:
-    """The table around the marked row; a sentence that is folded belongs to its row."""
+    """Return the table around the marked row. A wrapped sentence stays with its row."""
     cells = [_cells(view, number, row) for number, row in enumerate(view.rows)]
     title, *shown = grid.lines(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
     head = [Text(grid.text(line), style="dim") for line in title]
@@ -110,7 +111,7 @@ def _table(view: View, width: int, room: int) -> list[Text]:
 
 
 def _around(blocks: Sequence[list[Text]], selection: int, room: int) -> list[Text]:
-    """As many rows as there is room for, the marked one among them; what is left out is counted."""
+    """Return as many rows as fit, including the marked one, and the number of hidden rows."""
     if sum(map(len, blocks)) <= room:
         return [line for block in blocks for line in block]
     first = last = min(selection, len(blocks) - 1)
