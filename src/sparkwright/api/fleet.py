@@ -21,7 +21,7 @@ from sparkwright.project.folder import Project
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
-#: the options of a command that runs a playbook, as they are when not given
+#: defaults of the options of a command that runs a playbook
 USUAL: dict[str, Any] = {
     **dict.fromkeys(("check", "dry_run", "diff", "list_tasks", "wait", "resume", "skip_unreachable"), False),
     **dict.fromkeys(("tags", "skip_tags", "start_at_task", "serial", "max_fail_percentage"), ""),

@@ -19,9 +19,9 @@ from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import broke
 from sparkwright.protocol import events
 
-#: events that say nothing but that the connection lives
+#: keep-alive events
 HIDDEN = ("alive",)
-#: how long `close` waits for connections to be closed, seconds
+#: how long `close` waits for connections to close, in seconds
 CLOSE_S = 10.0
 
 
@@ -50,7 +50,7 @@ class Run:
         finally:
             if not ended:
                 self.close()
-        self._heard.put(None)  # whoever iterates again gets nothing more
+        self._heard.put(None)  # another iteration ends at once
         if self._error is not None:
             raise self._error
 

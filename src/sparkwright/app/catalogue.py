@@ -40,7 +40,7 @@ GPU = "NVIDIA GB10"
 #: a recipe without a figure of any kind comes after all that have one, and after those that others serve on a Spark; a figure
 #: of a sandbox says nothing of a Spark
 ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
-#: how a verdict about memory is told to a program, and shown
+#: verdicts about memory in JSON, and as text
 FITS: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
 FITS_SHOWN: Mapping[Verdict, str] = {
     "fits": "",

@@ -17,7 +17,7 @@ from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.http import GENERATE
 
 SOURCE = "docs/gateway.md, Clients"
-#: an agent asks for several things at once
+#: an agent sends several requests at once
 LEAST_REQUESTS = 4
 
 

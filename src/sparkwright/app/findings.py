@@ -27,7 +27,7 @@ from sparkwright.units import today
 from sparkwright.visible import count
 
 WIDTH = 8
-#: where a finding stands that is about none of the flags as they are written
+#: key of a recipe for findings that are not about a flag in it
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "": ("image",),
     "publish": ("container", "ports"),

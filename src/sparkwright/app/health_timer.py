@@ -22,7 +22,7 @@ from sparkwright.protocol.plan import Task
 from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
-#: services whose webhook URLs are themselves the secret
+#: services whose webhook URL is the secret
 KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
 #: 02:00-05:00
 _QUIET = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)

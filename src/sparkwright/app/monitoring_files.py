@@ -16,7 +16,7 @@ from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Task
 
 RULES, DASHBOARD, SCRAPE = "sparkwright.rules.yml", "sparkwright.dashboard.json", "sparkwright.scrape.yml"
-#: what becomes of each file
+#: how to use each file
 NEXT = {
     RULES: "rule_files of prometheus.yml",
     SCRAPE: "scrape_config_files of prometheus.yml (2.43 and newer; else paste it)",
@@ -35,7 +35,7 @@ def install(pattern: str, *, to: str, runbooks: str, textfile: str, system: bool
         raise Refused("say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.")
     if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
         raise Refused(f"'{runbooks}' is no http(s) URL of a page.", where="--runbooks")
-    wired = machines(choose(pattern)) if textfile else None  # refused before a file is written
+    wired = machines(choose(pattern)) if textfile else None  # may refuse, so before any file is written
     codes = [_files(pattern, Path(to).expanduser(), runbooks, check=check, json=json)] if to else []
     return codes + (_wire(wired, textfile, system=system, check=check, json=json) if wired else [])
 

@@ -17,7 +17,7 @@ from sparkwright.program import typed
 from sparkwright.protocol import recap
 from sparkwright.trust import system_errors
 
-#: of several hosts; what is worse on one host: health/record.py
+#: exit codes of several hosts, worst first; for states of one host see health/record.py
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
 
@@ -40,7 +40,7 @@ def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..
             with _without_reader():
                 ended = command(**options)
             code = worst(ended) if isinstance(ended, Sequence) else ended or Exit.OK
-        except BrokenPipeError:  # what was written past sys.stdout
+        except BrokenPipeError:  # output that bypassed sys.stdout
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = Exit.INCONCLUSIVE
         except KeyboardInterrupt:
@@ -63,7 +63,7 @@ class Output:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        #: whether nobody reads any more
+        #: True if the reader is gone
         self.is_left = False
 
     def write(self, text: str) -> int:

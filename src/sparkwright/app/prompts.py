@@ -10,7 +10,7 @@ from sparkwright.console.out import say
 from sparkwright.errors import Refused
 from sparkwright.visible import visible
 
-#: how often an answer that is none of the choices is asked for again
+#: how often to ask until the answer is one of the choices
 MOST_TRIES = 5
 
 

@@ -104,7 +104,7 @@ def _asked(read: Callable[[Report], Taken], answers: Mapping[str, str]) -> Taken
     while True:
         try:
             taken = read(Report(known))
-        except Refused as error:  # it quotes what it refuses, and that may be a key
+        except Refused as error:  # the message quotes the input, which may hold a key
             raise Refused(
                 secret_patterns.text(error.message), where=error.where, fix=secret_patterns.text(error.fix)
             ) from None

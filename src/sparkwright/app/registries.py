@@ -26,11 +26,11 @@ from sparkwright.units import MIB
 from sparkwright.visible import count, one_line
 
 ENDINGS = (".yaml", ".yml")
-#: scripts of mods that are laid out with a recipe, and their size together
+#: most scripts of mods that are written with a recipe, and their total size
 MOST_SCRIPTS, MOST_SCRIPT_BYTES = 400, 4 * MIB
-#: folders within folders, of a file that is laid out
+#: deepest nesting of a file that is written
 MOST_STEPS = 32
-#: of a recipe that a search reads as YAML for its model, and of all of them; the largest recipe has 20 kB
+#: size limit of a recipe that a search parses for its model, and of all of them; the largest recipe has 20 kB
 MOST_PARSED_BYTES, MOST_PARSED_BYTES_OF_ALL = 64 * 1024, 4 * MIB
 SHORT = 12
 

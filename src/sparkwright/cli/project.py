@@ -36,7 +36,7 @@ def render(host: str = "", recipe: str = "", json: bool = False) -> None:
         elif sys.stdout.isatty():
             say(script, end="")
         else:
-            print(script, end="")  # a file or a program gets it byte for byte
+            print(script, end="")  # unchanged for a file or a program
 
 
 @command(

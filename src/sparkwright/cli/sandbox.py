@@ -12,9 +12,9 @@ from sparkwright.cli.framework.command import command
 from sparkwright.console.out import say_json
 from sparkwright.errors import Refused
 
-#: the fault that clears any other
+#: the name that clears a fault
 NONE = "none"
-#: of hosts/sandbox.yml
+#: the host of hosts/sandbox.yml
 HOST = "sandbox"
 
 

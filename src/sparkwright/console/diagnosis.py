@@ -14,12 +14,12 @@ from sparkwright.errors import Exit
 from sparkwright.program import typed_in
 from sparkwright.visible import one_line
 
-#: where no terminal tells its width
+#: columns and lines without a terminal
 WIDE = (120, 24)
 LEAST = 40
-#: each cause with its evidence and fix
+#: verdicts whose causes are listed with evidence and fix
 LISTED = ("found", "possible", "noted")
-#: all of them in one paragraph
+#: verdicts whose causes share a paragraph, with its title
 SUMMED = {"unknown": "unknown", "excluded": "ruled out"}
 STYLES = {"found": "failed", "possible": "changed"}
 MARGIN = max(map(len, (*LISTED, *SUMMED.values()))) + 2

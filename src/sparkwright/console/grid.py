@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 GAP = "  "
 INDENT = "    "
-#: characters that a sentence needs beside the other columns; with fewer it stands below them
+#: characters that a sentence needs beside the other columns; with fewer it is printed below them
 LEAST = 30
-#: of a sentence, where a window is narrower than any sentence
+#: least characters of a sentence in a very narrow window
 LEAST_BELOW = 20
-#: what a cell holds of which nothing is known
+#: content of cells without a value
 NOTHING = ("", "-")
 
-#: (title of the column, text) of each cell of a line, with its padding
+#: (title of the column, padded text) of each cell of a line
 Line = list[tuple[str, str]]
 
 

@@ -9,7 +9,7 @@ from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.reader import message
 from sparkwright.engines.log.state import FIELDS
 
-#: a longer value pushes its evidence aside
+#: width of the column of values; evidence moves to the right of a longer value
 VALUE_COLUMNS = 28
 LEAST_EVIDENCE = 10
 

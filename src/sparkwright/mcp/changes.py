@@ -16,9 +16,9 @@ from sparkwright.app.plans import plan_cache
 from sparkwright.mcp import output
 
 Operation = Literal["deploy", "restart", "rollback"]
-#: how long a plan may be confirmed, seconds
+#: how long a plan can be confirmed, in seconds
 LASTS_S = 600.0
-#: plans that wait for their confirmation; older ones are forgotten
+#: most plans that wait for confirmation; the oldest ones are dropped
 MOST = 50
 
 OnEvent = Callable[[Event], None]

@@ -52,7 +52,7 @@ Topic = Annotated[
 Words = Annotated[str, Field(max_length=200, description="in place of a topic: words that one section holds all of")]
 PlanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the id that plan_change gave")]
 
-#: imported before the server is ready: the first question to a host would wait for it
+#: imported before the server is ready, as the first request to a host would wait for it
 CONNECTS = ssh_link.SshLink
 
 READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=True)

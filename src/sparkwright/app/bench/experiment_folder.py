@@ -23,17 +23,17 @@ from sparkwright.trust.shapes import Partial, Usual, fitted
 
 FOLDER = "results"
 STATE, STATE_BYTES = "experiment.json", 1 << 16
-#: of an arm's own log, what the results make something of
+#: values of an arm's log that the results use
 SETTLED = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), Usual((None, bool), None)),
     "ready_s": Usual((None, float), None),
 }
-#: what became of holding two arms' settings against each other, where nothing differs
+#: notes on a comparison of two arms' settings without differences
 VERDICTS = {
     "same": "the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured.",
     "not shown": "the engine's log shows no difference between the arms, and does not show every flag that differs",
 }
-#: settings longer than this are named, not shown
+#: longer settings are only named
 SHORT = 60
 
 
@@ -108,7 +108,7 @@ class Collector:
 
     def keep(self, cell: dict[str, Any]) -> None:
         """Add a cell and write the results. An invalid cell is omitted, and mentioned in the notes."""
-        cell = clean(cell)  # a server that is measured from here speaks in it
+        cell = clean(cell)  # its texts may come from a server
         try:
             key = Cell.model_validate(cell).key
         except ValidationError as error:

@@ -20,7 +20,7 @@ from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.measure import http_probe, lab, server_metrics
 
 SERVER = "server"
-#: the environment variable with the key of the server at a URL, whatever its engine is
+#: environment variable with the key of the server at a URL, for any engine
 KEY = engine.of(engine.USUAL).http.key_variable
 
 

@@ -8,18 +8,18 @@ from sparkwright.engines import container_rules, engine, memory_rules, recipe_ag
 from sparkwright.modules.registry import NAMES
 from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 
-#: kinds of values whose names the shell reads from the project's folder
+#: kinds of values that the shell reads from the project's folder
 HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
 FILES, TEXT = "files", "text"
 
-#: option, or command and option, to the kind of its value; any other option takes text
+#: kind of value by option, or by command and option; other options take text
 OPTIONS = {
     **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
     **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES),
     **dict.fromkeys(("file", "dataset", "to"), FILES),
     "heal": "heal",
 }
-#: command to the kind of the word after it
+#: kind of the word after a command
 WORDS = {
     "play": PLAYBOOKS,
     "schema": "schemas",

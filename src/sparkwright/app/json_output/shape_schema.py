@@ -19,7 +19,7 @@ TYPES: Mapping[Any, str] = {
     int: "integer",
     float: "number",
 }
-#: functions that check texts, and whole numbers; every other one of shapes.py checks a number
+#: functions that check integers, and names of functions that check numbers; all others check texts
 COUNTS: tuple[Callable[..., Any], ...] = (event_kinds.exit_code, shapes.integer)
 NUMBERS = ("within",)
 

@@ -17,9 +17,9 @@ from sparkwright.project.recipe import seat
 from sparkwright.protocol import cluster as protocol
 from sparkwright.protocol.plan import Plan
 
-#: playbooks/cluster/NAME.yml is what NAME means for a cluster
+#: folder of the playbooks for clusters: playbooks/cluster/NAME.yml
 FOLDER = "cluster"
-#: how long the members' runs wait for each other's first word, seconds: by then all plans have been sent
+#: how long the members' runs wait for each other to join, in seconds; all plans are sent within that time
 JOIN_S = 120.0
 
 

@@ -23,7 +23,7 @@ from sparkwright.secret import Secret
 from sparkwright.trust.image_name import pinned
 from sparkwright.units import MIB
 
-#: the folder that the container starts in, with its files
+#: working directory of the container, with its files
 INSIDE = "/etc/gateway/files"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.secret_source import Source
     from sparkwright.project.recipe.engine_settings import Serving
 
-#: threads that plan side by side share one interpreter, and the first would be done with the last
+#: planning is CPU-bound: in parallel threads the first host would be done as late as the last one
 _ONE_BY_ONE = threading.Lock()
 
 
@@ -137,7 +137,7 @@ class Planner:
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
             if self._asks_key:
-                if wanted.name not in self._keys:  # once for all hosts: its command may ask a person
+                if wanted.name not in self._keys:  # once for all hosts, as its command may ask the user
                     self._keys[wanted.name] = wanted.secrets()
                 member.secrets |= self._keys[wanted.name]
                 if (source := wanted.file.server_key) is not None:
@@ -145,7 +145,7 @@ class Planner:
             known = entries(pins.lock, wanted)
             serving = _linted(wanted, known) if self._lints else None
         if self._asks_lock and (not_pinned(known) or wanted.file.files):
-            self._asked.add(host.name)  # of what a host was asked, or a file outside the project's folders
+            self._asked.add(host.name)  # depends on a host's answer or an outside file
         pinned = self._pinned(pins, member, wanted, run_id) if self._asks_lock else {}
         with _ONE_BY_ONE:
             if serving is not None and pinned != known:
@@ -171,7 +171,7 @@ class Planner:
 
         image = gateways.of_host(self._chosen.inventory, member.host).file.image
         entry = self._pins_of(member).image(self._chosen.fleet, member, image, run_id)
-        self._asked.add(member.host.name)  # of files outside the project's folders: such a plan is not kept
+        self._asked.add(member.host.name)  # depends on files outside the project, so it is not cached
         note = lambda text: self._tell(member, text)  # noqa: E731
         hashes = operators.hashes(self._chosen, member, check=self._given.check, tell=note)
         with _ONE_BY_ONE:

@@ -17,7 +17,7 @@ from sparkwright.secret import Secret
 from sparkwright.trust.names import PEER_URL, matched
 
 MODULE = "hf_model"
-TOKEN = "NEIGHBOUR_TOKEN"  # the name the host's side knows it by
+TOKEN = "NEIGHBOUR_TOKEN"  # name of the secret on the host's side
 ADDRESSES = 64
 ABOUT = ("id", "commit", "files", "dir")
 

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.secret_source import Source
 
 SCHEMA = 2
-#: what a plan is made from, below a project. A playbook includes only files beside it
+#: inputs of a plan in a project's folder; a playbook includes only files from its own folder
 FOLDERS, LOCK = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
-#: a project with more than these is planned anew each time; the largest lock holds 1 MB
+#: a larger project is planned again each time; the largest lock has 1 MB
 MOST_FILES, MOST_BYTES = 1000, 32 * MIB
-#: what is kept: a file for each host or cluster, playbook and set of options; a plan has some 60 KB
+#: number and size of cached files: one per host or cluster, playbook and set of options; a plan has about 60 KB
 KEPT, PLAN_BYTES = 64, 8 * MIB
 ABOUT_HOST = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
-#: what a command's options say of its output only
+#: options that affect only the output
 OUTPUT = ("json",)
-#: options with which a run has a record of its hosts, or something else to do than to run a plan
+#: options of runs with a record of their hosts, or without a plan to run
 OTHER_RUNS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
@@ -128,7 +128,7 @@ class Place:
         self._project = project
         self._file = host_side.cache() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
         self._inputs = ""
-        #: whether a plan of this command can be kept at all
+        #: True if plans of this command can be cached
         self.usable = (project / "playbooks" / f"{playbook}.yml").is_file() and not any(map(given.get, OTHER_RUNS))
         if self.usable:
             with contextlib.suppress(OSError, ValueError):

@@ -22,10 +22,10 @@ from sparkwright.project.recipe.rules import is_loopback
 if TYPE_CHECKING:
     from sparkwright.app.connect import Selection
 
-#: of a server that is published beyond the loopback and asks for no key
+#: warning about a server that is published beyond the loopback and needs no key
 OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 
-#: the probe of a recipe (engines/probes/table.py) whose clients show it pictures
+#: the probe (engines/probes/table.py) of a recipe whose clients send pictures
 PICTURE = "image"
 
 

@@ -27,7 +27,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.trust import private
 
 NAME = "restart"
-#: what is different when a check runs it; everything else is as in `invoke restart`
+#: variables of a restart by a health check; everything else is the same as in `invoke restart`
 HEALING = {"outcome": "healed", "reason": f"{{{{ {CHECK}.why }}}}"}
 OPTIONS = playbook.Options(extra=HEALING)
 
@@ -69,7 +69,7 @@ def of(selection: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, 
     plan = playbook.compile(play, host, names, OPTIONS, run_id=NAME, project=root, registered={CHECK: {"why": ""}})
     given = {"runtime": host_side.content_hash(), "plan": clusters.met(plan, host).to_json()}
     files = _digests(path.resolve() for path in play.document.paths())
-    with contextlib.suppress(OSError):  # it is compiled again the next time
+    with contextlib.suppress(OSError):  # without the file it is compiled again
         private.folder(kept.parent)
         write_atomically(kept, json.dumps({"about": about, "files": files, "given": given}).encode())
     return given

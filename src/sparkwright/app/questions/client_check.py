@@ -19,10 +19,10 @@ from sparkwright.transport.connection import TransportError
 from sparkwright.trust import bounds
 from sparkwright.visible import count, one_line
 
-#: how long the answer may take, all of it, seconds
+#: time limit of the whole answer, in seconds
 TIMEOUT_S = 180.0
 SHOWN_CHARS = 300
-#: of a client that is no agent; a model that thinks needs some room
+#: request of a client that is not an agent; a thinking model needs room for its thoughts
 SAY = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
 
 

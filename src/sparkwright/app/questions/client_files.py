@@ -23,9 +23,9 @@ from sparkwright.app.questions.client_formats import PROVIDER, Endpoint
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 
-#: of a file of settings
+#: size limit of a settings file
 LARGEST_BYTES = 4 * 2**20
-#: of a file that is made here: it may name who may use a server
+#: mode of a new file, as it may reveal who may use a server
 MODE = 0o600
 _HEADER = re.compile(r"\s*\[+\s*([^\]\s]+)\s*\]")
 _CODEX_OWN = re.compile(r"\s*(?:model|model_provider|model_context_window)\s*=")
@@ -39,9 +39,9 @@ class Unmergeable(Exception):
 class Place:
     """A client's file."""
 
-    #: where it usually is
+    #: usual path
     path: str
-    #: its text with the settings in it. Raises Unmergeable
+    #: returns its text with the settings merged. Raises Unmergeable
     merged: Callable[[str, Endpoint], str]
 
 

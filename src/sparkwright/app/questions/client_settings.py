@@ -30,9 +30,9 @@ from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.recipe.recipe import KEY_VARIABLE
 from sparkwright.visible import one_line
 
-#: the environment variable for a gateway's key that comes from elsewhere
+#: environment variable for a gateway's key from another source
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
-#: an address in a local network takes a connection within milliseconds
+#: time limit in seconds; an address in a local network accepts a connection within milliseconds
 ADDRESS_S = 2.0
 
 
@@ -40,12 +40,12 @@ ADDRESS_S = 2.0
 class Wanted:
     """The client of the settings, and whether to print, write or check them."""
 
-    #: a name of `client_formats.FORMATS`, whose own form they get; empty for the general one
+    #: a name of `client_formats.FORMATS`; empty for the general format
     client: str = ""
-    #: merge them into the client's file instead of printing them; into `file` where that is named
+    #: merge the settings into the client's file, or into `file`, instead of printing them
     write: bool = False
     file: str = ""
-    #: send one request as the client does
+    #: send one request in the client's form
     check: bool = False
 
     def form(self) -> Format | None:
@@ -244,7 +244,7 @@ def thinking(served: Served) -> dict[str, Any]:
 def text(project: Project, served: Served) -> str:
     """Render the settings with the project's templates/client.j2."""
     names = {
-        "host": served.host.replace("/", "-"),  # a client's own names take no slash
+        "host": served.host.replace("/", "-"),  # names of a client can't have a slash
         "url": served.url,
         "model": served.served_name,
         "max_model_len": served.max_model_len,

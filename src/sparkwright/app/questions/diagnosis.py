@@ -15,7 +15,7 @@ from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 
-#: what programs get, in this order; a host that gave no answer has all of them
+#: fields of the JSON output, in this order, also for a host that gave no answer
 FIELDS: dict[str, Any] = {
     "schema": 1,
     "state": "",

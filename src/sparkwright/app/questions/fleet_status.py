@@ -24,7 +24,7 @@ from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.lock import lockfile
 from sparkwright.trust.image_name import digest_of, tagged
 
-#: how the command exits for each state: those of a check, and those that only this moment has
+#: exit code of each state: of a health check, and of the present moment
 CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
     "up": Exit.OK,
     "in progress": Exit.INCONCLUSIVE,

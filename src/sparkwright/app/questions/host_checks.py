@@ -28,7 +28,7 @@ from sparkwright.project.inventory.host import Host
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
-#: checks that are about a server: of several each has its own; all others are about the machine
+#: checks of a server, made for each server of a machine; all others are about the machine
 OF_SERVER = ("port", "image platform", "memory budget")
 
 
@@ -47,7 +47,7 @@ class HostReport:
     #: repairs that failed
     broken: list[str] = field(default_factory=list)
     sandbox: bool = False
-    #: of the recipe's server on this host; None without one
+    #: memory budget of the recipe's server on this host; None without one
     budget: dict[str, Any] | None = None
 
     @property

@@ -18,12 +18,13 @@ from sparkwright.doctor.findings import Finding
 from sparkwright.fleet.member import Member
 from sparkwright.visible import count
 
-#: perftest's own default, and one for each further half
+#: perftest's default port; each further half uses the next port
 FIRST_PORT = 18515
 SECONDS = 4
-#: both halves of a good port gave 92.6 and 97.3 of 200 Gb/s: NVIDIA dgx-spark-playbooks, performance guide
+#: least share of the nominal rate: both halves of a good port reached 92.6 and 97.3 of 200 Gb/s (NVIDIA dgx-spark-playbooks,
+#: performance guide)
 GOOD_SHARE = 0.875
-#: a card that the firmware or the power supply holds back gives 13 Gb/s behind a green link of 200
+#: a card that is throttled by firmware or power supply reaches 13 Gb/s although its link reports 200
 DEGRADED_GBPS = 25.0
 SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
 DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"

@@ -25,7 +25,7 @@ from sparkwright.fleet.member import Member
 from sparkwright.project.inventory.host import Host
 from sparkwright.visible import visible
 
-#: of a saved log, in which a start is looked for
+#: number of lines of a saved log in which a start is searched
 FIRST_LINES = 2000
 
 

@@ -56,7 +56,7 @@ def host_row(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # nobody reads any more
+        raise  # the reader is gone
     except Exception as error:
         found = broke(error)
         found.where = found.where or host

@@ -34,12 +34,12 @@ from sparkwright.shell import join
 
 __all__ = ["possible", "watch"]
 
-#: what a key opens for the marked host, as words after the program's name
+#: command that a key runs for the marked host
 OPENS = {"l": ("logs", "--tail", "300", "--host"), "d": ("diagnose", "--host"), "h": ("history", "--host")}
 PAGER = ("less", "-R")
-#: how long the answers of a round are collected before they are shown; later ones are shown as they come
+#: how long the answers of a round are collected before they are shown, in seconds; later ones are shown as they come
 SETTLE_S = 0.4
-#: a question that is open longer than this, or than two rounds, makes what was known of the host old
+#: seconds after which an open request makes the host's state unknown, but at least two rounds
 SILENT_S = 5.0
 
 
@@ -52,7 +52,7 @@ def watch(selection: Selection, *, every_s: float) -> int:
     except KeyboardInterrupt:
         pass
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # a host that is off would be waited for
+        pool.shutdown(wait=False, cancel_futures=True)  # don't wait for hosts that are off
         hang_up(selection.fleet.members)
     return Exit.OK
 
@@ -69,7 +69,7 @@ class _Watch:
         self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
         self._view = View(rows=list(self._rows.values()), every_s=every_s)
         self._rates = Rates()
-        #: a host's connection carries one question at a time
+        #: a host's connection carries one request at a time
         self._busy = {host.name: threading.Lock() for host in selection.hosts}
         self._asked_s: dict[str, float] = {}
         self._came: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -148,7 +148,7 @@ class _Watch:
         """Request the history of the marked host: when it is marked, and after each of its answers."""
         host = self._view.host
         if host in self._asked_s or (host in self._view.acts and not anew):
-            return  # its answer is still to come, and asks for them then
+            return  # its pending answer requests the history again
         member = next(member for member in self._chosen.fleet.members if member.host.name == host)
         if member.link is not None:
             self._submit(member, partial(self._history, member))
@@ -217,7 +217,7 @@ def _acts(member: Member) -> tuple[Act, ...] | None:
     """Return the last history entries of a host, newest first; None if it can't be asked, for which its row has the reason."""
     try:
         events = [row for row in member.request({"verb": "history"}) if row["event"] == "history"]
-    except Exception:  # the connection, or its end while the screen is left
+    except Exception:  # the connection failed, or was closed on exit
         hang_up([member])
         member.link = None
         return None
@@ -242,8 +242,8 @@ def _page(words: list[str], env: Mapping[str, str]) -> None:
         input("Enter to return ")
         return
     if words[0] == "logs" and PurePath(pager[0]).name == "less":
-        pager.append("+G")  # its end is what is new
-    at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # the pager's own, and the command's
+        pager.append("+G")  # the newest lines are at the end
+    at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # handled by pager and command
     try:
         with (
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running,

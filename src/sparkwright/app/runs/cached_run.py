@@ -48,7 +48,7 @@ def _same_login(made: CachedPlan) -> bool:
     try:
         return made.user == (made.host.user or ssh_config.resolve(made.host).user)
     except Refused:
-        return False  # the link says why
+        return False  # the connection reports the reason
 
 
 def run(

@@ -16,7 +16,7 @@ from sparkwright.fleet.member import hang_up
 from sparkwright.program import name as program
 from sparkwright.project.inventory.gateway import Gateway
 
-#: options of a deploy that are about servers
+#: options of a deploy that concern only servers
 OF_SERVERS = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable", "rollback")
 
 

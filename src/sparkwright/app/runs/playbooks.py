@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 from sparkwright.app.connect import PendingConnections, checked, left_of, need_of, with_recipe
 
-#: options about how a run goes over many hosts
+#: options of a rolling run
 ROLLING = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 

@@ -25,7 +25,7 @@ from sparkwright.project import playbook, recipe
 from sparkwright.project.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event
 
-#: modules that take a server down; a play with one of them keeps `min_serving`
+#: modules that take a server down; a play with one of them respects `min_serving`
 TAKE_DOWN = ("stop_and_keep", "stopped")
 EVERYONE = "all"
 
@@ -48,7 +48,7 @@ class RolloutOptions:
             raise Refused(f"--canary {self.canary} is not a number of hosts.")
         given, usual = sizes(self.serial), tuple(play.serial)
         if self.canary and len(usual) > 1:
-            usual = usual[1:]  # [1, "25%"] begins with a canary of its own
+            usual = usual[1:]  # [1, "25%"] begins with its own canary
         return RolloutPolicy(
             canary=self.canary,
             serial=given or usual,
@@ -193,7 +193,7 @@ class RolloutRun:
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
         files = sorted((project.root / "templates").glob("*.j2"))
-        plays = json.dumps(self._book.plays[0].document.data, default=str)  # with what it includes
+        plays = json.dumps(self._book.plays[0].document.data, default=str)  # including its included files
         found = {_shown(self._book.path, project.root): _digest(plays)}
         found |= {
             f"hosts/{host.machine}.yml": _digest(repr(sorted(asdict(replace(host, where="", set_at={})).items())))

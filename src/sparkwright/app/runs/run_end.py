@@ -21,7 +21,7 @@ def ending(fleet: Fleet, left_behind: Callable[[Inconclusive], None] = lambda er
     except Inconclusive as error:
         left_behind(error)
         raise
-    except KeyboardInterrupt:  # between two of the fleet's waits, which have their own answer to it
+    except KeyboardInterrupt:  # outside the fleet's waits, which handle Ctrl-C themselves
         names = ",".join(member.host.name for member in fleet.members)
         stopped = Inconclusive("stopped by Ctrl-C.", fix=f"What was begun goes on: `invoke attach --host {names}`.")
         left_behind(stopped)

@@ -25,9 +25,9 @@ from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task, new_run_id, who
 from sparkwright.visible import listed
 
-#: how long --wait waits: longer than any deploy takes
+#: time limit of --wait in seconds, longer than any deploy takes
 WAIT_S = 4 * 3600.0
-#: options that are variables of the playbook, and what it takes without them
+#: options that are variables of the playbook, with their defaults
 SWITCHES = {"rollback": True, "new_baseline": False, "keep": False, "undo": False, "anyway": False}
 
 

@@ -14,13 +14,13 @@ from sparkwright.project import schema_line
 from sparkwright.project.inventory.name_rules import SIGNS, SIGNS_SHOWN
 from sparkwright.visible import one_line
 
-#: a file's name, and no sign of a pattern
+#: a host's name, which is a file name without a pattern's characters
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 GROUP = "lab"
 _DIR = re.compile(r"(?m)^  dir: .*$")
 _RECIPE = re.compile(r"(?m)^recipe: \S+")
 _PORT = re.compile(r"(?m)^serve_port: [0-9]+")
-#: of [USER@]ADDRESS[:PORT], as a person types it
+#: parts of a typed [USER@]ADDRESS[:PORT]
 _WORD = re.compile(r"[^@\s:-][^@\s:]{0,254}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.%]{2,64}")
 

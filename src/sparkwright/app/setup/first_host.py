@@ -16,9 +16,9 @@ from sparkwright.errors import Exit
 from sparkwright.project import recipe, starter
 from sparkwright.shell import join
 
-#: a file of the starter that stands for no host of the user's
+#: the starter's example, which is not a host of the user
 EXAMPLE = "hosts/spark1.yml"
-#: as hosts/sandbox.yml has it
+#: port in hosts/sandbox.yml
 SANDBOX_PORT = 18471
 
 

@@ -24,13 +24,13 @@ from sparkwright.sandbox import memory
 from sparkwright.shell import join
 
 SANDBOX = "sandbox"
-#: what is known of the sandbox before it is started
+#: survey of the sandbox before it is started
 SIMULATED: dict[str, Any] = {"memory_bytes": memory.TOTAL, "models": [], "servers": []}
 CANDIDATES = grid.columns(("", 0), ("HOST", 0), ("FOUND IN", 0))
 CHOICES = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
-#: how a verdict is shown in the table
+#: verdicts in the table
 FITS = {"fits": "yes", "unknown": "unknown", "too large": "no"}
-#: recipes that are listed; any other is typed
+#: most recipes that are listed; others can be typed
 MOST = 9
 
 

@@ -17,7 +17,7 @@ from sparkwright.project.recipe.engine_settings import served_memory
 from sparkwright.project.recipe.scope import USUAL_SHM
 from sparkwright.trust.container_words import size_bytes
 
-#: of the recipes that ship: what hosts/spark1.yml and hosts/sandbox.yml serve
+#: the shipped recipe that hosts/spark1.yml and hosts/sandbox.yml use
 USUAL = "qwen3.5-35b"
 Verdict = Literal["fits", "unknown", "too large"]
 
@@ -27,9 +27,9 @@ class HostMemory:
     """The memory of a host for which a recipe is selected."""
 
     total_bytes: int
-    #: what must stay free, GiB
+    #: memory that must stay free, in GiB
     reserve_gib: float = RESERVE_GIB
-    #: of the host itself, with nothing served
+    #: memory that the host itself uses, with nothing served
     own: Row = SYSTEM
     available_bytes: int | None = None
 
@@ -41,9 +41,9 @@ class Fit:
     verdict: Verdict
     #: the verdict's figures, as a clause
     why: str
-    #: None where the server's memory is not known
+    #: None if the server's memory is unknown
     budget: Budget | None = None
-    #: the flag and its largest value that fits, as "FLAG VALUE", of a server that does not fit; empty where none does
+    #: for a server that does not fit, the flag with the largest value that would fit, as "FLAG VALUE"; empty if there is none
     largest: str = ""
 
 
@@ -53,9 +53,9 @@ class Choice:
 
     recipe: Recipe
     fit: Fit
-    #: the model's row of the survey; None: not on the disk
+    #: the model's row of the survey; None if it is not on disk
     found: Mapping[str, Any] | None = None
-    #: a container there serves from that folder, or under the recipe's name
+    #: True if a container on the host serves from that folder, or under the recipe's name
     served: bool = False
 
     @property

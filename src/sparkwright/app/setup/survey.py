@@ -17,9 +17,9 @@ from sparkwright.remote.ssh import host_keys
 from sparkwright.remote.ssh.host_keys import UnknownKey
 from sparkwright.visible import first
 
-#: keys that one login may ask for: the host's, and those of its jump hosts
+#: most host keys to confirm in one login: the host's, and those of its jump hosts
 MOST_KEYS = 8
-#: whether a key that no file knows is the right one
+#: returns True to accept an unknown host key
 Accept = Callable[[UnknownKey], bool]
 
 

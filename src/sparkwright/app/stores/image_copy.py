@@ -32,7 +32,7 @@ from sparkwright.trust.image_name import Name, pinned
 KEY = "SPARKWRIGHT_COPY_KEY"
 MARGIN = 1.05
 
-#: $1: the image. $2: the tag it arrives under. $3: how it is packed. sh has no pipefail, so the exit code goes round the pipe.
+#: Arguments: image, incoming tag, pack command. sh has no pipefail, so the exit code bypasses the pipe.
 SAVE = (
     'docker tag "$1" "$2" || exit 1; '
     'exec 3>&1; code=$( { { docker save "$2"; echo $? >&4; } | $3 >&3; } 4>&1 ); '
@@ -95,7 +95,7 @@ def copy(selection: Selection, fleet: Fleet, source: Member, target: Member, ima
         raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
     if not Name.parse(wanted.ref).digest and here["digests"]:
         wanted = replace(wanted, ref=pinned(wanted.ref, here["digests"][0]))
-    # a host that sends may report any size: the lock's bounds it
+    # the sender may report any size, so the lock's size limits it
     most = image_archive.bound(here["size_bytes"], wanted.sizes.get(here["platform"]))
     there = ask_module(fleet, target, "inspect_image", {**wanted.to_json(), "most_bytes": most})
     if there["present"] and there["layers"] == here["layers"]:
@@ -107,7 +107,7 @@ def copy(selection: Selection, fleet: Fleet, source: Member, target: Member, ima
     try:
         way = _some_way(transfer)
     except BaseException:
-        with suppress(SparkwrightError):  # what broke the copy is what has to be said
+        with suppress(SparkwrightError):  # the error of the copy has to be reported
             ask_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
         raise
     compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}

@@ -109,7 +109,7 @@ def _copy(selection: Selection, source: Member, targets: list[Member], image: st
             codes.append(error.exit)
 
     try:
-        for member in targets:  # one after the other: they would share the source's network and its engine
+        for member in targets:  # in sequence, as they would share the source's network and its Docker Engine
             selection.fleet.each([member], copy_to)
     finally:
         selection.fleet.close()

@@ -22,20 +22,20 @@ from sparkwright.visible import one_line
 PASSWORD = "BECOME_PASSWORD"
 SUDO = "sudo"
 BEGIN = b"sparkwright-begin\n"
-#: for sending the runtime (11 MB), unpacking it and everything that sudo does; and for the host's Python
+#: time limits in seconds: to send the runtime (11 MB) and install it with sudo; to find the host's Python
 INSTALL_S, PYTHON_S = 600.0, 60.0
-#: of what a program there prints: an honest one prints two lines
+#: size limit of a program's output, which is normally two lines
 MOST_BYTES = 2**20
 CHUNK_BYTES = 64 * 1024
-#: which Python and processor the host has, as a `runtime_missing` event
+#: a runtime that does not exist: the host answers with its Python and processor in a `runtime_missing` event
 _ABSENT = "0" * 20
-#: what unpacks is at the beginning of standard input, after a line that sudo may have left there: the password
+#: The unpacker is at the beginning of standard input, after the password line, which sudo may not have consumed.
 _UNPACK = (
     "import sys\n"
     f"while (line := sys.stdin.buffer.readline()) != {BEGIN!r}:\n    line or sys.exit(1)\n"
     "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 )
-#: readable for all, for `doctor` and the runner; writable for root
+#: readable by all, for `doctor` and the runner; writable by root
 _INSTALL = '"$@" || exit 1; chmod -R go=rX "$0"'
 
 
@@ -73,7 +73,7 @@ def _install(selection: Selection, member: Member) -> Exit:
         why = str(answer.get("why") or _last_words(channel))
     except (TimeoutError, TimedOut):
         answer, code, why = {}, -1, f"sudo does not end within {INSTALL_S:g} s"
-    except OSError:  # sudo went away: its words say why
+    except OSError:  # sudo exited, and its error output has the reason
         answer, code, why = {}, -1, _last_words(channel)
     finally:
         channel.close()

@@ -11,16 +11,16 @@ from invoke.tasks import Task
 
 from sparkwright.app.outcome import reporting
 
-#: name, default, what `--help` says. The default () is that of an option that may be given several times.
+#: name, default and help. The default () marks an option that may be given several times.
 Option = tuple[str, str | bool | int | tuple[()], str]
 Body = Callable[..., int | Sequence[int] | None]
-#: what every command has as its last option
+#: the last option of every command
 DEBUG = Parameter("debug", Parameter.KEYWORD_ONLY, default=False)
 
-#: every short option there is, the same in all commands: Fabric's -H, Ansible's -C and -D, Invoke's -d
+#: all short options, the same in all commands: Fabric's -H, Ansible's -C and -D, Invoke's -d
 SHORT = {"host": "H", "check": "C", "diff": "D", "json": "j", "debug": "d"}
 
-#: what `--help` says of these options, unless a command says it otherwise
+#: help of these options, unless a command has its own
 USUAL = {
     "host": "a host, a group, several (spark1,spark2), or all",
     "recipe": "of a host that serves several: only the server of this recipe",

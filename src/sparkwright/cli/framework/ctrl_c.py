@@ -24,7 +24,7 @@ def _reported(kind: type[BaseException], error: BaseException, trace: TracebackT
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    from sparkwright.errors import Exit  # not at the top: nothing of the package is imported before the hook is set
+    from sparkwright.errors import Exit  # not at the top, as the hook is set before any import
 
     print(SENTENCE, file=sys.stderr, flush=True)
     os._exit(Exit.INCONCLUSIVE)

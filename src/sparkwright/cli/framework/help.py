@@ -19,7 +19,7 @@ def listing(collection: Any, root: str = "") -> str:
     """
     tasks = {name: task for name, task in walk(collection) if name.startswith(f"{root}." if root else "")}
     groups = {title: [name for name in commands if name in tasks] for title, commands in GROUPS.items()}
-    groups["Other tasks"] = sorted(set(tasks) - set(NAMES))  # of a user's own tasks.py
+    groups["Other tasks"] = sorted(set(tasks) - set(NAMES))  # from the user's tasks.py
     shown = {name: spoken(collection, name) for name in tasks}
     width = max(map(len, shown.values()), default=0)
     parts = []

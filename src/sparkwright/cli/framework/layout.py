@@ -7,9 +7,9 @@ import textwrap
 from typing import Any
 
 WIDEST, LEAST = 100, 60
-#: a column of names wider than this stands on a line of its own
+#: a longer name gets a line of its own
 NAMES_WIDTH = 24
-#: what an option's value is called, where its own name does not say it
+#: names of options' values that differ from the option's name
 VALUES = {"update": "NAME", "a": "RECIPE", "b": "RECIPE", "serial": "SIZE", "help": "COMMAND", "list": "GROUP"}
 Row = tuple[str, str]
 

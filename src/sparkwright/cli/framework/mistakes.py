@@ -17,9 +17,9 @@ from sparkwright.cli.framework import numbers
 from sparkwright.cli.framework.command import Command
 from sparkwright.errors import Exit
 
-#: options of Invoke's own that look like ours and would be taken without effect, with what is meant
+#: options of Invoke that resemble ours but have no effect, with the option that is meant
 MISTAKEN = {"dry": "--dry-run (the same as --check)"}
-#: options that a bare word after a command may have been meant for
+#: options for which a bare word after a command may be meant
 WORDLIKE = ("--host", "--recipe")
 
 
@@ -42,7 +42,7 @@ def parse(program: Program, original: Callable[[Program], None]) -> None:
         if program.args[name].value:
             raise _refusal(f"unknown option --{name}. Did you mean {meant}?")
     for context in program.tasks:
-        own = isinstance(_task(program, str(context.name)), Command)  # a user's own tasks know their own numbers
+        own = isinstance(_task(program, str(context.name)), Command)  # the user's own tasks check their own numbers
         if own and (wrong := numbers.out_of_range(context)):
             raise _refusal(wrong)
 
@@ -136,6 +136,6 @@ def _unknown(word: str, words: Sequence[str], named: str, context: Any, contexts
 
 
 def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
-    names = {item.lstrip("-"): item for item in known}  # dashes alone make nothing alike
+    names = {item.lstrip("-"): item for item in known}  # dashes must not count as similarity
     near = difflib.get_close_matches(word.lstrip("-"), names, n=1)
     return f" Did you mean {names[near[0]]}?" if near else f" See {otherwise}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-#: the smallest value of an option that is a number, where not every number means something
+#: the smallest valid value of numeric options
 LEAST: dict[str, float] = {
     "canary": 0,
     "every": 0.1,
@@ -19,7 +19,7 @@ LEAST: dict[str, float] = {
     "timeout-s": 0.1,
     "token-s": 0,
 }
-#: of any of them: what waits or counts can't take more. A seed is no amount
+#: the largest valid value of durations and counts; a seed has no limit
 MOST = 1e9
 ANY = ("seed",)
 
@@ -30,7 +30,7 @@ def out_of_range(context: Any) -> str:
     for option in (number for number in numbers if number.name not in ANY):
         name = option.name.replace("_", "-")
         least = LEAST.get(name, -MOST)
-        if not least <= option.value <= MOST:  # nor is a NaN
+        if not least <= option.value <= MOST:  # also False for NaN
             bound = f"at least {least:g}" if option.value < least else f"a number up to {MOST:,.0f}"
             return f"--{name} must be {bound}, got {option.value}."
     return ""

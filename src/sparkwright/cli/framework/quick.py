@@ -13,7 +13,8 @@ import yaml
 
 NAME = "unittest.mock"
 YAML = "invoke.vendor.yaml"
-#: what a deploy's imports and plan keep is 110,000; to look through it takes 15 ms, and none of it is garbage
+#: threshold of the garbage collector: a deploy's imports and plan create 110,000 objects, none of them garbage, and a collection
+#: takes 15 ms
 OBJECTS = 300_000
 
 
@@ -25,7 +26,7 @@ def importing() -> Iterator[None]:
     replaced with a stand-in that imports it when it is called. An import creates no garbage, and collecting it after every 700
     objects takes another tenth. Invoke's own copy of PyYAML is replaced with the one that every command needs.
     """
-    keep_bytecode()  # `invoke` has read its own options by now
+    keep_bytecode()  # `invoke` has parsed its options by now
     gc.set_threshold(OBJECTS)
     sys.modules.setdefault(YAML, yaml)
     if NAME in sys.modules:

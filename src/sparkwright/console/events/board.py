@@ -21,7 +21,7 @@ VERDICTS = {
     Exit.REFUSED: "refused",
 }
 STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
-#: the module that gives the previous server back what it had: the failed host serves as before
+#: the module that completes the restore of the previous server: the failed host serves as before
 RESTORES = "grant_restart_previous"
 PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
 
@@ -125,7 +125,7 @@ class Board:
         row.verdict += ", restored" if code is Exit.FAILED and row.restored else ""
         row.took_s, row.progress = float(event["seconds"]), ""
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
-        fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it
+        fix = row.failure["fix"] if row.failure else ""  # printed with the failure's explanation
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
         row.like = next((item.host for item in self.rows.values() if _says_the_same(item, row)), "")
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from sparkwright.console.events.board import Row
 from sparkwright.engines.engine import USUAL, of
 
-#: how a run names another member that failed or was lost
+#: message of a run about another member that failed or was lost
 ANOTHER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
 
-#: how a run says that its own rank ended
+#: message of a run whose own rank exited
 ENDED = re.compile(r"rank \d{1,3} exited")
 
 

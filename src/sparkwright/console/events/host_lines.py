@@ -13,7 +13,7 @@ from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 
 WIDTH_VERDICT = 12
-#: characters of what a host says of itself on its line
+#: most characters of a host's message on its line
 LONGEST = 1000
 
 

@@ -14,7 +14,7 @@ from sparkwright.console.events.live_lines import STYLES
 from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.visible import visible
 
-#: lines of the terminal that are not the table's rows
+#: lines of the terminal besides the table's rows
 AROUND = 6
 A_SECOND = 4
 STYLE = {**STYLES, "muted": "dim"}

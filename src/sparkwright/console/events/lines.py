@@ -19,11 +19,11 @@ from sparkwright.visible import visible
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8
 SKIPPED_EACH = 3
-#: characters of two texts that are compared line by line; comparing takes time by the square
+#: most characters of two texts that are compared line by line, which takes quadratic time
 COMPARED = 200_000
-#: the module that tells the memory budget of a start
+#: the module that reports the memory budget of a start
 BUDGET = "assert_memory_fits"
-#: events that leave a row of skipped tasks as it is
+#: events that do not end a sequence of skipped tasks
 SAYS_NOTHING = ("task_started", "recap", "rolled")
 
 
@@ -157,7 +157,7 @@ class Lines:
     def _line(self, status: str, host: str, text: str) -> str:
         who = f"{host:<{self._width}}  " if self._many else ""
         start = f"{status:<{WIDTH_STATUS}} {who}"
-        return start + text.replace("\n", "\n" + " " * len(start))  # no text looks like a line of its own
+        return start + text.replace("\n", "\n" + " " * len(start))  # indents continuation lines
 
     def _differences(self, event: Event) -> None:
         indent = " " * (WIDTH_STATUS + 1)
@@ -179,7 +179,7 @@ class Lines:
         if (stages := self._stages.get(recap["host"])) is not None and stages.sentence:
             self.write("muted", f"  stages: {stages.sentence}")
         message = recap.get("msg")
-        if message and message not in self._failures.get(recap["host"], ()):  # told where it failed
+        if message and message not in self._failures.get(recap["host"], ()):  # not printed with the failed task
             first = shown_of.setdefault(message, recap["host"])
             text = message if first == recap["host"] else words.as_of(first)
             self.write("fix", "  " + text.replace("\n", "\n  "))

@@ -8,7 +8,7 @@ from sparkwright.console import words
 from sparkwright.protocol.events import Event
 from sparkwright.visible import count
 
-#: the rows at the end: what they are called, the key of the event, their style
+#: the rows at the end: title, key of the event, style
 ROWS = (
     ("done", "done", "ok"),
     ("already done", "earlier", "ok"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparkwright import units
 from sparkwright.protocol.events import Event
 
-#: stages in their order, with the modules whose time is theirs
+#: stages in order, with the modules whose time they include
 STAGES: dict[str, tuple[str, ...]] = {
     "prepare": ("preflight", "assert_memory_fits", "docker_image", "hf_model", "second_models", "lint"),
     "interim": ("interim_serves", "interim_stopped"),
@@ -28,10 +28,10 @@ STAGES: dict[str, tuple[str, ...]] = {
     "cold start": ("move_cache_aside",),
 }
 STAGE_OF = {module: stage for stage, modules in STAGES.items() for module in modules}
-#: a run without this one replaced and restarted nothing
+#: a run without this module replaced and restarted nothing
 LOADS = "wait_ready"
 LEAST_S = 0.05
-#: what was started and checked before this one was an interim server
+#: the server that was started and verified before this module is an interim server
 TAKES_OVER = "interim_serves"
 
 

@@ -11,7 +11,7 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.engines.model import chat_template
 from sparkwright.protocol.events import Event
 
-#: the module that makes a verified server the last good one, and the field that tells of another one than before
+#: the module that records the last verified state, and the field of its diff for a different server
 GRANT, LAST_GOOD = "grant_restart", "last good state"
 PROOFS = (
     "verify_health",
@@ -63,7 +63,7 @@ class Served:
     done: bool = False
     #: True if the server differs from the previous one: clients may need other settings
     new: bool = False
-    #: what the lock knows of the model's chat template and sampling, see engines.model.chat_template.kept
+    #: the lock's facts about chat template and sampling, see engines.model.chat_template.kept
     chat: dict[str, Any] = field(default_factory=dict)
 
 

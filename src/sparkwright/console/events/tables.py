@@ -19,10 +19,10 @@ STYLES = {
 }
 
 ARROW = "→ "
-#: (title, key of a row) of each column; all of them stay, whatever the width
+#: (title, key of a row) of each column; no column is dropped, whatever the width
 Columns = Sequence[tuple[str, str]]
 
-#: module: where its rows are, and the columns
+#: by module: key of its rows, and the columns
 TABLES: dict[str, tuple[str, Columns]] = {
     "verdict": (
         "rows",

@@ -23,9 +23,9 @@ from sparkwright.console.terminal import terminal
 #: terminals that cannot move their cursor
 NO_SCREEN = ("", "dumb", "unknown")
 ESCAPE = "\x1b"
-#: what a terminal sends for a key, as we name it
+#: names of the keys by the bytes that a terminal sends
 KEYS = {f"{ESCAPE}[A": "up", f"{ESCAPE}[B": "down", f"{ESCAPE}OA": "up", f"{ESCAPE}OB": "down", "k": "up", "j": "down"}
-#: after an escape the rest of a key comes at once
+#: how long to wait for the rest of a key after an escape, in seconds
 REST_S = 0.05
 ERASE_REST, CLEAR = f"{ESCAPE}[K", f"{ESCAPE}[2J"
 
@@ -101,13 +101,13 @@ class Screen:
         try:
             os.write(self._waker, b".")
         except BlockingIOError:
-            pass  # full of such calls already
+            pass  # the pipe is full of wake-ups already
 
     def _key(self) -> str:
         found = os.read(self._input, 1).decode("ascii", "replace")
         while found[:1] == ESCAPE and len(found) < 3 and select.select([self._input], [], [], REST_S)[0]:
             found += os.read(self._input, 1).decode("ascii", "replace")
-        return KEYS.get(found, found) or "q"  # nothing to read: the terminal is gone
+        return KEYS.get(found, found) or "q"  # end of input: the terminal is gone
 
     def _styled(self, line: Text) -> str:
         with self._console.capture() as shown:

@@ -21,9 +21,9 @@ COLUMNS = grid.columns(
     *(("FREE", 3), ("GPU", 5), ("CHECKED", 6), ("RECIPE", 7), ("WHY", 0)),
 )
 KEYS = {"up/down": "host", "l": "logs", "d": "diagnose", "h": "history", "r": "refresh", "q": "quit"}
-#: lines of the last acts, where the window has room
+#: most lines of history, if there is room
 ACTS = 6
-#: the title, the keys, and what is empty beside them
+#: lines for the title, the keys, and the empty lines around them
 AROUND = 4
 
 
