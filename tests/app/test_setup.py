@@ -1,4 +1,4 @@
-"""What is proposed for a host, and the texts that are written for it."""
+"""Proposals of recipes for a host, and the texts that are written for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def on_disk(
 
 
 def test_nothing_fits_before_the_models_size_is_known() -> None:
-    """From the disk, else from the catalogue of what ships."""
+    """The size comes from the disk, or else from the catalogue of shipped recipes."""
     found = {choice.name: choice for choice in proposal.choices(RECIPES, seen())}
     assert found["glm-4.7-flash"].verdict == "unknown"  # nobody's figure of its size
     assert found["qwen3.5-35b"].verdict == "fits" and found["qwen3.5-35b"].why.startswith("32.6 GiB of files")

@@ -83,7 +83,7 @@ ASKS = {
 
 
 def offered(shell: str, folder: Path, typed: str, *, where: str = ".") -> set[str]:
-    """What the shell offers for what is typed after `sparkwright `, without descriptions."""
+    """Return the completions of a shell for the text after `sparkwright `, without descriptions."""
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     words = {"bash": ["bash", "-c", ASKS[shell], "bash"], "zsh": ["zsh", "-fc", ASKS[shell], "zsh"]}
@@ -141,7 +141,7 @@ def test_tab_in_bash_on_a_terminal(folder: Path) -> None:
 
 
 def seen(terminal: int, text: str) -> str:
-    """What the terminal shows, until a text is in it."""
+    """Return the output of the terminal up to a text."""
     found, end_s = "", time.monotonic() + 30
     while text not in found and time.monotonic() < end_s:
         if select.select([terminal], [], [], 1)[0]:

@@ -1,4 +1,4 @@
-"""What the command spares at its start, and that nobody misses it."""
+"""Speed-ups of a command's start, and that nothing depends on what they skip."""
 
 from __future__ import annotations
 

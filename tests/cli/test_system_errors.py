@@ -1,4 +1,4 @@
-"""What the operating system refuses is a sentence: a full disk, a read-only folder, a pipe that nobody reads, Ctrl-C at any moment."""
+"""Errors of the operating system are sentences: a full disk, a read-only folder, a closed pipe, Ctrl-C at any moment."""
 
 from __future__ import annotations
 

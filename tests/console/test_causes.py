@@ -1,4 +1,4 @@
-"""Of a cluster's members that failed, the one that failed by itself is told first."""
+"""In a cluster, the member that failed on its own is reported first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ OWN = "rank 1 exited (OOM-killed): no known reason in its log."
 
 
 def lines(first: str, second: str, *, together: bool) -> list[str]:
-    """Which hosts' failures are shown, in their order; spark1 ends before spark2. first, second: why each failed."""
+    """Return the hosts whose failures are shown, in order. spark1 ends before spark2.
+
+    Args:
+        first: the failure of spark1.
+        second: the failure of spark2.
+    """
     shown: list[str] = []
     screen = screen_of(shown, together=together)
     ends(screen, "spark1", first, code=1)

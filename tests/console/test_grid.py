@@ -127,7 +127,7 @@ def test_a_terminal_is_told_why_a_host_is_away(tmp_path: Path, width: int) -> No
 
 
 def _all_of(descriptor: int) -> str:
-    """What a program writes to its terminal until it ends."""
+    """Return everything that a program writes to its terminal."""
     found = b""
     try:
         while piece := os.read(descriptor, 65536):

@@ -1,4 +1,4 @@
-"""What the recap of a replacement tells of its stages."""
+"""The stages in the recap of a replacement."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def doubts(wanted: Recipe, served: Serving) -> list[str]:
 
 
 def notices(served: Serving) -> list[str]:
-    """Return what a plan says once, however many hosts serve the recipe: an engine that is newer than the tables."""
+    """Return the notices that a plan prints once, however many hosts serve the recipe: an engine newer than the tables."""
     return [finding.sentence for finding in served.findings if finding.rule == "newer-release"]
 
 

@@ -1,4 +1,4 @@
-"""The commands that measure: `bench.smoke`, `bench.serve` and its like. What reads their results is in bench_results.py."""
+"""The commands that measure: `bench.smoke`, `bench.serve` and others. bench_results.py has those that read results."""
 
 from __future__ import annotations
 

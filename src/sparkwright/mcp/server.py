@@ -210,7 +210,7 @@ def _of_a_host(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return output.answer("hosts", fleet.diagnose(host))
 
     def logs(host: str) -> dict[str, Any]:
-        """The end of its server's log, and what its last start reports of itself."""
+        """The end of its server's log, and the engine's state as the last start logged it."""
         return _logs(fleet, host, LINES)
 
     def history(host: str) -> dict[str, Any]:
