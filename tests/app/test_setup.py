@@ -61,7 +61,7 @@ def test_an_engine_that_leaves_no_reserve_is_too_large_and_comes_last() -> None:
 
 
 def test_a_recipe_is_judged_by_the_budget_of_a_deploy() -> None:
-    """Each row with its source; what is held on a host that serves nothing is its own."""
+    """Each row has its source. The memory in use on a host that serves nothing is the host's own."""
     alone = {**seen(119.7), "memory_available_bytes": int(110 * GIB), "ollama": {"reachable": True, "models": []}}
     budget = named("qwen3.5-35b", alone).fit.budget
     assert budget is not None

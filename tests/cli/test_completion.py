@@ -45,7 +45,7 @@ TYPED = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with the scripts in it, and files that no host, recipe or playbook may be named after."""
+    """A project with the scripts, and files whose names are not valid for hosts, recipes or playbooks."""
     made = tmp_path_factory.mktemp("lab")
     starter.lay(made)
     for name in ("hosts/$(touch oops).yml", "hosts/a b.yml", "hosts/\x1b[31m.yml", "notes.html"):
@@ -179,6 +179,6 @@ print(sorted({"pydantic", "fabric", "rich"} & set(sys.modules)))
 
 
 def test_it_is_printed_without_the_heavy_libraries() -> None:
-    """It stands in ~/.bashrc: each new terminal waits for it."""
+    """It is called in ~/.bashrc, so each new terminal waits for it."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

@@ -42,7 +42,7 @@ def ends(screen: HostLines, host: str, why: str, *, code: int) -> None:
 
 
 def test_a_member_that_is_refused_is_told_at_once_and_one_that_waits_for_another_after_it() -> None:
-    """The others may wait two minutes for a head that could not listen."""
+    """The other members may wait two minutes for a head that could not listen."""
     shown: list[str] = []
     screen = screen_of(shown, together=True)
     ends(screen, "spark2", "spark1 (rank 0) failed: port 29499 of spark1 is in use by python3.", code=5)

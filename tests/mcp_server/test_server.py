@@ -1,4 +1,4 @@
-"""`sparkwright mcp` as its user starts it, and the SDK's own client at its standard input and output."""
+"""`sparkwright mcp` as a user starts it, with the SDK's own client on its standard input and output."""
 
 from __future__ import annotations
 
