@@ -374,7 +374,7 @@ def test_a_cluster_of_which_a_member_is_gone_is_not_begun(pair: Pair, monkeypatc
     assert said and not Recorder.asked
 
 
-#: in a process of its own, as a command is: what is imported when it has ended
+#: runs in a process of its own, as a command does, and prints the modules that were imported
 PROGRAM = """
 import json, sys
 from sparkwright.app import connect

@@ -18,7 +18,7 @@ def run(playbook: str, command: str, *, on_event: Listener | None = None, **give
     """Run a playbook and return the exit codes, one per host.
 
     Args:
-        command: the command to suggest for repeating the run, for example `restart`.
+        command: the command without the program's name, for example `restart`, which is suggested for continuing the run.
         on_event: called with each event instead of printing it.
     """
     given["check"] = given["check"] or given["dry_run"]

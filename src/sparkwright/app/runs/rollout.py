@@ -34,7 +34,7 @@ EVERYONE = "all"
 class RolloutOptions:
     """The command line's options for a rolling run. The playbook decides what they leave open."""
 
-    #: the command that is suggested for repeating the run
+    #: the command that is suggested, with --resume, for continuing the run
     command: str = ""
     canary: int = 0
     serial: str = ""

@@ -48,7 +48,7 @@ def given(folder: Path, host: NewHost, *, named: str, offline: bool) -> Exit:
 
     Raises:
         Unreachable: the host can't be surveyed; nothing is written then.
-        Refused: the host or the recipe is unsuitable; nothing is written then.
+        Refused: the folder, the host or the recipe is unsuitable; nothing is written then.
     """
     starter.refuse_project(folder)
     files.refuse_name(host.name)
