@@ -1,5 +1,4 @@
-"""The `recipe.list` and `recommend` commands: recipes, the known facts with their sources, and measurements of the user's hosts.
-"""
+"""The `recipe.list` and `recommend` commands: recipes with known facts, their sources, and the user's own measurements."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The frame of `status --watch`: a line per host, the latest history of the marked host, and the keys. Pure; one Text per line.
-"""
+"""The frame of `status --watch`: a line per host, the latest history of the marked host, and the keys. Pure."""
 
 from __future__ import annotations
 
