@@ -1,4 +1,4 @@
-"""A project with a sandbox of its own, and a fleet opened from elsewhere."""
+"""A project with its own sandbox, and a fleet that is opened from another folder."""
 
 from __future__ import annotations
 

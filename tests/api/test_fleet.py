@@ -1,4 +1,4 @@
-"""`from sparkwright import Fleet`, as a program uses it: from another folder, several in one process, nothing printed."""
+"""`from sparkwright import Fleet` in a program: from another folder, several fleets in one process, nothing printed."""
 
 from __future__ import annotations
 

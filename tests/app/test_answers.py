@@ -1,4 +1,4 @@
-"""What hosts answer about images, before anything is made of it: what the module itself says fits, what a stranger says may not."""
+"""Hosts' answers about images: the module's own answer is accepted, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Client:
 
 @pytest.fixture
 def answer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The module's own, of an engine that has the image."""
+    """Return the module's own answer, from an engine that has the image."""
     context = RecordingContext(tmp_path)
     monkeypatch.setattr(context, "docker", lambda: Client())
     data = inspect_image.InspectImage().run(inspect_image.InspectImage.Args("a/b:c"), context).data

@@ -1,4 +1,4 @@
-"""The lab's commands against a server that keeps its own record, without any host."""
+"""The bench commands against a server that records its requests, without any host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(command: str, server: ExactServer, **given: Any) -> int:
-    """A command with its defaults, as Invoke gives them."""
+    """Run a command with its defaults, as Invoke passes them."""
     options = next(options for name, options, _ in bench.COMMANDS if name == command)
     defaults = {name.replace("-", "_"): default for name, default, _ in (*bench.COMMON, *options)}
     return experiments.run(command, {**defaults, "url": server.url, **given})
@@ -129,7 +129,7 @@ def test_an_import_is_written_below_the_results(here: Path, file: str, name: str
 
 @pytest.mark.parametrize("json", [False, True])
 def test_a_server_that_is_measured_sends_the_terminal_nothing(capsys: pytest.CaptureFixture[str], json: bool) -> None:
-    """Its answers go straight from it to this laptop; the name it gives itself stands in every table."""
+    """Its answers come directly to this laptop, and its own name is in every table."""
     plan = Schedule(first_s=0.01, gap_s=0.002, chunks=20, model="m\x1b]52;c;aGk=\x07\x9b")
     with serving(plan) as server:
         run("smoke", server, prompt_tokens=50, output_tokens=4, name="odd", json=json)

@@ -1,4 +1,4 @@
-"""`client --check` asks a server as a client does: through its API, streamed, with a tool where it is an agent."""
+"""`client --check` sends a request in the client's form: through its API, streamed, with a tool for an agent."""
 
 from __future__ import annotations
 

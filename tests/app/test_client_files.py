@@ -1,4 +1,4 @@
-"""A client's settings in its own file: what stood there stays, the file before is kept, and no key is written."""
+"""A client's settings in its own file: other content is kept, the file is backed up, and no key is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of clients are in the form of their own files, and hold no key."""
+"""Settings of clients have the format of their own files, and hold no key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lint --for`: what a client needs of a recipe."""
+"""`lint --for`: requirements of a client on a recipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def needs(client: str) -> list[tuple[str, str]]:
 
 
 def shorter(recipe: Path) -> None:
-    """A context that is too short for an agent, and no promise of a longer one."""
+    """Give a recipe a context that is too short for an agent, and remove its expected load."""
     edit(recipe, r"max-model-len: \d+", "max-model-len: 32768")
     recipe.write_text(re.sub(r"\n  load: .*", "", recipe.read_text()))
 

@@ -1,4 +1,4 @@
-"""`model.inspect`, as a user calls it: folders, files, and a hub of its own on 127.0.0.1."""
+"""`model.inspect` as a user calls it: folders, files, and a local hub on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Inspect(Protocol):
 
 @pytest.fixture
 def inspect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Inspect:
-    """The command, run in this process as the installed one runs it."""
+    """Run the command in this process, as the installed program does."""
 
     def run(*words: str, hub: str = "http://127.0.0.1:9", token: str = "") -> Said:
         for name, value in {"HF_ENDPOINT": hub, "HF_TOKEN": token, "no_proxy": "127.0.0.1"}.items():
@@ -52,7 +52,7 @@ def inspect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Two models, one of them gated, one renamed; and one that sends its visitors to another server."""
+    """A hub with a gated model, a renamed model, and a model that redirects to another server."""
 
     asked: list[tuple[str, str]]
     elsewhere: str

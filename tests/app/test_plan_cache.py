@@ -1,4 +1,4 @@
-"""A plan that is kept is used while nothing it is made from has changed, and says and asks the same as one that is made anew."""
+"""A cached plan is used while its inputs are unchanged, and a run of it sends and prints the same as a new plan."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ models:
 
 
 def options(**given: Any) -> dict[str, Any]:
-    """The options of a command as it passes them on."""
+    """Return the options of a command as it passes them on."""
     usual = {name.replace("-", "_"): value for name, value, _ in (*OPTIONS, *ROLLING, KEEP_FAILED)}
     return {**usual, "host": "spark1", "json": True, **given}
 
 
 class Recorder:
-    """A link that keeps what is asked of its host, and answers that all was well."""
+    """A link that records the requests to its host, and answers that everything succeeded."""
 
     asked: ClassVar[list[dict[str, Any]]] = []
     learnt: ClassVar[dict[str, Any]] = {}
@@ -65,14 +65,14 @@ class Recorder:
         yield event("recap", host=self._host.name, ok=1, changed=0, failed=0, skipped=0, unreachable=0, exit=0, msg="")
 
     def ready(self) -> None:
-        """Connected."""
+        """Succeed at once."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class Project:
-    """A user's folder with one host that is reached over ssh. Its cache is its own."""
+    """A user's folder with one host that is reached over ssh, and a plan cache of its own."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -85,7 +85,7 @@ class Project:
         (root / "spark.lock").write_text(LOCK)
 
     def deploy(self, playbook: str = "deploy", **given: Any) -> dict[str, Any]:
-        """Run it. Returns what the host was asked, but for the run's id."""
+        """Deploy, and return the request to the host without the run's id."""
         Recorder.asked.clear()
         assert playbooks.run(playbook, playbook, **options(**given)) == [0]
         (request,) = Recorder.asked
@@ -317,7 +317,7 @@ def test_a_group_that_must_keep_serving_is_asked_each_time(project: Project) -> 
 
 
 class Pair(Project):
-    """The same with a cluster of two hosts."""
+    """A user's folder with a cluster of two hosts."""
 
     def __init__(self, project: Project) -> None:
         self.__dict__ = project.__dict__
@@ -330,7 +330,7 @@ class Pair(Project):
         (self.root / "recipes/qwen3.5-35b.yml").write_text(RECIPE_TEXT)
 
     def deployed(self) -> dict[str, dict[str, Any]]:
-        """What each host was asked, by its address, but for the run's id and the token; that is the same for all."""
+        """Deploy, and return each host's request by address, without the run's id and the token, which all share."""
         Recorder.asked.clear()
         assert playbooks.run("deploy", "deploy", **options(host="pair")) == [0, 0]
         request = {item["plan"]["host"]: item for item in Recorder.asked}
@@ -374,7 +374,7 @@ def test_a_cluster_of_which_a_member_is_gone_is_not_begun(pair: Pair, monkeypatc
     assert said and not Recorder.asked
 
 
-#: in a process of its own, as a command is: what is imported when it has ended
+#: runs in a process of its own, as a command does, and prints the modules that were imported
 PROGRAM = """
 import json, sys
 from sparkwright.app import connect

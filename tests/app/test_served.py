@@ -1,4 +1,4 @@
-"""What the panel at the end of a deploy says of who reaches the server, and how."""
+"""The panel at the end of a deploy: from where the server can be reached, and how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host that answers nonsense about its models fails alone, with a sentence; what it says is shown without its escapes."""
+"""A host with an invalid answer about its models fails alone, with a sentence in which control characters are visible."""
 
 from __future__ import annotations
 

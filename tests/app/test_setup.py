@@ -1,4 +1,4 @@
-"""What is proposed for a host, and the texts that are written for it."""
+"""Proposals of recipes for a host, and the texts that are written for it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def on_disk(
 
 
 def test_nothing_fits_before_the_models_size_is_known() -> None:
-    """From the disk, else from the catalogue of what ships."""
+    """The size comes from the disk, or else from the catalogue of shipped recipes."""
     found = {choice.name: choice for choice in proposal.choices(RECIPES, seen())}
-    assert found["glm-4.7-flash"].verdict == "unknown"  # nobody's figure of its size
+    assert found["glm-4.7-flash"].verdict == "unknown"  # its size is unknown
     assert found["qwen3.5-35b"].verdict == "fits" and found["qwen3.5-35b"].why.startswith("32.6 GiB of files")
     own = [replace(recipe, name=f"my-{recipe.name}") for recipe in RECIPES]
     assert {choice.verdict for choice in proposal.choices(own, seen())} == {"unknown"}
@@ -61,7 +61,7 @@ def test_an_engine_that_leaves_no_reserve_is_too_large_and_comes_last() -> None:
 
 
 def test_a_recipe_is_judged_by_the_budget_of_a_deploy() -> None:
-    """Each row with its source; what is held on a host that serves nothing is its own."""
+    """Each row has its source. The memory in use on a host that serves nothing is the host's own."""
     alone = {**seen(119.7), "memory_available_bytes": int(110 * GIB), "ollama": {"reachable": True, "models": []}}
     budget = named("qwen3.5-35b", alone).fit.budget
     assert budget is not None
@@ -70,7 +70,7 @@ def test_a_recipe_is_judged_by_the_budget_of_a_deploy() -> None:
     assert rows["weights"] == (32.6, "the model's files") and rows["host's side"][0] == 7.0
     assert not budget.fits and named("qwen3.5-35b", seen()).verdict == "fits"
     busy = {**alone, "servers": [{"model_dir": "/x", "models": ["y"]}]}
-    assert named("qwen3.5-35b", busy).verdict == "fits"  # what the server holds goes
+    assert named("qwen3.5-35b", busy).verdict == "fits"  # the server's memory is freed
 
 
 def test_a_model_on_the_disk_comes_first_and_its_size_decides() -> None:

@@ -1,4 +1,4 @@
-"""A mistake on the command line is one sentence with the word that was meant, exit code 5, and nothing is touched."""
+"""A mistake on the command line gives one sentence with the closest word and exit code 5, and touches nothing."""
 
 from __future__ import annotations
 

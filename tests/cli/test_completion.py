@@ -45,7 +45,7 @@ TYPED = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with the scripts in it, and files that no host, recipe or playbook may be named after."""
+    """A project with the scripts, and files whose names are not valid for hosts, recipes or playbooks."""
     made = tmp_path_factory.mktemp("lab")
     starter.lay(made)
     for name in ("hosts/$(touch oops).yml", "hosts/a b.yml", "hosts/\x1b[31m.yml", "notes.html"):
@@ -83,7 +83,7 @@ ASKS = {
 
 
 def offered(shell: str, folder: Path, typed: str, *, where: str = ".") -> set[str]:
-    """What the shell offers for what is typed after `sparkwright `, without descriptions."""
+    """Return the completions of a shell for the text after `sparkwright `, without descriptions."""
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     words = {"bash": ["bash", "-c", ASKS[shell], "bash"], "zsh": ["zsh", "-fc", ASKS[shell], "zsh"]}
@@ -141,7 +141,7 @@ def test_tab_in_bash_on_a_terminal(folder: Path) -> None:
 
 
 def seen(terminal: int, text: str) -> str:
-    """What the terminal shows, until a text is in it."""
+    """Return the output of the terminal up to a text."""
     found, end_s = "", time.monotonic() + 30
     while text not in found and time.monotonic() < end_s:
         if select.select([terminal], [], [], 1)[0]:
@@ -179,6 +179,6 @@ print(sorted({"pydantic", "fabric", "rich"} & set(sys.modules)))
 
 
 def test_it_is_printed_without_the_heavy_libraries() -> None:
-    """It stands in ~/.bashrc: each new terminal waits for it."""
+    """It is called in ~/.bashrc, so each new terminal waits for it."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

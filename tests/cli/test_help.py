@@ -42,7 +42,7 @@ def call(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
 
 
 def started(*words: str) -> program.Sparkwright:
-    """The program as it is after it has parsed a command line, before it acts on it."""
+    """Return the program after it has parsed a command line, before it runs the command."""
     value = program.Sparkwright(name="sparkwright", binary="sparkwright", namespace=namespace)
     value.create_config()
     value.parse_core(["sparkwright", *words])
@@ -149,7 +149,7 @@ def test_minus_h_is_help_in_every_command(folder: Path) -> None:
 
 def test_a_task_that_is_not_ours_keeps_its_numbers() -> None:
     def every(context: object, every: int = 1) -> None:
-        """A user's own."""
+        """A task of the user's own."""
 
     own = program.Sparkwright(name="sparkwright", binary="sparkwright", namespace=Collection(Task(every)))
     own.create_config()

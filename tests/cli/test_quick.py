@@ -1,4 +1,4 @@
-"""What the command spares at its start, and that nobody misses it."""
+"""Speed-ups of a command's start, and that nothing depends on what they skip."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_invoke_yaml_of_the_users_is_still_read(tmp_path: Path) -> None:
     "program", [["-c", "from sparkwright.cli import main; main()"], ["-m", "invoke", "-r", str(TOP)]]
 )
 def test_what_python_compiles_is_kept_although_invoke_would_not(program: list[str], tmp_path: Path) -> None:
-    """A module that is first imported by a command; from a checkout every one would compile it again."""
+    """The module is first imported by a command; from a checkout every command would compile it again."""
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "kept")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     subprocess.run(

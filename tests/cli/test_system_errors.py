@@ -1,4 +1,4 @@
-"""What the operating system refuses is a sentence: a full disk, a read-only folder, a pipe that nobody reads, Ctrl-C at any moment."""
+"""Errors of the operating system are sentences: a full disk, a read-only folder, a closed pipe, Ctrl-C at any moment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, with a new user's folder on it."""
+    """A small disk with a new user's folder."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
@@ -113,7 +113,7 @@ def test_a_pipe_that_nobody_reads_ends_quietly_and_with_the_commands_own_code(
 
 @pytest.mark.parametrize("library", ["_json", "_yaml"])
 def test_ctrl_c_while_it_starts_is_a_sentence(tmp_path: Path, library: str) -> None:
-    """The moment is when a library that is imported on the way is seen in the process."""
+    """Ctrl-C is sent when a library that is imported on the way appears in the process."""
     starter.lay(tmp_path)
     for _ in range(10):  # on a busy machine the command may have ended before this process has its turn
         process = subprocess.Popen(

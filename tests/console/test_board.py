@@ -1,4 +1,4 @@
-"""Where each of many hosts is: rows, plain lines, and the table of a terminal."""
+"""The state of many hosts: rows, plain lines, and the table of a terminal."""
 
 from __future__ import annotations
 

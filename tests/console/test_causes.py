@@ -1,4 +1,4 @@
-"""Of a cluster's members that failed, the one that failed by itself is told first."""
+"""In a cluster, the member that failed on its own is reported first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ OWN = "rank 1 exited (OOM-killed): no known reason in its log."
 
 
 def lines(first: str, second: str, *, together: bool) -> list[str]:
-    """Which hosts' failures are shown, in their order; spark1 ends before spark2. first, second: why each failed."""
+    """Return the hosts whose failures are shown, in order. spark1 ends before spark2.
+
+    Args:
+        first: the failure of spark1.
+        second: the failure of spark2.
+    """
     shown: list[str] = []
     screen = screen_of(shown, together=together)
     ends(screen, "spark1", first, code=1)
@@ -37,7 +42,7 @@ def ends(screen: HostLines, host: str, why: str, *, code: int) -> None:
 
 
 def test_a_member_that_is_refused_is_told_at_once_and_one_that_waits_for_another_after_it() -> None:
-    """The others may wait two minutes for a head that could not listen."""
+    """The other members may wait two minutes for a head that could not listen."""
     shown: list[str] = []
     screen = screen_of(shown, together=True)
     ends(screen, "spark2", "spark1 (rank 0) failed: port 29499 of spark1 is in use by python3.", code=5)

@@ -1,4 +1,4 @@
-"""Tables at every width: what a person must read is whole, and nothing is wider than the terminal."""
+"""Tables at every width: important columns are complete, and nothing is wider than the terminal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WIDTHS = (200, 120, 100, 80, 60, 40)
 
 
 def read_on(lines: list[str]) -> str:
-    """The words of lines, as a person reads them."""
+    """Return the words of lines in reading order."""
     return " ".join(" ".join(lines).split())
 
 
@@ -107,7 +107,7 @@ def test_in_a_pipe_evidence_is_one_line() -> None:
 
 @pytest.mark.parametrize("width", (80, 60, 40))
 def test_a_terminal_is_told_why_a_host_is_away(tmp_path: Path, width: int) -> None:
-    """The real command in a terminal of this width."""
+    """Run the real command in a terminal of this width."""
     for folder in ("hosts", "playbooks"):
         (tmp_path / folder).mkdir()
     for name in ("spark1", "spark-with-a-long-name"):
@@ -127,7 +127,7 @@ def test_a_terminal_is_told_why_a_host_is_away(tmp_path: Path, width: int) -> No
 
 
 def _all_of(descriptor: int) -> str:
-    """What a program writes to its terminal until it ends."""
+    """Return everything that a program writes to its terminal."""
     found = b""
     try:
         while piece := os.read(descriptor, 65536):

@@ -1,4 +1,4 @@
-"""What a log, a pipe or a cron mail shows of a run."""
+"""The output of a run in a log, a pipe or a cron mail."""
 
 from __future__ import annotations
 

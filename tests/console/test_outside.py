@@ -1,4 +1,4 @@
-"""Texts from outside on the screen: never markup, never a line of their own, never a command to the terminal."""
+"""Untrusted texts on the screen: no markup, no lines of their own, no control characters."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_code_that_is_none_is_a_failure(codes: list[int]) -> None:
 
 
 def test_the_panel_of_a_strange_recipe_is_no_command_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """The name that a server goes by comes from a recipe, which may be somebody else's."""
+    """The served name comes from a recipe, which may be another user's."""
     out = io.StringIO()
     live = Live(console=terminal(file=out, width=200))
     for write in (plain, live.write):

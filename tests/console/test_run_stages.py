@@ -1,4 +1,4 @@
-"""What the recap of a replacement tells of its stages."""
+"""The stages in the recap of a replacement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sparkwright.console.events.run_stages import RunStages
 
 
 def told(*tasks: tuple[str, float]) -> str:
-    """The sentence after tasks of these modules took so many seconds."""
+    """Return the sentence for tasks of these modules and durations in seconds."""
     stages = RunStages()
     for module, seconds in tasks:
         stages.add({"event": "task_finished", "module": module, "status": "ok", "seconds": seconds})

@@ -1,4 +1,4 @@
-"""The panel at the end of a run tells what was proved of the server that runs now."""
+"""The panel at the end of a run lists the proofs of the running server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen of `status --watch`: whole in 80 columns, the marked host always on it, and only what changed is sent."""
+"""The screen of `status --watch`: complete in 80 columns, with the marked host always visible, and only changes sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as a person reads them."""
+"""Figures and names as text for a person."""
 
 from __future__ import annotations
 

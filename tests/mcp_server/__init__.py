@@ -1,1 +1,1 @@
-"""The MCP server, asked by the official client over real stdio."""
+"""The MCP server with the official client, over real stdio."""

@@ -1,4 +1,4 @@
-"""`sparkwright mcp` as its user starts it, and the SDK's own client at its standard input and output."""
+"""`sparkwright mcp` as a user starts it, with the SDK's own client on its standard input and output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def env() -> dict[str, str]:
 
 
 def ask(desk: Desk, *words: str, talk: Callable[[Client], Awaitable[Any]]) -> Any:
-    """What a conversation with a server of the desk's project returns. The server runs in another folder."""
+    """Start a server for the desk's project in another folder, and return the result of a conversation with it."""
     given = ["-c", PROGRAM, "mcp", "--project", str(desk.root), *words]
     server = StdioServerParameters(command=sys.executable, args=given, env=env(), cwd="/")
 
@@ -51,14 +51,14 @@ def ask(desk: Desk, *words: str, talk: Callable[[Client], Awaitable[Any]]) -> An
 
 
 async def called(client: Client, name: str, **given: Any) -> dict[str, Any]:
-    """What a tool answers that does not fail."""
+    """Call a tool that succeeds, and return its answer."""
     answer = await client.call_tool(name, given)
     assert not answer.is_error, answer.content
     return dict(answer.structured_content or {})
 
 
 async def refused(client: Client, name: str, **given: Any) -> str:
-    """Why a tool does not do it."""
+    """Call a tool that fails, and return its message."""
     answer = await client.call_tool(name, given)
     assert answer.is_error, answer.content
     return str(answer.content[0].text)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The Python API: what a program imports. docs/api.md says what stays as it is between releases."""
+"""The Python API. docs/api.md says what stays compatible between releases."""
 
 from sparkwright.api.fleet import Fleet, Options
 from sparkwright.api.results import (

@@ -1,4 +1,4 @@
-"""`Fleet`: the hosts of a project, for a program. It calls what the commands call, and prints nothing."""
+"""`Fleet`, the hosts of a project for a program. It calls the same code as the commands, and prints nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkwright.project.folder import Project
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
-#: the options of a command that runs a playbook, as they are when not given
+#: defaults of the options of a command that runs a playbook
 USUAL: dict[str, Any] = {
     **dict.fromkeys(("check", "dry_run", "diff", "list_tasks", "wait", "resume", "skip_unreachable"), False),
     **dict.fromkeys(("tags", "skip_tags", "start_at_task", "serial", "max_fail_percentage"), ""),
@@ -31,18 +31,21 @@ USUAL: dict[str, Any] = {
 
 
 class Options(TypedDict, total=False):
-    """Of a run, as the command has them. tags, skip_tags: with commas. serial: hosts at a time, as "2", "50%" or "1,4".
+    """Options of a run, as the command has them."""
 
-    check: change nothing. wait: for the host's lock instead of failing. canary: how many hosts are deployed to before the others.
-    """
-
+    #: change nothing
     check: bool
     diff: bool
+    #: separated by commas
     tags: str
+    #: separated by commas
     skip_tags: str
     start_at_task: str
+    #: wait for the host's lock instead of failing
     wait: bool
+    #: number of hosts to deploy to before the others
     canary: int
+    #: hosts at a time: "2", "50%" or "1,4"
     serial: str
     max_fail_percentage: str
     resume: bool
@@ -61,10 +64,12 @@ def _in_project(
 
 
 class Fleet:
-    """The hosts of one project. Several may live in one process, and in several threads; none of them holds a connection.
+    """The hosts of one project.
 
-    hosts: a pattern, as --host takes it: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". Every method raises Refused
-    for a mistake in the project's files or a host there is not.
+    Several fleets may be used in one process and in several threads. A fleet holds no connections.
+
+    The methods take `hosts`, a pattern like --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". Every method raises
+    Refused for a mistake in the project's files, and for an unknown host.
     """
 
     def __init__(self, root: Path) -> None:
@@ -72,13 +77,13 @@ class Fleet:
 
     @classmethod
     def open(cls, path: str | Path = ".") -> Fleet:
-        """The project in this folder, or in one above it. Raises Refused when there is none."""
+        """Open the project in a folder, or in one above it. Raises Refused if there is none."""
         with here.opened(Path(path).expanduser().resolve()):
             return cls(Project.here().root)
 
     @_in_project
     def hosts(self, hosts: str = "all") -> tuple[HostInfo, ...]:
-        """The inventory. Asks no host."""
+        """Return the hosts of the inventory. No host is asked."""
         return tuple(
             HostInfo(host.name, host.connection, host.address, tuple(host.groups), host.recipe)
             for host in choose(hosts).hosts
@@ -86,7 +91,11 @@ class Fleet:
 
     @_in_project
     def status(self, hosts: str = "") -> tuple[HostStatus, ...]:
-        """What every host does, from its last scheduled check. hosts: all but sandboxes, unless it says which."""
+        """Return the state of every host, from its last scheduled check.
+
+        Args:
+            hosts: a pattern; empty for all hosts except sandboxes.
+        """
         selection = reach(hosts or everyone(), "light")
         from sparkwright.app.questions import fleet_status
 
@@ -97,7 +106,11 @@ class Fleet:
 
     @_in_project
     def diagnose(self, hosts: str, *, token_s: float = 0.0) -> tuple[Diagnosis, ...]:
-        """Why a host is slow or down; an idle server is measured, up to a minute. token_s: how long a token may take, seconds."""
+        """Find out why hosts are slow or down. An idle server is measured, which takes up to a minute.
+
+        Args:
+            token_s: how long a token may take, in seconds.
+        """
         from sparkwright.app.questions import diagnosis
 
         selection = choose(hosts)
@@ -111,7 +124,7 @@ class Fleet:
 
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
-        """The last lines of the servers' logs, and what their last start says of itself."""
+        """Return the last lines of the servers' logs, and the engine's state as the last start logged it."""
         from sparkwright.app.questions import log_source
 
         return tuple(
@@ -121,7 +134,11 @@ class Fleet:
 
     @_in_project
     def history(self, hosts: str, *, last: int = 20) -> tuple[History, ...]:
-        """What was done to each server, newest first. last: how many."""
+        """Return the history of each server, newest entry first.
+
+        Args:
+            last: how many entries to return.
+        """
         from sparkwright.app.questions import host_records
 
         selection = choose(hosts)
@@ -135,7 +152,11 @@ class Fleet:
 
     @_in_project
     def incident(self, hosts: str, *, run: str = "") -> tuple[Incident, ...]:
-        """What was kept of a failure, in memory: no file is written. run: which one; empty for the newest."""
+        """Return the diagnostics of a failure, in memory: no file is written.
+
+        Args:
+            run: id of the failed run; empty for the newest.
+        """
         from sparkwright.app.questions import host_records
 
         selection = choose(hosts)
@@ -153,7 +174,11 @@ class Fleet:
 
     @_in_project
     def report(self, hosts: str = "", *, since: str = "7d") -> tuple[Report, ...]:
-        """What the scheduled checks saw. since: how far back, as 90m, 12h, 7d."""
+        """Summarise the scheduled checks.
+
+        Args:
+            since: how far back, for example 90m, 12h or 7d.
+        """
         from sparkwright.app.questions import host_report
 
         span_s = units.seconds(since, "since", least_s=60)
@@ -167,7 +192,7 @@ class Fleet:
         )
 
     def plan(self, hosts: str, **options: Unpack[Options]) -> Run:
-        """What `deploy` would change; changes nothing. Exit code 2 if anything would."""
+        """Show what `deploy` would change, without changing anything. The exit code is 2 if anything would change."""
         return self._play("deploy", hosts, {"diff": True, **options, "check": True})
 
     def deploy(self, hosts: str, *, rollback: bool = True, anyway: bool = False, **options: Unpack[Options]) -> Run:
@@ -206,7 +231,11 @@ class Fleet:
         return self._play("rollback", hosts, options, anyway=anyway)
 
     def verify(self, hosts: str, *, new_baseline: bool = False, **options: Unpack[Options]) -> Run:
-        """Check running servers: health, GPU, log, throughput, text. new_baseline: keep what is measured as the new one."""
+        """Check running servers: health, GPU, log, throughput, text.
+
+        Args:
+            new_baseline: save the measurements as the new baseline.
+        """
         return self._play("verify", hosts, options, new_baseline=new_baseline)
 
     def run_playbook(self, playbook: str, hosts: str, **options: Unpack[Options]) -> Run:
@@ -214,21 +243,34 @@ class Fleet:
         return self._play(playbook, hosts, options)
 
     def _play(self, playbook: str, hosts: str, options: Options, **own: bool) -> Run:
-        """own: options of this one command. Raises TypeError for an option there is not."""
+        """Run a playbook of a command. Raises TypeError for an unknown option.
+
+        Args:
+            own: options of this command alone.
+        """
         if unknown := options.keys() - Options.__annotations__.keys():
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
         given = {**USUAL, **options, **own, "host": hosts}
         return Run(self.root, lambda on_event: playbooks.run(playbook, playbook, on_event=on_event, **given))
 
     def health(self, hosts: str, *, smoke: bool = False, token_s: float = 0.0) -> Run:
-        """Check the servers' health now. smoke: measure the decode rate too. token_s: how long a token may take, seconds."""
+        """Check the servers' health now.
+
+        Args:
+            smoke: measure the decode rate too.
+            token_s: how long a token may take, in seconds.
+        """
         header = {"verb": "health", "smoke": smoke, "token_s": token_s}
         from sparkwright.app.runs import session
 
         return Run(self.root, lambda on_event: session.ask(choose(hosts), header, json=True, on_event=on_event))
 
     def attach(self, hosts: str, *, run: str = "") -> Run:
-        """Follow a run again, from its first event. run: its id; empty for the newest."""
+        """Follow a run again, from its first event.
+
+        Args:
+            run: id of the run; empty for the newest.
+        """
         from sparkwright.app.runs import session
 
         header = {"verb": "attach", "run": run}

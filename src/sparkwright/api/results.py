@@ -1,4 +1,7 @@
-"""What the API returns: frozen, with nothing in it that has to be closed. Texts of a host are bounded and visible already."""
+"""Results of the API. They are frozen, and nothing in them has to be closed.
+
+Texts that come from a host are bounded, and their control characters are made visible.
+"""
 
 from __future__ import annotations
 
@@ -39,48 +42,52 @@ _ERRORS: Mapping[Exit, type[SparkwrightError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a run as it came. kind: as `task_finished`. host: empty for the whole fleet's. time: seconds since the epoch.
+    """An event of a run, as it came."""
 
-    fields: the rest, as docs/schemas/events.json has them for this kind.
-    """
-
+    #: for example `task_finished`
     kind: str
+    #: empty for an event of the whole fleet
     host: str
+    #: seconds since the epoch
     time: float
+    #: the remaining fields; docs/schemas/events.json lists them for each kind
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field that differs. before, after: plain JSON values, None where there is none. why: where it is not obvious."""
+    """A field that differs."""
 
     field: str
+    #: a plain JSON value; None if there is none
     before: Any = None
+    #: a plain JSON value; None if there is none
     after: Any = None
+    #: reason, if it is not obvious
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """A task that ended. status: ok, changed, failed, skipped, rescued or ignored; in check mode what it would be.
-
-    data: what its module returns (docs/modules). fix: what to do about a failure.
-    """
+    """The result of a task."""
 
     host: str
     name: str
     module: str
+    #: ok, changed, failed, skipped, rescued or ignored; in check mode, the predicted status
     status: str
     msg: str = ""
+    #: a way to resolve a failure
     fix: str = ""
     diff: tuple[Change, ...] = ()
+    #: values that the module returns (docs/modules)
     data: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """How a run ended on one host: its exit code, how many tasks ended how, and the sentence that says why."""
+    """The result of a run on one host: the exit code, the number of tasks by status, and the reason."""
 
     host: str
     exit: Exit
@@ -94,24 +101,25 @@ class HostResult:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended. exit: the worst of its hosts', as the command's exit code. hosts: by name. tasks: in the order they ended.
+    """The result of a run."""
 
-    stopped: why nothing more was begun, when hosts were left.
-    """
-
+    #: the worst exit code of its hosts, which is the command's exit code
     exit: Exit
+    #: by host name
     hosts: Mapping[str, HostResult] = field(default_factory=dict)
+    #: in the order in which they finished
     tasks: tuple[TaskResult, ...] = ()
+    #: reason why the run stopped before all hosts were done
     stopped: str = ""
 
     @property
     def changes(self) -> tuple[TaskResult, ...]:
-        """The tasks that changed something; of a plan those that would."""
+        """The tasks that changed something, or in a plan, that would change something."""
         return tuple(task for task in self.tasks if task.status == "changed")
 
     @property
     def budgets(self) -> dict[str, MemoryBudget]:
-        """The memory budget of each host's server, by host, where the run checked the memory; see docs/memory.md."""
+        """The memory budget of each host's server, by host name, if the run checked the memory; see docs/memory.md."""
         found: dict[str, MemoryBudget] = {}
         for task in self.tasks:
             if "budget" in task.data:
@@ -121,11 +129,11 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every host ended well: exit code 0, or 2 of a plan with changes."""
+        """True if every host succeeded: exit code 0, or 2 for a plan with changes."""
         return self.exit in (Exit.OK, Exit.CHANGES)
 
     def check(self) -> RunResult:
-        """The result itself. Raises the typed error of the first host that did not end well."""
+        """Return the result, or raise the typed error of the first host that failed."""
         for host in self.hosts.values():
             if host.exit in _ERRORS:
                 raise _ERRORS[host.exit](host.msg or f"exit code {int(host.exit)}.", where=host.host)
@@ -136,20 +144,23 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """A host of the inventory. connection: ssh, local or sandbox. recipe: None for a host that serves none."""
+    """A host of the inventory."""
 
     host: str
+    #: ssh, local or sandbox
     connection: str
     address: str
     groups: tuple[str, ...] = ()
+    #: None for a host that serves none
     recipe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One of a diagnosis. verdict: found, possible, noted, excluded or unknown."""
+    """A cause in a diagnosis."""
 
     cause: str
+    #: found, possible, noted, excluded or unknown
     verdict: str
     evidence: str = ""
     fix: str = ""
@@ -157,19 +168,19 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a host is slow or down. tok_per_s: measured now; None: not. expected_by: who says what to expect.
-
-    error: why the host could not be asked; then nothing else is known.
-    """
+    """The diagnosis of a host that is slow or down."""
 
     host: str
     state: str
     summary: str
     fix: str = ""
+    #: reason why the host could not be asked; nothing else is known then
     error: str = ""
     exit: Exit = Exit.OK
+    #: measured now; None if not measured
     tok_per_s: float | None = None
     expected_tok_per_s: float | None = None
+    #: source of the expected throughput
     expected_by: str | None = None
     container: Mapping[str, Any] = field(default_factory=dict)
     gpu: Mapping[str, Any] = field(default_factory=dict)
@@ -180,47 +191,54 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The end of an engine's log, and what the log of its last start says (`logs --state`).
-
-    known: whether a start was found. error: why there is no log; exit then says how bad.
-    """
+    """The end of an engine's log, and the engine's state as its last start logged it (`logs --state`)."""
 
     host: str
     text: str
     state: Mapping[str, Any]
+    #: True if the log holds the start of an engine
     known: bool
+    #: reason for a missing log; `exit` is its exit code
     error: str = ""
     exit: Exit = Exit.OK
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was done to a host's server, newest first, each as `history --json` gives it. error: why there is no answer."""
+    """The history of a host's server."""
 
     host: str
+    #: newest first, in the form of `history --json`
     acts: tuple[Mapping[str, Any], ...] = ()
+    #: reason for a missing answer
     error: str = ""
     exit: Exit = Exit.OK
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What was kept of a failure. incident: the run. files: their text by name. error: why there is none."""
+    """The diagnostics of a failure."""
 
     host: str
+    #: id of the run
     incident: str = ""
+    #: text of each file, by name
     files: Mapping[str, str] = field(default_factory=dict)
+    #: reason for missing diagnostics
     error: str = ""
     exit: Exit = Exit.OK
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the scheduled checks of a host saw. span_s: seconds it covers. checks: how many. spans: its states, in order."""
+    """A summary of a host's scheduled checks."""
 
     host: str
+    #: length of the period in seconds
     span_s: float
+    #: number of checks
     checks: int
+    #: states of the host, in order
     spans: tuple[Mapping[str, Any], ...] = ()
     error: str = ""
     exit: Exit = Exit.OK

@@ -1,4 +1,4 @@
-"""A run that a program began: its events as they come, and how it ended. The hosts do the work, in runs of their own."""
+"""A run that a program started: its events as they come, and its result. The hosts do the work, in runs of their own."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import broke
 from sparkwright.protocol import events
 
-#: events that say nothing but that the connection lives
+#: keep-alive events
 HIDDEN = ("alive",)
-#: how long `close` waits for connections to be closed, seconds
+#: how long `close` waits for connections to close, in seconds
 CLOSE_S = 10.0
 
 
 class Run:
-    """Iterate over it for its events, or ask for its `result`; both wait. It has begun when it is returned.
+    """A run in progress. Iterate over it for its events, or call `result`; both wait for it.
 
-    Leaving it early (a `break`, `close`, Ctrl-C) closes the connections and leaves the hosts at work, as Ctrl-C in a terminal
-    does by default: `sparkwright attach` follows them. `stop` asks the hosts to stop at the next safe point instead.
+    Leaving it early (`break`, `close`, Ctrl-C) closes the connections and leaves the hosts at work, as Ctrl-C in a terminal does
+    by default. `sparkwright attach` follows them again. `stop` asks the hosts to stop at the next safe point instead.
     """
 
     def __init__(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
@@ -41,7 +41,7 @@ class Run:
         self._thread.start()
 
     def __iter__(self) -> Iterator[Event]:
-        """The events as they come. Raises at the end what `result` would raise."""
+        """Yield the events as they come. Raises at the end the error that `result` would raise."""
         ended = False
         try:
             while (event := self._heard.get()) is not None:
@@ -50,14 +50,14 @@ class Run:
         finally:
             if not ended:
                 self.close()
-        self._heard.put(None)  # whoever iterates again gets nothing more
+        self._heard.put(None)  # another iteration ends at once
         if self._error is not None:
             raise self._error
 
     def result(self) -> RunResult:
-        """Wait for its end. A host that failed is in the result; see `RunResult.check`.
+        """Wait for the end and return the result. It includes hosts that failed; see `RunResult.check`.
 
-        Raises Refused before any host was touched, Inconclusive for a run that was left, and other errors of the laptop.
+        Raises Refused if no host was touched, Inconclusive for a run that was left, and other errors of the laptop.
         """
         for _ in self:
             pass
@@ -65,11 +65,11 @@ class Run:
         return self._result
 
     def stop(self) -> None:
-        """Ask the hosts to stop at the next safe point; returns at once. The result says how they ended."""
+        """Ask the hosts to stop at the next safe point, and return at once. The result tells how they ended."""
         self._listener.interrupt(stops=True)
 
     def close(self) -> None:
-        """Close the connections. Hosts that are at work go on."""
+        """Close the connections. Hosts that are working continue."""
         if self._thread.is_alive():
             self._listener.interrupt(stops=False)
             self._thread.join(CLOSE_S)
@@ -95,7 +95,7 @@ class Run:
 
 
 class _Listener:
-    """Hears the events in the run's thread, keeps what the result needs, and passes them on."""
+    """Receives the events in the run's thread, collects the results, and passes the events on."""
 
     def __init__(self, received: queue.Queue[events.Event | None]) -> None:
         self._passed_on = received

@@ -1,1 +1,1 @@
-"""What the commands do on the laptop: plan, pin, ask hosts, roll out, and report the outcome."""
+"""The laptop's side of the commands: plan, pin, ask hosts, roll out, and report the outcome."""

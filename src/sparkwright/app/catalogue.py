@@ -1,4 +1,4 @@
-"""`recipe.list` and `recommend`: what there is to serve, what is known of it and from where, and what your hosts have proved."""
+"""The `recipe.list` and `recommend` commands: recipes with known facts, their sources, and the user's own measurements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GPU = "NVIDIA GB10"
 #: a recipe without a figure of any kind comes after all that have one, and after those that others serve on a Spark; a figure
 #: of a sandbox says nothing of a Spark
 ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
-#: how a verdict about memory is told to a program, and shown
+#: verdicts about memory in JSON, and as text
 FITS: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
 FITS_SHOWN: Mapping[Verdict, str] = {
     "fits": "",
@@ -50,29 +50,30 @@ FITS_SHOWN: Mapping[Verdict, str] = {
 
 @dataclass(frozen=True)
 class Proof:
-    """host, at: where and when a server of this image and model was verified.
-
-    tok_per_s: None where that was not measured, or with other arguments than the recipe's. simulated: by a sandbox.
-    """
+    """A record that a server of a recipe's image and model was verified on a host."""
 
     host: str
+    #: time of the verification
     at: str
+    #: None if the throughput was not measured, or was measured with other arguments than the recipe's
     tok_per_s: float | None
+    #: verified by a sandbox
     simulated: bool = False
 
 
 @dataclass(frozen=True)
 class Row:
-    """A recipe with what is known. locked: the model's entry of spark.lock; {} where it is not pinned."""
+    """A recipe with the facts that are known of it."""
 
     recipe: Recipe
     known: Known
+    #: the model's entry of spark.lock; {} if it is not pinned
     locked: Mapping[str, Any]
     proofs: tuple[Proof, ...] = ()
 
     @property
     def weights_gb(self) -> float:
-        """Of the locked files, else as the catalogue says; 0 for not known."""
+        """Size of the weights in GB, from the locked files or else from the catalogue; 0 if unknown."""
         files = self.locked.get("files") or ()
         total = sum(int(file.get("size_bytes") or 0) for file in files)
         return total / 1e9 if total else self.known.weights_gb
@@ -83,7 +84,10 @@ class Row:
 
     @property
     def evidence(self) -> tuple[str, float, str]:
-        """Kind, tokens a second and sentence of the best there is: measured, reported, run without a figure, arithmetic."""
+        """The kind, tokens per second and sentence of the best evidence.
+
+        Best first: measured, reported, served without a figure, and the physical ceiling.
+        """
         if best := self._newest(simulated=False):
             how = f"measured on {best.host}, {best.at}, with this image, model and arguments"
             return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {how}"
@@ -103,21 +107,21 @@ class Row:
         return "unknown", 0.0, "no figure: the first verified run records one"
 
     def _newest(self, *, simulated: bool) -> Proof | None:
-        """The newest proof with a figure, of hosts or of sandboxes."""
+        """Return the newest proof with a measured throughput, of hosts or of sandboxes."""
         measured = [proof for proof in self.proofs if proof.tok_per_s and proof.simulated == simulated]
         return max(measured, key=lambda proof: proof.at, default=None)
 
     @property
     def aged(self) -> str:
-        """See `recipe_age.remark`."""
+        """A remark on an old recipe, see `recipe_age.remark`."""
         return recipe_age.remark(self.recipe.file.date, today())
 
     def proved_on(self, *, simulated: bool = False) -> list[str]:
-        """The hosts, or sandboxes, on which a server of this image and model was verified."""
+        """Return the hosts, or sandboxes, on which a server of this image and model was verified."""
         return sorted({proof.host for proof in self.proofs if proof.simulated == simulated})
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the row as plain JSON."""
         kind, rate, sentence = self.evidence
         memory = self.recipe.memory(self.locked)
         return {
@@ -143,9 +147,13 @@ class Row:
 def rows(
     answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host], *, as_json: bool
 ) -> tuple[list[Row], list[int]]:
-    """The project's recipes, and an exit code for each that can't be read, which is said.
+    """Return the project's recipes, and an exit code for each recipe that can't be read.
 
-    answers: the history of each host that was asked. hosts: these, by the same names.
+    The error of an unreadable recipe is printed.
+
+    Args:
+        answers: history of each host that was asked, by name.
+        hosts: the same hosts, by name.
     """
     project = Project.here()
     root, lock = project.root, lockfile.load(project.root)
@@ -169,9 +177,13 @@ def rows(
 
 
 def print_list(pattern: str, *, as_json: bool) -> list[int]:
-    """The catalogue. pattern: hosts that are asked what they proved; "" for none.
+    """Print the catalogue.
 
-    Returns the exit codes of hosts that don't answer, and of recipes that can't be read.
+    Args:
+        pattern: hosts to ask for their measurements; "" for none.
+
+    Returns:
+        The exit codes of hosts that do not answer, and of recipes that can't be read.
     """
     answers, hosts, codes = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
     found, broken = rows(answers, hosts, as_json=as_json)
@@ -186,7 +198,10 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
 
 
 def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
-    """What to serve on one host for a use, the best evidence first. Raises Refused for no such use, and for several hosts."""
+    """Print the recipes that suit a use on one host, the best evidence first.
+
+    Raises Refused for an unknown use, or if the pattern matches more than one host.
+    """
     if use not in catalogue.USES:
         raise Refused(f"'{one_line(use, at_most=60)}' is not a use.", fix=nearest(use, catalogue.USES))
     states, known, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json, once=True)
@@ -240,7 +255,7 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
 
 
 def _own(kept: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
-    """Return the row of the host itself: what was held before its verified starts, at least; else what is usual."""
+    """Return the row of the host itself: the most memory held before its verified starts, or else the usual figure."""
     if not kept:
         return SYSTEM
     start = max(kept, key=lambda start: start.before_bytes)
@@ -249,7 +264,7 @@ def _own(kept: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
 
 
 def _start(project: Project, host: Host, row: Row, kept: Sequence[StartMemory]) -> memory_budget.Start:
-    """Return what the verified starts in a host's history teach of a recipe's start there."""
+    """Return what the verified starts in a host's history reveal about a start of this recipe."""
     if row.recipe.split is not None and host.cluster is None:
         return memory_budget.Start()
     lock = entries(lock_of(project, host), row.recipe)
@@ -262,7 +277,7 @@ def _start(project: Project, host: Host, row: Row, kept: Sequence[StartMemory]) 
 
 
 def _fit(row: Row, host: HostMemory, start: memory_budget.Start) -> Fit:
-    """Return whether a recipe fits a host that serves nothing else."""
+    """Return the verdict on whether a recipe fits a host that serves nothing else."""
     if row.hosts > 1:
         return Fit("too large", f"it needs {row.hosts} hosts")
     total = host.total_bytes
@@ -300,7 +315,7 @@ def _lines(candidate: Row, *, prompted: bool) -> list[str]:
 
 
 def _arguments(project: Project, host: Host, candidate: Recipe) -> str:
-    """The fingerprint of the arguments that a host would start a recipe with."""
+    """Return the fingerprint of the arguments with which a host would start a recipe."""
     if candidate.split is not None and host.cluster is None:
         return ""
     return fingerprint(
@@ -309,9 +324,9 @@ def _arguments(project: Project, host: Host, candidate: Recipe) -> str:
 
 
 def _proof(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]:
-    """What an act of a host's history proves of a recipe: a verified server of the same tag and model.
+    """Return the proof of a recipe in an entry of a host's history: a verified server of the same tag and model.
 
-    What that server gave is the recipe's own only with the same arguments.
+    The measured throughput counts only if the server had the recipe's arguments.
     """
     image = str(event.get("image") or "").partition("@")[0]
     measured = event.get("measured")
@@ -331,9 +346,10 @@ def _proof(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Pro
 def _asked(
     pattern: str, header: dict[str, Any], kind: str, *, as_json: bool, once: bool = False
 ) -> tuple[dict[str, list[Event]], dict[str, Host], list[int]]:
-    """The events of a kind from each host that answers, all hosts, and the exit codes of those that do not answer.
+    """Return the events of a kind from each host that answers, all hosts, and the exit codes of the other hosts.
 
-    once: a machine with several servers is asked as one.
+    Args:
+        once: ask a machine with several servers only once.
     """
     if not pattern:
         return {}, {}, []

@@ -1,4 +1,4 @@
-"""`host.clean`: list what sparkwright put on hosts, ask, and remove it."""
+"""The `host.clean` command: list what sparkwright put on hosts, ask, and remove it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("KIND", 0), ("WH
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is removed beside sparkwright's own: the servers' containers, the models' files, the images."""
+    """Items to remove besides sparkwright's own files."""
 
+    #: the servers' containers
     server: bool = False
+    #: the models' files
     models: bool = False
+    #: the images
     images: bool = False
 
 
 def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> list[Exit]:
-    """Clean the hosts of a pattern, one after the other. Returns the exit codes.
+    """Clean the hosts of a pattern, one after the other. Return the exit codes.
 
-    Raises Refused where the server of one member of a cluster would be removed, and those of others not.
+    Raises Refused if the servers of some, but not all, members of a cluster would be removed.
     """
     selection = machines(reach(pattern))
     if scope.server and not check:
@@ -68,7 +71,7 @@ def _host(selection: Selection, member: Member, scope: Scope, *, check: bool, ye
 
 
 def _of_recipe(selection: Selection, member: Member) -> dict[str, Any]:
-    """The repositories of the images that the host's recipes name."""
+    """Return the image repositories that the host's recipes name."""
     hosts = [host for host in selection.inventory.servers_of(member.host.name) if host.recipe]
     wanted = [recipes.recipe_of(selection.project, host) for host in hosts]
     repositories = dict.fromkeys(Name.parse(recipe.image).repository for recipe in wanted)
@@ -76,7 +79,7 @@ def _of_recipe(selection: Selection, member: Member) -> dict[str, Any]:
 
 
 def _remove(selection: Selection, member: Member, args: dict[str, Any], *, timer: bool) -> None:
-    """The timer first, so that no check begins; sparkwright's own folders last, for they hold what does the work."""
+    """Remove the timer first, so that no check begins, and sparkwright's own folders last, as the work needs them."""
     fleet = selection.fleet
     if timer:
         absent: dict[str, Any] = {"state": "absent"}

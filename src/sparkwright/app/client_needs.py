@@ -1,4 +1,7 @@
-"""Needs of a client that its server has to meet: a path, a context, tools, a prefix cache. Sources: docs/gateway.md, Clients."""
+"""Requirements of a client that its server has to meet: path, context, tools, prefix cache.
+
+Sources: docs/gateway.md, Clients.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.http import GENERATE
 
 SOURCE = "docs/gateway.md, Clients"
-#: an agent asks for several things at once
+#: an agent sends several requests at once
 LEAST_REQUESTS = 4
 
 
 def added(checked: list[CheckedRecipe], client: str) -> list[CheckedRecipe]:
-    """Return recipes with the findings about a client's needs behind their own. Raises Refused for an unknown client."""
+    """Return recipes with the findings about a client's requirements added. Raises Refused for an unknown client."""
     form = client_formats.named(client)
     return [
         replace(
@@ -34,7 +37,7 @@ def added(checked: list[CheckedRecipe], client: str) -> list[CheckedRecipe]:
 
 
 def _lacking(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
-    """Yield what a recipe lacks for a client; nothing for one that generates no text, which no client of these uses."""
+    """Yield the requirements of a client that a recipe does not meet; none for a recipe that generates no text."""
     if checked_recipe.recipe.file.task != GENERATE:
         return
     own = checked_recipe.recipe.engine
@@ -74,7 +77,7 @@ def _of_agent(client: str, form: Format, checked_recipe: CheckedRecipe) -> Itera
 
 
 def _unproved(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
-    """Yield the probe that would prove what a client uses, where the recipe does not ask it."""
+    """Yield the probe that would prove a requirement, if the recipe does not include it."""
     dialect = dialects.BY_PATH[form.path]
     probe = dialect.name if dialect.name in dialects.OTHERS else "tool_call"
     if probe not in checked_recipe.recipe.file.expect.probes:

@@ -1,4 +1,4 @@
-"""The first thing a command does: find its hosts and start connecting, before it imports what plans for them."""
+"""The first step of a command: find its hosts and start connecting, before the planning code is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SelectedHosts:
-    """The hosts a command is for, in the project of the current folder."""
+    """The hosts of a command, in the project of the current folder."""
 
     project: Project
     hosts: list[Host]
@@ -33,15 +33,19 @@ class SelectedHosts:
 
 @dataclass(frozen=True, slots=True)
 class Selection(SelectedHosts):
-    """The same, with the whole inventory."""
+    """The hosts of a command, with the whole inventory."""
 
     inventory: Inventory
 
 
 class PendingConnections:
-    """Connecting to the hosts of a pattern has begun, where a glance tells where they are: before they are checked.
+    """Connections that were started to the hosts of a pattern before the inventory was validated.
 
-    hosts: those. need: what will be asked of them.
+    The hosts are found with a quick read of the host files (`glance`).
+
+    Args:
+        pattern: hosts, as --host takes it.
+        need: kind of requests that follow; the runner on the host imports what they need.
     """
 
     def __init__(self, pattern: str, need: Need) -> None:
@@ -51,7 +55,10 @@ class PendingConnections:
         self._links = {host.name: (host.way, open_link(host, need)) for host in self.hosts}
 
     def give(self, members: Sequence[Member]) -> None:
-        """Let members take their links, and connect to those that have none. A link that leads elsewhere is closed."""
+        """Hand the connections to members, and close those that lead elsewhere.
+
+        A member without a connection connects when it is asked.
+        """
         for member in members:
             member.need = self.need
             if self._links.get(member.host.name, ("",))[0] == member.host.way:
@@ -59,7 +66,7 @@ class PendingConnections:
         self.close()
 
     def reached(self) -> bool:
-        """Whether all of them are connected to, well or not."""
+        """Wait for all connections. Return True if every one of them succeeded."""
         with contextlib.suppress(SparkwrightError):
             for _, link in self._links.values():
                 link.ready()
@@ -67,15 +74,16 @@ class PendingConnections:
         return False
 
     def close(self) -> None:
-        """Close what nobody took."""
+        """Close the connections that no member took."""
         for _, link in self._links.values():
             link.close()
 
 
 def need_of(playbook: str) -> Need:
-    """What a playbook will ask of its hosts, guessed from the keys in its text: it is not read yet when connecting begins.
+    """Return the kind of requests that a playbook will make of its hosts.
 
-    Raises Refused when there is no such playbook.
+    This is guessed from the keys in its text, as the playbook is not parsed yet when connecting begins. Raises Refused if there
+    is no such playbook.
     """
     from sparkwright.modules.registry import NAMES, WITHOUT_ENGINE
 
@@ -85,8 +93,9 @@ def need_of(playbook: str) -> Need:
 
 
 def left_of(playbook: str, pattern: str) -> str:
-    """The hosts that are left of a rolling run (`--resume`), as a pattern. Raises Refused when there is none, or --host means
-    others.
+    """Return the hosts that are left of a rolling run (`--resume`), as a pattern.
+
+    Raises Refused if there are none, or if --host selects others.
     """
     from sparkwright.fleet.record import RecordFile, refuse_other_hosts
 
@@ -98,15 +107,16 @@ def left_of(playbook: str, pattern: str) -> str:
 
 
 def reach(pattern: str, need: Need = "engine") -> Selection:
-    """The hosts of a pattern, and connecting to them has begun. need: what will be asked of them.
+    """Select the hosts of a pattern, and start connecting to them. Raises Refused as `choose` does.
 
-    Raises Refused as `choose` does.
+    Args:
+        need: kind of requests that follow.
     """
     return checked(PendingConnections(pattern, need))
 
 
 def checked(pending: PendingConnections) -> Selection:
-    """The hosts that connecting has begun to. Raises Refused as `choose` does."""
+    """Return the selection for pending connections. Raises Refused as `choose` does."""
     try:
         selection = choose(pending.pattern)
         pending.give(selection.fleet.members)
@@ -117,7 +127,7 @@ def checked(pending: PendingConnections) -> Selection:
 
 
 def choose(pattern: str) -> Selection:
-    """The hosts of a pattern; not connected yet. Raises Refused for a pattern that names none."""
+    """Select the hosts of a pattern without connecting. Raises Refused if the pattern matches none."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member
     from sparkwright.project.inventory.inventory import Inventory
@@ -131,7 +141,7 @@ def choose(pattern: str) -> Selection:
 
 
 def machines(selection: Selection) -> Selection:
-    """The machines of the chosen hosts, each once: for what is asked of a machine, whatever and how many it serves."""
+    """Return the machines of the selected hosts, each once, for requests to a machine rather than to a server."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member, hang_up
 
@@ -147,7 +157,11 @@ def machines(selection: Selection) -> Selection:
 
 
 def with_recipe(pattern: str, recipe: str) -> str:
-    """The hosts of a pattern that serve a recipe, as a pattern. recipe: empty for all. Raises Refused for what names none."""
+    """Return a pattern for the hosts of a pattern that serve a recipe. Raises Refused for an invalid name.
+
+    Args:
+        recipe: name of the recipe; empty for all hosts.
+    """
     if not recipe or not pattern:
         return pattern
     if bad := re.search(r"[,:!&*?\[\]]", recipe):
@@ -156,7 +170,7 @@ def with_recipe(pattern: str, recipe: str) -> str:
 
 
 def everyone() -> str:
-    """Every host but sandboxes, which a question would start; those when there is nothing else. As a pattern."""
+    """Return a pattern for all hosts except sandboxes, which a request would start; if there are only sandboxes, for those."""
     from sparkwright.project.inventory.inventory import Inventory
 
     hosts = Inventory.load(Project.here().root).hosts.values()

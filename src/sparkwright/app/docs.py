@@ -15,7 +15,7 @@ from sparkwright.protocol.signature import Argument, Wanted
 
 
 def index() -> str:
-    """Every module with its first sentence."""
+    """Return every module with its first sentence."""
     width = max(map(len, registry.NAMES))
     texts = {
         name: " ".join((inspect.getdoc(registry.load(name)) or "").split("\n\n")[0].split()) for name in registry.NAMES
@@ -24,7 +24,7 @@ def index() -> str:
 
 
 def module(name: str) -> str:
-    """One module as markdown. Raises Refused for an unknown name, with the nearest."""
+    """Return the documentation of a module as markdown. Raises Refused, with the nearest name, for an unknown one."""
     try:
         kind = registry.load(name)
     except KeyError:
@@ -41,7 +41,7 @@ def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    """As YAML has it."""
+    """Return a default value in YAML."""
     factory: Any = field.default_factory
     value = field.default if field.default is not dataclasses.MISSING else factory()
     return json.dumps(value) if value in (None, "") or isinstance(value, bool) else str(value)

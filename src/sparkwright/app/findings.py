@@ -1,4 +1,4 @@
-"""Findings about a recipe, as a person reads them, and as what stops a deploy before it begins."""
+"""Findings about a recipe: as text for a person, and as errors that refuse a deploy before it begins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparkwright.units import today
 from sparkwright.visible import count
 
 WIDTH = 8
-#: where a finding stands that is about none of the flags as they are written
+#: key of a recipe for findings that are not about a flag in it
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "": ("image",),
     "publish": ("container", "ports"),
@@ -41,16 +41,18 @@ PAGE = 100
 
 @dataclass(frozen=True)
 class CheckedRecipe:
-    """A recipe and what was found in it. pins: the lock's entries; simulated: the sandbox's, for spark.lock has none."""
+    """A recipe with its findings."""
 
     recipe: Recipe
     served: Serving
+    #: entries of the lock
     pins: Mapping[str, Any]
+    #: True if the pins are the sandbox's, because spark.lock has none
     simulated: bool
 
     @property
     def engine(self) -> str:
-        """The engine and its version, and why that is not known."""
+        """The engine with its version, or the reason why the version is unknown."""
         title = self.recipe.engine.title
         if self.served.version:
             return f"{title} {self.served.version}"
@@ -59,9 +61,14 @@ class CheckedRecipe:
 
 
 def check(name: str, engine_version: str, model: str) -> tuple[list[CheckedRecipe], list[Refused]]:
-    """Every recipe of the project, or one, and why others can't be read. Raises Refused for the one that was named.
+    """Check every recipe of the project, or one. Return the checked recipes and the errors of unreadable ones.
 
-    engine_version, model: to take instead of the lock's; empty for the lock's.
+    Args:
+        engine_version: used instead of the lock's; empty for the lock's.
+        model: used instead of the lock's; empty for the lock's.
+
+    Raises:
+        Refused: the named recipe can't be read.
     """
     from sparkwright.app.stores import model_config
 
@@ -82,7 +89,7 @@ def check(name: str, engine_version: str, model: str) -> tuple[list[CheckedRecip
 
 
 def _or_simulated(known: Mapping[str, Any], of_sandbox: Mapping[str, Any]) -> dict[str, Any]:
-    """The lock's entries; those of the sandbox for what it does not hold."""
+    """Return the lock's entries, completed with those of the sandbox."""
     pins = {kind: known[kind] or of_sandbox[kind] for kind in ("image", "model")}
     second = {role: entry or of_sandbox["models"][role] for role, entry in (known.get("models") or {}).items()}
     return {**pins, **({"models": second} if second else {})}
@@ -97,7 +104,11 @@ def _version(of: engine.Engine, text: str) -> Version | None:
 
 
 def print_lines(checked: list[CheckedRecipe], unreadable: int = 0) -> None:
-    """A paragraph a recipe; findings with file and line, errors first. unreadable: recipes that could not be read at all."""
+    """Print a paragraph for each recipe, findings with file and line, errors first, and the totals.
+
+    Args:
+        unreadable: number of recipes that could not be read.
+    """
     for checked_recipe in checked:
         whose = "; as the sandbox pinned it" if checked_recipe.simulated else ""
         say(
@@ -115,7 +126,7 @@ def print_lines(checked: list[CheckedRecipe], unreadable: int = 0) -> None:
 
 
 def print_json(checked: list[CheckedRecipe]) -> None:
-    """One object: recipes, each with its findings."""
+    """Print one JSON object: recipes, each with its findings."""
     rows = [
         {
             "recipe": checked_recipe.recipe.name,
@@ -134,7 +145,7 @@ def print_json(checked: list[CheckedRecipe]) -> None:
 
 
 def explain(name: str | None, *, as_json: bool) -> None:
-    """Print a rule, or all their names. Raises Refused for an unknown one."""
+    """Print a rule, or the names of all rules. Raises Refused for an unknown rule."""
     titles = rules()
     if name is None:
         say(json.dumps(titles) if as_json else "\n".join(f"{key:<40} {title}" for key, title in sorted(titles.items())))
@@ -146,7 +157,7 @@ def explain(name: str | None, *, as_json: bool) -> None:
 
 
 def explained(name: str) -> list[Explained]:
-    """A rule, of each engine that has one of this name, or of them all."""
+    """Return the rules of this name, of each engine that has one and of those for all engines."""
     found = (
         container_rules.explained(name),
         memory_rules.explained(name),
@@ -158,7 +169,7 @@ def explained(name: str) -> list[Explained]:
 
 
 def _nearest_first(found: list[Explained]) -> list[Explained]:
-    """The rules of one name, those first that have something to say of the project's recipes, then those of its engines."""
+    """Sort rules of one name: first those with findings in the project's recipes, then those of its engines."""
     if len(found) < 2:
         return found
     try:
@@ -176,7 +187,7 @@ def _nearest_first(found: list[Explained]) -> list[Explained]:
 
 
 def rules() -> dict[str, str]:
-    """The rules of all engines, by name with what each says."""
+    """Return the titles of all engines' rules, by name."""
     titles = (
         container_rules.RULES.titles(),
         memory_rules.RULES.titles(),
@@ -188,7 +199,7 @@ def rules() -> dict[str, str]:
 
 
 def where(wanted: Recipe, finding: Finding) -> str:
-    """ "file:line" of the flag a finding is about, or of what it speaks of."""
+    """Return "file:line" of the flag that a finding is about, or of the key that it refers to."""
     if finding.flag in wanted.file.flags:
         return wanted.where(finding.flag)
     if finding.flag.startswith("container."):
@@ -199,14 +210,14 @@ def where(wanted: Recipe, finding: Finding) -> str:
 
 
 def advice(finding: Finding) -> str:
-    """What to do about it, in one sentence, with where to read why."""
+    """Return the ways to resolve a finding, in one sentence, with a reference for the reason."""
     ways = "; or ".join(way.text for way in finding.ways_out)
     why = f"`invoke explain {finding.rule}`" if finding.rule else finding.source
     return f"{ways[:1].upper()}{ways[1:]}{'. ' if ways else ''}Why: {why}."
 
 
 def refuse_errors(wanted: Recipe, served: Serving) -> None:
-    """Raises Refused for the first error, naming how many more there are."""
+    """Raise Refused for the first error, with the number of further errors."""
     errors = served.errors
     if not errors:
         return
@@ -215,8 +226,10 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
 
 
 def doubts(wanted: Recipe, served: Serving) -> list[str]:
-    """What a plan says of a recipe beforehand: options of the container that are not safe, and values that the engine may refuse,
-    where the choices of its release are not known; the image says, once it is there.
+    """Return the warnings that a plan prints about a recipe in advance.
+
+    They are about unsafe container options, and about values that the engine may refuse: the choices of its release may be
+    unknown until the image is there.
     """
     warnings = [finding for finding in served.findings if finding.severity == "warning"]
     shown = [warning for warning in warnings if warning.rule == "flag-value" or warning.flag.startswith("container.")]
@@ -224,12 +237,12 @@ def doubts(wanted: Recipe, served: Serving) -> list[str]:
 
 
 def notices(served: Serving) -> list[str]:
-    """Return what a plan says once, however many hosts serve the recipe: an engine that is newer than the tables."""
+    """Return the notices that a plan prints once, however many hosts serve the recipe: an engine newer than the tables."""
     return [finding.sentence for finding in served.findings if finding.rule == "newer-release"]
 
 
 def rule_text(rule: Explained) -> str:
-    """A rule with its reason, its sources, and what it says of its example."""
+    """Return a rule with its reason, its sources, and its findings about an example."""
     parts = {"parallel": dict(rule.parallel), rule.engine: dict(rule.flags), "container": dict(rule.container)}
     shown = {name: part for name, part in parts.items() if part}
     flags = yaml.safe_dump(shown, sort_keys=False).rstrip() if shown else ""

@@ -1,4 +1,4 @@
-"""`health.install` and `health.uninstall`: what is asked for, checked, and the hosts' health timers set or removed."""
+"""The `health.install` and `health.uninstall` commands: check the options, and set or remove the hosts' health timers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ from sparkwright.protocol.plan import Task
 from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
-#: services whose webhook URLs are themselves the secret
+#: services whose webhook URL is the secret
 KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
 #: 02:00-05:00
 _QUIET = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
 def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
-    """Set the timer on each host of a pattern. given: the options of `health.install`. Raises Refused for a wrong value."""
+    """Set the timer on each host of a pattern. Raises Refused for an invalid value.
+
+    Args:
+        given: options of `health.install`.
+    """
     if given["heal"] not in ("none", "restart"):
         raise Refused(f"--heal {given['heal']!r} is not known.", fix="There are: none, restart.")
     if given["webhook_format"] not in SHAPES:
@@ -55,7 +59,7 @@ def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
 
 
 def uninstall(pattern: str, *, json: bool) -> list[int]:
-    """Remove the timer of each host of a pattern, the user's and root's."""
+    """Remove the timers of each host of a pattern, the user's and root's."""
     absent: dict[str, Any] = {"state": "absent"}
     users = _task(absent, register="users")
     system = _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
@@ -63,7 +67,10 @@ def uninstall(pattern: str, *, json: bool) -> list[int]:
 
 
 def _hashes(every: str, hours: str) -> dict[str, Any]:
-    """How often and when the model's files are hashed again. Raises Refused for a value of another form."""
+    """Return how often and in which hours the model's files are hashed again.
+
+    Raises Refused for an invalid interval or span of hours.
+    """
     if hours and not every:
         raise Refused("--quiet-hours is for --verify-models.", fix="Add `--verify-models 7d`.")
     begin, _, end = hours.partition("-")
@@ -81,7 +88,7 @@ def _words(option: str, text: str) -> list[str]:
 
 
 def _public(option: str, url: str) -> str:
-    """A URL that may stand in a file and in a plan: no user, no password, nothing after a question mark."""
+    """Return a URL that may be written to a file and a plan: without user, password and query."""
     if not url:
         return ""
     try:

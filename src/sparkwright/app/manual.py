@@ -1,4 +1,4 @@
-"""The documentation for a program: pages of docs/, modules and rules, each by its name, and where some words stand in them."""
+"""The documentation for a program: pages of docs/, modules and rules by name, and a search for words."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
 
 @functools.cache
 def pages() -> Mapping[str, str]:
-    """The pages of docs/ by the names of their files."""
+    """Return the pages of docs/ by file name."""
     top = starter.source() / "docs"
     found = sorted([*top.glob("*.md"), *(top / "files").glob("*.md")], key=lambda path: (path.parent.name, path.stem))
     return {path.stem: typed(path.read_text(encoding="utf-8")) for path in found if path.stem != "README"}
 
 
 def title(page: str) -> str:
-    """The first heading of a page."""
+    """Return the first heading of a page."""
     return next(_HEADING.finditer(page))[1]
 
 
 def index() -> str:
-    """Every page, module and rule with its title."""
+    """Return every page, module and rule with its title."""
     shown = "\n".join(f"{name}: {title(text)}" for name, text in pages().items())
     rules = "\n".join(f"{name}: {text}" for name, text in sorted(findings.rules().items()))
     return f"Pages\n\n{shown}\n\nModules\n\n{docs.index()}\n\nRules\n\n{rules}\n"
 
 
 def topic(name: str) -> str:
-    """What is written under a name; `page#section`: a section with those below it. Raises Refused for what there is not."""
+    """Return the text of a page, module or rule; `page#section` selects a section with its subsections.
+
+    Raises Refused if there is no such page or section.
+    """
     page, _, section = name.partition("#")
     text = "\n\n".join(_named(page))
     if not text:
@@ -52,7 +55,7 @@ def topic(name: str) -> str:
 
 
 def search(words: str) -> list[dict[str, str]]:
-    """The sections that hold all of these words, those first whose title does."""
+    """Return the sections that contain all of these words, those with the words in the title first."""
     wanted = words.lower().split()
     hits = []
     for name in dict.fromkeys([*pages(), *registry.NAMES, *findings.rules()]):
@@ -73,7 +76,7 @@ def search(words: str) -> list[dict[str, str]]:
 
 
 def _named(name: str) -> Iterator[str]:
-    """A page, a module and a rule may share a name, as doctor does."""
+    """Return the texts of this name. A page, a module and a rule may share one, as doctor does."""
     if name in pages():
         yield pages()[name]
     if name in registry.NAMES:
@@ -82,7 +85,7 @@ def _named(name: str) -> Iterator[str]:
 
 
 def _headings(text: str) -> list[re.Match[str]]:
-    """Without the comments of a shell's code."""
+    """Return the headings, without the comments in shell code."""
     code = [match.span() for match in _FENCED.finditer(text)]
     return [match for match in _HEADING.finditer(text) if not any(start <= match.start() < end for start, end in code)]
 
@@ -109,12 +112,12 @@ def _section(text: str, page: str, wanted: str) -> str:
 
 
 def _slug(heading: str) -> str:
-    """As GitHub makes a link of a heading."""
+    """Return the anchor that GitHub makes of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _around(text: str, words: list[str]) -> str:
-    """The part of a text that begins with the line of the first of the words."""
+    """Return the part of a text that begins with the line of the first matching word."""
     places = [at for word in words if (at := text.lower().find(word)) >= 0]
     start = text.rfind("\n", 0, max(1, min(places, default=0))) + 1
     return " ".join(text[start : start + EXCERPT].split())

@@ -1,4 +1,4 @@
-"""`monitoring.install`: the files of a monitoring system, and metrics where node_exporter reads them."""
+"""The `monitoring.install` command: files for a monitoring system, and metrics for node_exporter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Task
 
 RULES, DASHBOARD, SCRAPE = "sparkwright.rules.yml", "sparkwright.dashboard.json", "sparkwright.scrape.yml"
-#: what becomes of each file
+#: how to use each file
 NEXT = {
     RULES: "rule_files of prometheus.yml",
     SCRAPE: "scrape_config_files of prometheus.yml (2.43 and newer; else paste it)",
@@ -27,15 +27,15 @@ RUNBOOK_URL = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
 
 
 def install(pattern: str, *, to: str, runbooks: str, textfile: str, system: bool, check: bool, json: bool) -> list[int]:
-    """Write the files, and have the hosts' checks write their metrics into `textfile`. Returns the exit codes.
+    """Write the files, and configure the hosts' checks to write their metrics into `textfile`. Return the exit codes.
 
-    Raises Refused where nothing is asked for, `to` can't be a folder, or `runbooks` is no URL.
+    Raises Refused if there is nothing to do, if `to` can't be a folder, or if `runbooks` is not a URL.
     """
     if not to and not textfile:
         raise Refused("say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.")
     if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
         raise Refused(f"'{runbooks}' is no http(s) URL of a page.", where="--runbooks")
-    wired = machines(choose(pattern)) if textfile else None  # refused before a file is written
+    wired = machines(choose(pattern)) if textfile else None  # may refuse, so before any file is written
     codes = [_files(pattern, Path(to).expanduser(), runbooks, check=check, json=json)] if to else []
     return codes + (_wire(wired, textfile, system=system, check=check, json=json) if wired else [])
 
@@ -93,7 +93,7 @@ def _gateways(inventory: Inventory, names: set[str]) -> list[scrape.Endpoint]:
 
 
 def _wire(selection: Selection, textfile: str, *, system: bool, check: bool, json: bool) -> list[int]:
-    """Have the checks of each host write their metrics there; their timer stays otherwise as it is."""
+    """Configure the checks of each host to write their metrics to this folder. The timer is otherwise unchanged."""
     for member in selection.fleet.members:
         given = selection.inventory.secrets(member.host)
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}

@@ -1,4 +1,4 @@
-"""How a command ends: a sentence on stderr, a recap for programs, and the documented exit code."""
+"""The end of a command: a sentence on stderr, a recap for programs, and the documented exit code."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sparkwright.program import typed
 from sparkwright.protocol import recap
 from sparkwright.trust import system_errors
 
-#: of several hosts; what is worse on one host: health/record.py
+#: exit codes of several hosts, worst first; for states of one host see health/record.py
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
 
 def worst(codes: Sequence[int]) -> Exit:
-    """The exit code of a command over many hosts: the worst of theirs. A code that is none of them is a failure."""
+    """Return the worst exit code of several hosts. An unknown code counts as a failure."""
     known = {code if code in WORST_FIRST else Exit.FAILED for code in codes}
     return next((code for code in WORST_FIRST if code in known), Exit.OK)
 
 
 def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..., None]:
-    """A command as Invoke calls it: an error becomes its sentence and exit code, a returned number the exit code.
+    """Wrap a command for Invoke: an error becomes a sentence and an exit code.
 
-    Of several numbers, of as many hosts, the worst. debug: errors are raised.
+    The command returns an exit code or one for each host, of which the worst counts. With `debug`, errors are raised.
     """
 
     @functools.wraps(command)
@@ -40,7 +40,7 @@ def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..
             with _without_reader():
                 ended = command(**options)
             code = worst(ended) if isinstance(ended, Sequence) else ended or Exit.OK
-        except BrokenPipeError:  # what was written past sys.stdout
+        except BrokenPipeError:  # output that bypassed sys.stdout
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = Exit.INCONCLUSIVE
         except KeyboardInterrupt:
@@ -56,15 +56,18 @@ def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..
 
 
 class Output:
-    """Standard output that its reader may leave, as `head` does: the rest is discarded; the command ends with its own code."""
+    """Standard output whose reader may leave, as `head` does.
+
+    The rest of the output is discarded, and the command ends with its own exit code.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        #: whether nobody reads any more
+        #: True if the reader is gone
         self.is_left = False
 
     def write(self, text: str) -> int:
-        """As a stream's."""
+        """Write like a stream, or discard the text if the reader is gone."""
         try:
             return self._stream.write(text)
         except BrokenPipeError:
@@ -72,7 +75,7 @@ class Output:
             return len(text)
 
     def flush(self) -> None:
-        """As a stream's."""
+        """Flush like a stream."""
         try:
             self._stream.flush()
         except BrokenPipeError:
@@ -87,13 +90,13 @@ class Output:
 
 
 def is_left() -> bool:
-    """Return whether the reader of standard output is gone: a command that would print for ever ends then."""
+    """Return True if the reader of standard output is gone, so that an endless command can end."""
     return isinstance(sys.stdout, Output) and sys.stdout.is_left
 
 
 @contextlib.contextmanager
 def _without_reader() -> Iterator[None]:
-    """Let standard output be one that its reader may leave; a terminal stays."""
+    """Replace standard output with an `Output`, except on a terminal."""
     before = sys.stdout
     if before is None or isinstance(before, Output) or before.isatty():
         yield
@@ -108,7 +111,7 @@ def _without_reader() -> Iterator[None]:
 
 
 def _as_error(error: Exception) -> SparkwrightError:
-    """What nobody foresaw; what the operating system refused says where."""
+    """Convert an unexpected exception to an error with a sentence. An operating system error names the place."""
     if sentence := system_errors.sentence(error):
         return SparkwrightError(sentence)
     message = f"internal error: {type(error).__name__}: {error}."
@@ -116,7 +119,7 @@ def _as_error(error: Exception) -> SparkwrightError:
 
 
 def _printed(error: SparkwrightError, options: dict[str, Any]) -> Exit:
-    """Say it. Returns its exit code."""
+    """Print an error and return its exit code."""
     answer = typed(str(error))
     print(answer, file=sys.stderr)
     if options.get("json"):

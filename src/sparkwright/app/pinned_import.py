@@ -1,4 +1,4 @@
-"""Pin a recipe that was taken in: a host asks registry and hub about it, and spark.lock keeps what they say."""
+"""Pinning of an imported recipe: a host asks the registry and the hub about it, and spark.lock keeps the answers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from sparkwright.project.importing.report import Row
 
 
 def tell(taken: Taken, host: str) -> None:
-    """Add to its report what became of image and model; what could not be asked is not pinned, and says why.
+    """Pin the image and the model, and add the outcome to the import's report.
 
-    host: the one that asks. Raises Refused when that names none or several.
+    An entry that could not be asked for is not pinned; the report has the reason.
+
+    Args:
+        host: the host that asks.
+
+    Raises:
+        Refused: the pattern does not match exactly one host.
     """
     selection = machines(reach(host))
     if len(selection.hosts) != 1:

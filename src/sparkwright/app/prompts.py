@@ -1,4 +1,4 @@
-"""What a person is asked before something is done that can't be taken back."""
+"""Confirmation prompts for irreversible actions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from sparkwright.console.out import say
 from sparkwright.errors import Refused
 from sparkwright.visible import visible
 
-#: how often an answer that is none of the choices is asked for again
+#: how often to ask until the answer is one of the choices
 MOST_TRIES = 5
 
 
 def agreed(question: str, *, yes: bool) -> bool:
-    """Ask on standard error, for standard output may be a program's. yes: agreed beforehand. Without a terminal it is a no."""
+    """Ask for confirmation on standard error, as standard output may be read by a program.
+
+    Returns False without a terminal, and True without asking if `yes` is set.
+    """
     if yes:
         return True
     if not sys.stdin.isatty():
@@ -26,13 +29,16 @@ def agreed(question: str, *, yes: bool) -> bool:
 
 
 def stop_asked(hosts: str) -> bool:
-    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a terminal they are left running."""
+    """Ask after Ctrl-C whether to stop the runs at a safe point. Without a terminal they are left running."""
     question = f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? "
     return sys.stdin.isatty() and _typed(question).startswith("s")
 
 
 def lock_release(owner: dict[str, Any]) -> str:
-    """What to do about who holds a lock: stop, kill or forget; empty to leave it. Without a terminal Refused, having said who."""
+    """Ask how to release a host's lock. Return stop, kill or forget; empty to leave the lock.
+
+    The lock's owner is printed first. Raises Refused if stdin is not a terminal.
+    """
     question = "[s]top it at the next safe point, [k]ill it, or [l]eave it? " if owner["alive"] else "Forget it? [y/n] "
     say(owner["text"])
     if not sys.stdin.isatty():
@@ -43,7 +49,7 @@ def lock_release(owner: dict[str, Any]) -> str:
 
 
 def answer_to(question: str, choices: Sequence[str]) -> str:
-    """The answer to a question that has no default, asked until it is one. Raises Refused when none comes."""
+    """Ask a question that has no default until the answer is valid. Raises Refused if there is none."""
     offered = f" [{'|'.join(choices)}]" if choices else ""
     for _ in range(MOST_TRIES):
         print(f"{visible(question)}{offered}: ", end="", file=sys.stderr, flush=True)
@@ -57,7 +63,7 @@ def answer_to(question: str, choices: Sequence[str]) -> str:
 
 
 def _typed(question: str = "") -> str:
-    """The answer, in small letters; empty when there is none."""
+    """Read an answer in lower case; empty if there is none."""
     try:
         return input(question).strip().lower()
     except (EOFError, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Write a recipe of the project as another tool's, pinned by spark.lock."""
+"""Export of a recipe in another tool's format, pinned by spark.lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ FORMATS = {"sparkrun": sparkrun.text, "compose": compose.text, "docker-run": doc
 
 
 def write(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
-    """To standard output. Raises Refused for an unknown format, and for what spark.lock does not pin, unless unpinned."""
+    """Write a recipe to standard output in another format.
+
+    Raises Refused for an unknown format, and if spark.lock lacks a pin, unless `unpinned` is True.
+    """
     if form not in FORMATS:
         raise Refused(f"no format {form!r}.", fix=nearest(form, FORMATS))
     root = Project.here().root

@@ -1,4 +1,4 @@
-"""Take in a recipe of others: read it, ask what only a person knows, write recipes/NAME.yml, say what became of what."""
+"""Import of another tool's recipe: read it, ask the open questions, write recipes/NAME.yml, and report what was kept."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ WIDTH = max(map(len, SORTS))
 
 @dataclass(frozen=True)
 class Source:
-    """text: of a recipe of others. path: of its file, for messages and for what lies beside it. origin: as the recipe says it."""
+    """A recipe of another tool that is imported."""
 
     text: str
+    #: path of its file, for messages and for files beside it
     path: Path
+    #: the source, as the new recipe names it
     origin: str
 
 
 def source_of(given: str) -> Source:
-    """A file, or a docker run line itself. Raises Refused for what is none of them."""
+    """Return the source: a file, or a docker run line itself. Raises Refused for anything else."""
     if docker_line.is_one(given):
         return Source(given, Path("docker run"), "a docker run line")
     if given.startswith(("http://", "https://", "git@")):
@@ -51,7 +53,7 @@ def source_of(given: str) -> Source:
 
 
 def answers_of(given: Sequence[str]) -> dict[str, str]:
-    """`--answer KEY=VALUE`, each. Raises Refused for one without a value."""
+    """Parse `--answer KEY=VALUE` options. Raises Refused for one without a value."""
     rows = [item.partition("=") for item in given]
     if wrong := next((key for key, equals, value in rows if not equals or not value), ""):
         raise Refused(
@@ -61,7 +63,10 @@ def answers_of(given: Sequence[str]) -> dict[str, str]:
 
 
 def of_source(source: Source, name: str, answers: Mapping[str, str]) -> Taken:
-    """The recipe of a text, asked for on a terminal until nothing is open. Raises Refused with what is open without one."""
+    """Convert a text to a recipe, asking the open questions on a terminal.
+
+    Without a terminal they stay open, in its report.
+    """
 
     def read(report: Report) -> Taken:
         return recipe_of.taken(recognise.read(source.text, source.path, report), name, report, source.origin)
@@ -70,7 +75,7 @@ def of_source(source: Source, name: str, answers: Mapping[str, str]) -> Taken:
 
 
 def of_container(host: str, container: str, name: str, answers: Mapping[str, str]) -> Taken:
-    """The recipe of a container that runs on a host, which goes on serving."""
+    """Convert a container on a host to a recipe. The container keeps serving."""
     if not container:
         raise Refused("say which container: --container NAME.", fix="`docker ps` on the host lists them.")
     selection = machines(reach(host))
@@ -99,7 +104,7 @@ def _asked(read: Callable[[Report], Taken], answers: Mapping[str, str]) -> Taken
     while True:
         try:
             taken = read(Report(known))
-        except Refused as error:  # it quotes what it refuses, and that may be a key
+        except Refused as error:  # the message quotes the input, which may hold a key
             raise Refused(
                 secret_patterns.text(error.message), where=error.where, fix=secret_patterns.text(error.fix)
             ) from None
@@ -110,9 +115,14 @@ def _asked(read: Callable[[Report], Taken], answers: Mapping[str, str]) -> Taken
 
 
 def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
-    """Say what became of what, write the recipe, and pin it. host: asks registry and hub; "" for nobody. check: write nothing.
+    """Report what was kept, write the recipe, and pin it.
 
-    Raises Refused where questions are open, or the file exists.
+    Args:
+        host: host that asks the registry and the hub; "" for none.
+        check: write nothing.
+
+    Raises:
+        Refused: questions are open, or the file exists.
     """
     if taken.report.questions:
         _refuse_open(taken, as_json=as_json)
@@ -133,7 +143,11 @@ def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
 
 
 def _say_next(taken: Taken, host: str) -> None:
-    """Where the recipe goes: into a host's file, or for several hosts into a group that is proposed. host: has pinned it."""
+    """Print the next step: name the recipe in a host's file, or in a proposed group if it needs several hosts.
+
+    Args:
+        host: the host that has pinned the recipe; empty if it is not pinned.
+    """
     root = Project.here().root
     name = taken.name if taken.hosts > 1 else host if document.is_file(root / f"hosts/{host}.yml") else "NAME"
     lock = "" if host else f"`invoke lock --host {name}` and "
@@ -149,7 +163,7 @@ def _say_next(taken: Taken, host: str) -> None:
 
 
 def _refuse_open(taken: Taken, *, as_json: bool) -> None:
-    """Raises Refused with what is to be answered, without a terminal to ask on."""
+    """Raise Refused with the open questions, as there is no terminal to ask on."""
     if as_json:
         say_json({"recipe": taken.name, "file": None, **taken.report.to_json(), "exit": int(Exit.REFUSED)})
     else:
@@ -189,5 +203,5 @@ def _write(path: Path, text: str) -> None:
 
 
 def _lint(name: str) -> None:
-    """What `lint` says of it; the recipe is there whatever it says."""
+    """Print the findings of `lint`. The recipe stays, whatever they are."""
     findings.print_lines(findings.check(name, "", "")[0])

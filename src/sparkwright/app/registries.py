@@ -1,4 +1,4 @@
-"""Recipes of registries: fetched at a pinned commit, searched by word, and shown before one is taken."""
+"""Recipes of registries: fetched at a pinned commit, searched by word, and shown before one is imported."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ from sparkwright.units import MIB
 from sparkwright.visible import count, one_line
 
 ENDINGS = (".yaml", ".yml")
-#: scripts of mods that are laid out with a recipe, and their size together
+#: most scripts of mods that are written with a recipe, and their total size
 MOST_SCRIPTS, MOST_SCRIPT_BYTES = 400, 4 * MIB
-#: folders within folders, of a file that is laid out
+#: deepest nesting of a file that is written
 MOST_STEPS = 32
-#: of a recipe that a search reads as YAML for its model, and of all of them; the largest recipe has 20 kB
+#: size limit of a recipe that a search parses for its model, and of all of them; the largest recipe has 20 kB
 MOST_PARSED_BYTES, MOST_PARSED_BYTES_OF_ALL = 64 * 1024, 4 * MIB
 SHORT = 12
 
 
 @dataclass(frozen=True)
 class Found:
-    """A recipe of a registry. path: in its repository. model: "" where the file does not say."""
+    """A recipe of a registry."""
 
     registry: Registry
     commit: str
+    #: path in its repository
     path: str
+    #: empty if the file does not name it
     model: str
 
     @property
     def name(self) -> str:
-        """As `recipe.import` takes it: the shortest path that means it."""
+        """The name for `recipe.import`."""
         below = self.path.removeprefix(f"{self.registry.recipes}/") if self.registry.recipes else self.path
         return f"@{self.registry.name}/{PurePosixPath(below).with_suffix('')}"
 
@@ -55,12 +57,12 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
     """Print the recipes whose path or text contains a word, in any case.
 
     Args:
-        word: what to search for.
+        word: the word to search for.
         update: follow each registry's branch first.
         as_json: print one JSON object.
 
     Returns:
-        The exit code; a registry that could not be read is named on standard error, and the others are searched all the same.
+        The exit code. A registry that can't be read is named on standard error, and the others are still searched.
     """
     project = Project.here().root
     found: list[Found] = []
@@ -92,7 +94,7 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
 
 
 def _matching(project: Path, registry: Registry, word: str, *, update: bool) -> list[Found]:
-    """The recipes of a registry whose path or text contains a word in lower case. Raises SparkwrightError."""
+    """Return the recipes of a registry whose path or text contains a lower-case word. Raises SparkwrightError."""
     repository, commit = _ready(project, registry, update=update)
     found = []
     parsed_bytes = 0
@@ -108,7 +110,10 @@ def _matching(project: Path, registry: Registry, word: str, *, update: bool) -> 
 
 
 def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_json: bool) -> Taken:
-    """The recipe @REGISTRY/NAME: shown first, and agreed to. Raises Refused where it is not, is not there, or means several."""
+    """Return the recipe @REGISTRY/NAME after showing it and asking for confirmation.
+
+    Raises Refused if it was not confirmed, does not exist, or the name is ambiguous.
+    """
     project = Project.here().root
     registry, _, wanted = given.removeprefix("@").partition("/")
     source = registries.of(project, registry)
@@ -129,7 +134,7 @@ def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_jso
 
 
 def _ready(project: Path, registry: Registry, *, update: bool) -> tuple[Repository, str]:
-    """The repository with its pinned commit here; pinned now where it never was, or is to be updated."""
+    """Return the local repository and its pinned commit. A registry without a pin is pinned now, or updated on request."""
     repository = Repository(registry.url, registry.name)
     if registry.commit and not update:
         if not repository.has(registry.commit):
@@ -149,7 +154,7 @@ def _recipes(repository: Repository, registry: Registry, commit: str) -> list[Fi
 
 
 def _file(repository: Repository, registry: Registry, commit: str, wanted: str) -> File:
-    """Return the one file that a name means: its path, or the last steps of it. Raises Refused for none and for several."""
+    """Return the one file that a name means: its path, or the last parts of it. Raises Refused for none and for several."""
     files = {_name(file): file for file in _recipes(repository, registry, commit)}
     full = f"{registry.recipes}/{wanted}" if registry.recipes else wanted
     if full in files:
@@ -173,9 +178,9 @@ def _name(file: File) -> str:
 
 @contextmanager
 def _laid_out(repository: Repository, commit: str, path: str, text: str) -> Iterator[Path]:
-    """The recipe in a folder with the scripts of mods beside it, as they lie in the repository: they are read, never run.
+    """Write the recipe to a temporary folder with the scripts of its mods, which are read but never run.
 
-    A script whose path no folder of this machine takes is left out: its mod is named without what it does.
+    A script whose path is not possible on this machine is left out: its mod is then named without its content.
     """
     with tempfile.TemporaryDirectory(prefix="sparkwright-") as folder:
         there = Path(folder, path) if _write(Path(folder), path, text) else Path(folder, "recipe.yaml")
@@ -198,7 +203,7 @@ def _scripts(repository: Repository, commit: str) -> list[File]:
 
 
 def _write(folder: Path, inside: str, text: str) -> bool:
-    """Write a file below a folder; False where its path leads out of it, or is none on this machine."""
+    """Write a file below a folder. Return False if its path leads out of the folder or is invalid on this machine."""
     steps = PurePosixPath(inside).parts
     if ".." in steps or inside.startswith("/") or len(steps) > MOST_STEPS:
         return False

@@ -1,7 +1,4 @@
-"""A JSON Schema for each kind of file, so that editors complete them, and of what --json prints.
-
-And the table of keys of each documentation page.
-"""
+"""JSON Schemas of each kind of file, for editors, and of the output of --json; tables of keys for the documentation."""
 
 from __future__ import annotations
 
@@ -35,9 +32,9 @@ KINDS: dict[str, Any] = {
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """The JSON Schema of one kind of file; `events`: of an event; `json/COMMAND`: of what a command prints with --json.
+    """Return the JSON Schema of a kind of file, of an event (`events`), or of a command's --json output (`json/COMMAND`).
 
-    Raises Refused for a kind there is not.
+    Raises Refused for an unknown kind.
     """
     if kind == EVENTS:
         return json_output.events()
@@ -53,7 +50,7 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 def table(model: type[BaseModel]) -> str:
-    """A model's keys as a markdown table."""
+    """Return a model's keys as a markdown table."""
     rows = ["| key | default | meaning |", "|---|---|---|"]
     for name, field in model.model_fields.items():
         default = "required" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of every installed package
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # saves reading the metadata of every package
 
 from sparkwright.cli.framework import ctrl_c, quick
 
@@ -71,10 +71,10 @@ namespace.add_task(project.completion_of(namespace))
 
 
 def main() -> None:
-    """The installed command `sparkwright`."""
+    """Run the installed command `sparkwright`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal of ASCII only
+            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal
     try:
         program.Sparkwright(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
         code = 0
@@ -92,4 +92,4 @@ def main() -> None:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(code)  # nothing is left to do, and taking the interpreter apart is a fifth of a short command
+    os._exit(code)  # skips the interpreter's shutdown, a fifth of a short command

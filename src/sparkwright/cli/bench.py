@@ -1,4 +1,4 @@
-"""The commands that measure: `bench.smoke`, `bench.serve` and its like. What reads their results is in bench_results.py."""
+"""The commands that measure: `bench.smoke`, `bench.serve` and others. bench_results.py has those that read results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ DEPTH: tuple[Option, ...] = (
 
 FRESH = "Each arm is started fresh, and the server that ran before is restored."
 
-#: command, its options beside COMMON, its help
+#: command, its options besides COMMON, its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ("smoke", (*URL, REPEAT, TEMPERATURE, *SMOKE), "Measure one stream: prefill and decode rate, TTFT."),
     (

@@ -1,4 +1,4 @@
-"""The commands that read results of the lab: compare, import, report, list. They touch no host."""
+"""The commands that read results: compare, import, report, list. They touch no host."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ OPTIONS: tuple[Option, ...] = (
     ("json", False, "events as JSON lines on stdout, nothing else there; each host's recap comes last"),
 )
 
-#: options of the commands that change hosts: how they go over many of them
+#: options for rolling runs of the commands that change hosts
 ROLLING: tuple[Option, ...] = (
     ("canary", 0, "run on N canary hosts first; if one fails, no other host is touched"),
     ("serial", "", "batch size: 1, 25%, or 1,25% (default: the playbook's)"),
@@ -45,7 +45,7 @@ NEW_BASELINE: Option = (
     "keep the measured rate and text as the new baseline instead of comparing",
 )
 
-#: command, its options beside OPTIONS, its help
+#: command, its options besides OPTIONS, its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "deploy",
@@ -94,7 +94,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         """,
     ),
 )
-#: the playbook of a command that is not called as it, and what such a command always sets
+#: commands whose playbook has another name, with the options that they always set
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"plan": ("deploy", {"check": True, "diff": True})}
 
 
@@ -118,7 +118,7 @@ def _switch(to: str, **given: Any) -> list[int]:
 
 
 TO: Option = ("to", "", "which recipe of the host's `on_demand` to wake")
-#: of one server, whole: there is no part of a switch
+#: options of `switch`, which is always run completely for one server
 SWITCH = (
     *(option for option in OPTIONS if option[0] in ("host", "check", "dry_run", "diff", "list_tasks", "wait", "json")),
     ANYWAY,

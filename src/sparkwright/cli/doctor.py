@@ -1,4 +1,4 @@
-"""The commands that find out what is wrong: with a server (diagnose), with a host (doctor)."""
+"""The commands that find problems: of a server (diagnose) and of a host (doctor)."""
 
 from __future__ import annotations
 

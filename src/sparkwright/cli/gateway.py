@@ -1,4 +1,4 @@
-"""The commands about the one address of a group: `gateway.deploy`, `gateway.rollback` and `gateway.status`."""
+"""The commands about the gateway of a group: `gateway.deploy`, `gateway.rollback` and `gateway.status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands as `--help` groups them, each with two examples: what is typed after its name. A new command has its row here."""
+"""The commands in the groups of `--help`, each with the arguments of two examples. A new command needs a row here."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ NAMES = tuple(name for commands in GROUPS.values() for name in commands)
 
 
 def examples_of(name: str) -> Examples | None:
-    """What is typed after a command's name in its two examples; None of a task that is not ours."""
+    """Return the arguments of a command's two examples; None for a task that is not ours."""
     return next((commands[name] for commands in GROUPS.values() if name in commands), None)

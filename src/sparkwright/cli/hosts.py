@@ -1,4 +1,4 @@
-"""The commands about hosts themselves: the inventory, Ollama on them, the runtime they get."""
+"""The commands about hosts: the inventory, Ollama, the runtime, and cleaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands about recipes before any host is asked: lint, and the reason of a rule: explain."""
+"""The commands about recipes that need no host: `lint`, and `explain` for the reason of a rule."""
 
 from __future__ import annotations
 

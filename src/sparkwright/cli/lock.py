@@ -1,4 +1,4 @@
-"""The command `lock`: pin what recipes name, update the pins, or see whether something moved upstream."""
+"""The command `lock`: pin what recipes name, update the pins, or check for changes upstream."""
 
 from __future__ import annotations
 

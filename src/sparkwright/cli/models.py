@@ -1,4 +1,4 @@
-"""The commands about models: what a model is (`model.inspect`), and the models on hosts (`models.*`)."""
+"""The commands about models: the architecture of a model (`model.inspect`), and the models on hosts (`models.*`)."""
 
 from __future__ import annotations
 

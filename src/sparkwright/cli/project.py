@@ -36,7 +36,7 @@ def render(host: str = "", recipe: str = "", json: bool = False) -> None:
         elif sys.stdout.isatty():
             say(script, end="")
         else:
-            print(script, end="")  # a file or a program gets it byte for byte
+            print(script, end="")  # unchanged for a file or a program
 
 
 @command(
@@ -123,7 +123,7 @@ def module_docs(name: str | None = None, json: bool = False) -> None:
 
 
 def completion_of(namespace: Collection) -> Command:
-    """The command `completion`, of the commands of a collection."""
+    """Return the command `completion` for the commands of a collection."""
 
     @command(positional=["shell"], help={"shell": "bash, zsh or fish"})
     def completion(shell: str) -> None:

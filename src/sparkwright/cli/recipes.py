@@ -1,4 +1,4 @@
-"""The commands that take recipes in and hand them out: recipe.*."""
+"""The commands that import and export recipes: recipe.*."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands about runs on a host: follow, stop and list them, who holds the lock, the history, incidents."""
+"""The commands about runs on a host: follow, stop and list them, release the lock, show history and incidents."""
 
 from __future__ import annotations
 

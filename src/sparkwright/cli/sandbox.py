@@ -12,9 +12,9 @@ from sparkwright.cli.framework.command import command
 from sparkwright.console.out import say_json
 from sparkwright.errors import Refused
 
-#: the fault that clears any other
+#: the name that clears a fault
 NONE = "none"
-#: of hosts/sandbox.yml
+#: the host of hosts/sandbox.yml
 HOST = "sandbox"
 
 
@@ -84,7 +84,7 @@ def status(host: str = HOST, json: bool = False) -> None:
 
 
 def _folder(host: str) -> Path:
-    """Of a sandbox. Raises Refused for a host that is none."""
+    """Return the folder of a sandbox. Raises Refused if the host is not a sandbox."""
     from sparkwright.project.folder import Project
     from sparkwright.project.inventory.inventory import Inventory
     from sparkwright.sandbox import control

@@ -1,4 +1,4 @@
-"""The commands that show what hosts do: status, report, logs, and the settings for a client."""
+"""The commands that show the state of hosts: status, report, logs, and the settings for a client."""
 
 from __future__ import annotations
 

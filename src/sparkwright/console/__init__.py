@@ -1,1 +1,1 @@
-"""What a person, or a program, sees of a run: subscribers of the events."""
+"""The output of a run for a person or a program: subscribers of its events."""

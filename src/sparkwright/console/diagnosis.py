@@ -1,4 +1,4 @@
-"""How a diagnosis is laid out: its sentence first, then the causes with evidence and fix; nothing is cut at any width."""
+"""The layout of a diagnosis: its sentence, then the causes with evidence and fix. Nothing is cut at any width."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sparkwright.errors import Exit
 from sparkwright.program import typed_in
 from sparkwright.visible import one_line
 
-#: where no terminal tells its width
+#: columns and lines without a terminal
 WIDE = (120, 24)
 LEAST = 40
-#: each cause with its evidence and fix
+#: verdicts whose causes are listed with evidence and fix
 LISTED = ("found", "possible", "noted")
-#: all of them in one paragraph
+#: verdicts whose causes share a paragraph, with its title
 SUMMED = {"unknown": "unknown", "excluded": "ruled out"}
 STYLES = {"found": "failed", "possible": "changed"}
 MARGIN = max(map(len, (*LISTED, *SUMMED.values()))) + 2
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print every host's, a blank line between them; with its name where there are several."""
+    """Print every host's diagnosis, separated by blank lines, with the host's name if there are several."""
     width, console = max(LEAST, shutil.get_terminal_size(WIDE).columns), terminal()
     for n, row in enumerate(map(typed_in, rows)):
         if n:
@@ -36,7 +36,12 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[str, str]]:
-    """(style, text) of each line. width: columns. named: with the host's name in front."""
+    """Yield style and text of each line.
+
+    Args:
+        width: columns of the terminal.
+        named: put the host's name in front.
+    """
     summary = one_line(str(row["summary"]))
     style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(Exit(row["exit"]), "failed")
     yield style, f"{row['host']}: {summary}" if named else summary
@@ -66,12 +71,12 @@ def _cause(cause: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
 
 
 def _short(cause: Mapping[str, Any]) -> str:
-    """What was ruled out needs no evidence here; `--json` has it."""
+    """Return a cause as one line. A cause that was ruled out needs no evidence here; `--json` has it."""
     return f"{cause['cause']}: {cause['evidence']}" if cause["verdict"] == "unknown" else str(cause["cause"])
 
 
 def _wrapped(text: str, title: str, width: int) -> list[str]:
-    """The text beside its title, folded at the width; words longer than a line are folded too."""
+    """Yield the text beside its title, wrapped to the width. Words longer than a line are broken."""
     indent = " " * MARGIN
     first = f"{title:<{MARGIN}}"
     return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)

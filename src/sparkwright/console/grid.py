@@ -1,4 +1,4 @@
-"""Rows in columns, for any width: what matters is never cut, and what matters less is left out first. Pure."""
+"""Layout of tables for any width: important columns are never cut, and less important ones are dropped first. Pure."""
 
 from __future__ import annotations
 
@@ -11,41 +11,44 @@ from dataclasses import dataclass
 
 GAP = "  "
 INDENT = "    "
-#: characters that a sentence needs beside the other columns; with fewer it stands below them
+#: characters that a sentence needs beside the other columns; with fewer it is printed below them
 LEAST = 30
-#: of a sentence, where a window is narrower than any sentence
+#: least characters of a sentence in a very narrow window
 LEAST_BELOW = 20
-#: what a cell holds of which nothing is known
+#: content of cells without a value
 NOTHING = ("", "-")
 
-#: (title of the column, text) of each cell of a line, with its padding
+#: (title of the column, padded text) of each cell of a line
 Line = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """leaves: where there is no room the highest number leaves first; 0 stays whatever the width."""
+    """A column of a table."""
 
     title: str
+    #: order in which columns are dropped for lack of room, the highest first; 0: never
     leaves: int = 0
 
 
 def columns(*given: tuple[str, int]) -> tuple[Column, ...]:
-    """The columns of a table from (title, leaves)."""
+    """Return the columns of a table from (title, leaves)."""
     return tuple(Column(*item) for item in given)
 
 
 def width() -> int | None:
-    """Columns of the terminal, or those of COLUMNS; None in a pipe without it, where nothing has to be folded."""
+    """Return the columns of the terminal, or $COLUMNS; None in a pipe without it, where nothing is wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
 
 
 def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None) -> list[list[Line]]:
-    """The title's lines, then each row's. room: characters of a line, None for any number.
+    """Return the lines of the titles, then those of each row.
 
-    The last column is a sentence: folded beside the others, or below its row where that leaves it less than LEAST characters.
-    A newline in it begins a line of its own.
-    A column in which no row says anything is left out, but for those that stay.
+    The last column is a sentence. It is wrapped beside the others, or below its row if less than LEAST characters remain for it,
+    and a newline in it starts a new line. A column without any content is left out, unless it is never dropped.
+
+    Args:
+        room: characters of a line; None for no limit.
     """
     kept = [n for n, column in enumerate(columns[:-1]) if not column.leaves or _says(rows, n)]
     reported = _says(rows, len(columns) - 1)
@@ -64,15 +67,18 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """columns: all. kept: (number, width) of those that are shown, 0 for as wide as the text. beside: so stands the sentence."""
+    """The layout of a table's lines."""
 
+    #: all columns
     columns: Sequence[Column]
+    #: (number, width) of the columns that are shown; width 0: as wide as the text
     kept: Sequence[tuple[int, int]]
     room: int | None
+    #: the last column's sentence stands beside the others, not below
     beside: bool
 
     def of(self, row: Sequence[str]) -> Iterator[Line]:
-        """A row and its sentence."""
+        """Yield the lines of a row, with its sentence."""
         start = sum(wide + len(GAP) for _, wide in self.kept) if self.beside else len(INDENT)
         first, *rest = _folded(row[-1], None if self.room is None else max(LEAST_BELOW, self.room - start))
         if not self.beside:
@@ -81,7 +87,7 @@ class _Shape:
         yield from ([("", " " * start), (self.columns[-1].title, item)] for item in rest)
 
     def _cells(self, row: Sequence[str], sentence: str) -> Iterator[Line]:
-        """The columns that are shown, and what stands beside them; in a narrow window on as many lines as they need."""
+        """Yield the shown columns with the sentence beside them; in a narrow window on as many lines as needed."""
         found = [(self.columns[n].title, f"{row[n]:<{wide}}") for n, wide in self.kept]
         found += [(self.columns[-1].title, sentence)] if sentence else []
         line: Line = []
@@ -94,7 +100,7 @@ class _Shape:
 
 
 def text(line: Line) -> str:
-    """A line without styles."""
+    """Return a line without styles."""
     return "".join(cell for _, cell in line).rstrip()
 
 
@@ -107,12 +113,16 @@ def _wide(columns: Sequence[Column], rows: Sequence[Sequence[str]], n: int) -> i
 
 
 def _taken(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int], *, last: bool = False) -> int:
-    """Characters of the columns. last: nothing stands beside them."""
+    """Return the characters that the columns take.
+
+    Args:
+        last: nothing stands beside them.
+    """
     return sum(_wide(columns, rows, n) + len(GAP) for n in kept) - (len(GAP) if last else 0)
 
 
 def _folded(sentence: str, room: int | None) -> list[str]:
-    """At least one line, and one for each of its own; only a word that is longer than the room is broken."""
+    """Wrap a sentence, keeping its own line breaks. Only a word longer than the room is broken."""
     own = sentence.split("\n")
     if room is None:
         return own

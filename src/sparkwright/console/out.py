@@ -1,5 +1,7 @@
-"""What a command prints beside a run's events: text for a person, or JSON, with nothing in it that a terminal acts on, and with
-commands as they are typed here."""
+"""The output of a command besides a run's events: text for a person, or JSON.
+
+Control characters are made visible, and commands are named as they are typed here.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from sparkwright.visible import visible
 
 
 def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
-    """As `print`, with control characters made visible: it may quote a host, a hub or a file."""
+    """Print text with control characters made visible, as it may quote a host, the hub or a file."""
     print(typed(visible(str(text))), end=end, file=file, flush=True)
 
 
 def say_error(error: SparkwrightError, *, json: bool, host: str = "") -> None:
-    """Why there is no answer: a sentence on standard error, and with --json a line on standard output."""
+    """Print an error to standard error, and with --json as a line on standard output too."""
     named = host if host and host not in (error.where, str(error).partition(":")[0]) else ""
     say(f"{named}: {error}" if named else error, file=sys.stderr)
     if json:
@@ -27,10 +29,10 @@ def say_error(error: SparkwrightError, *, json: bool, host: str = "") -> None:
 
 
 def error_row(sentence: str, code: int, *, host: str = "") -> dict[str, Any]:
-    """An error as --json gives it, of every command: what is wrong, and the exit code that it stands for."""
+    """Return an error in the form that every command has in --json: the message and its exit code."""
     return {**({"host": host} if host else {}), "error": sentence, "exit": int(code)}
 
 
 def say_json(value: Any) -> None:
-    """One line of JSON. Made visible before it is written, for an escape made visible after that would be no JSON."""
+    """Print one line of JSON. Control characters are made visible before encoding, as it would be invalid otherwise."""
     print(json.dumps(typed_in(clean(json.loads(json.dumps(value, default=str)))), ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""A table that a command prints once, with nothing in it that a terminal acts on."""
+"""A table that a command prints once, with control characters made visible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.visible import one_line
 
 
 def show(columns: Sequence[grid.Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below their titles; nothing when there is none. The last column is a sentence, as in grid.py."""
+    """Print rows below their titles, or nothing if there are none. The last column is a sentence, as in grid.py."""
     if not rows:
         return
     for found in grid.lines(columns, [[one_line(cell) for cell in row] for row in rows], grid.width()):

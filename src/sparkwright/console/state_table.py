@@ -1,4 +1,4 @@
-"""What an engine says of itself, as lines for a person: field, value, the line of its log that says so."""
+"""The state that an engine logged, as lines for a person: field, value, and the line of the log."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.reader import message
 from sparkwright.engines.log.state import FIELDS
 
-#: a longer value pushes its evidence aside
+#: width of the column of values; evidence moves to the right of a longer value
 VALUE_COLUMNS = 28
 LEAST_EVIDENCE = 10
 
 
 def lines(state: Mapping[str, Any], book: LogBook, columns: int | None) -> list[str]:
-    """The table. state: an EngineState as JSON. book: of its engine. columns: of the terminal; evidence is cut there, a value
-    never is.
+    """Return the table of an engine's state.
 
-    None: no terminal, nothing is cut.
+    Args:
+        state: an EngineState as JSON.
+        book: the log book of its engine.
+        columns: width of the terminal, to which evidence is cut, but never a value; None without a terminal.
     """
     names = [name for name in (*FIELDS, *book.also) if name in state]
     rows = [(name, _shown(state[name]), message(state["evidence"].get(name, ""), book)) for name in names]
@@ -37,7 +39,7 @@ def _row(start: str, evidence: str, columns: int | None) -> str:
 
 
 def _cut(evidence: str, room: int) -> str:
-    """The beginning; where an excerpt of a long line stands at the end, that end, which holds the value."""
+    """Return the beginning of the evidence. If it ends with an excerpt of a long line, return that end, which holds the value."""
     if len(evidence) <= room:
         return evidence
     head, dots, excerpt = evidence.partition(" ... ")

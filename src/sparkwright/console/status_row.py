@@ -1,4 +1,4 @@
-"""What `status` shows of a host. Apart from the table, so that `--json` draws nothing."""
+"""The data that `status` shows about a host, apart from the table so that `--json` draws nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Upstream:
-    """A server of a model behind a gateway. host: its name. state: up, drain, maintenance, down or unknown."""
+    """A server of a model behind a gateway.
+
+    Attributes:
+        host: name of its host
+        state: up, drain, maintenance, down or unknown
+    """
 
     host: str
     state: str
@@ -18,8 +23,13 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Routed:
-    """A model behind a gateway. requests, errors: since HAProxy last read its files. queued: in the gateway, now. on_demand: its
-    servers may be asleep.
+    """A model behind a gateway.
+
+    Attributes:
+        requests: number since HAProxy last read its files
+        queued: requests that wait in the gateway now
+        errors: number since HAProxy last read its files
+        on_demand: true if its servers may be asleep
     """
 
     model: str
@@ -33,8 +43,13 @@ class Routed:
 
 @dataclass(frozen=True)
 class GatewayRow:
-    """The gateway on a host. name: its group's. state: up, degraded (a model has no server, or its files were changed), down or
-    unknown. models: as HAProxy counts. stand_in: it is the sandbox's stand-in, and not HAProxy.
+    """The gateway on a host.
+
+    Attributes:
+        name: name of its group
+        state: up, degraded (a model has no server, or its files were changed), down or unknown
+        models: as HAProxy counts them
+        stand_in: true for the sandbox's stand-in, which is not HAProxy
     """
 
     name: str
@@ -48,14 +63,23 @@ class GatewayRow:
 
 @dataclass(frozen=True)
 class Row:
-    """A host now. None: not known.
+    """The state of a host. None means unknown.
 
-    state: of health/record.py, `up`, `in progress` or `unreachable`. live: of this moment alone, no check speaks for it;
-    outdated: why the last one does not. flapping: it comes and goes. load_s: seconds of each stage of
-    its start. scheduled: the host checks itself. drift: what
-    differs, field by field; behind: what of the lock is not what runs ("image", "model"), or "recipe": another model serves than
-    the recipe's. busy: who works there. interrupted: a run that was cut off, and what settles it. error: why the host could not
-    be asked. gateway: the one that groups.yml puts there.
+    Attributes:
+        state: a state of health/record.py, `up`, `in progress` or `unreachable`
+        drift: fields in which the running server differs from the verified one
+        behind: parts of the lock that differ from what runs ("image", "model"), or "recipe" if another model than the recipe's is
+            served
+        live: true if the row is of this moment, without a valid check
+        scheduled: true if the host runs scheduled checks
+        outdated: reason why the last check is no longer valid
+        late: true if the check is overdue
+        busy: a run that is in progress on the host
+        interrupted: a run that was interrupted, and the command that settles it
+        flapping: true if the server alternated between good and bad in the last checks
+        error: reason why the host could not be asked
+        load_s: seconds of each stage of its start
+        gateway: the gateway that groups.yml places on this host
     """
 
     host: str

@@ -1,4 +1,4 @@
-"""The table of `status`: one line a host."""
+"""The table of `status`: one line per host."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def table(rows: Sequence[Row], room: int | None = None) -> Text:
-    """The table. room: columns of the terminal; None where nothing limits a line. States and their reasons are never cut."""
+    """Return the table. States and their reasons are never cut.
+
+    Args:
+        room: columns of the terminal; None for no limit.
+    """
     cells = [_cells(row) for row in rows]
     title, *shown = grid.lines(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], room)
     styles = [style_of(row.state) for row in rows]
@@ -46,7 +50,7 @@ def table(rows: Sequence[Row], room: int | None = None) -> Text:
 
 
 def gateways(rows: Sequence[Row], room: int | None) -> list[Text]:
-    """The gateways of these hosts: an empty line, the titles, a line for each model; nothing where there is none."""
+    """Return the table of the hosts' gateways: an empty line, the titles, a line for each model; empty if there are none."""
     found = [pair for row in rows if row.gateway is not None for pair in _routed(row.host, row.gateway)]
     if not found:
         return []
@@ -73,7 +77,7 @@ def _drawn(title: Sequence[grid.Line], shown: Sequence[Sequence[grid.Line]], sty
 
 
 def style_of(state: str) -> str:
-    """How a state is drawn."""
+    """Return the style of a state."""
     return STYLES.get(state, "bold red")
 
 
@@ -96,12 +100,12 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def named(row: Row) -> str:
-    """The host; a sandbox of another name says that it is one."""
+    """Return the host's name. A sandbox of another name is marked as one."""
     return f"{row.host} (sandbox)" if row.sandbox and row.host.partition("/")[0] != "sandbox" else row.host
 
 
 def speed(row: Row) -> str:
-    """Now against the baseline; what nobody measured is a dash."""
+    """Return the present throughput and the baseline; a dash if it was not measured."""
     if row.tok_per_s is None and row.baseline_tok_per_s is None:
         return "-"
     now = "-" if row.tok_per_s is None else f"{row.tok_per_s:.1f}"
@@ -124,14 +128,18 @@ def _drift(row: Row) -> str:
 
 
 def checked(row: Row) -> str:
-    """How old the last check is, or that none speaks for the present."""
+    """Return the age of the last check, or "now" if the row is live."""
     if row.live:
         return "now" if row.scheduled else "now, no schedule"
     return "-" if row.checked_s is None else f"{units.age(row.checked_s)} ago"
 
 
 def why(row: Row) -> str:
-    """Who works there, or what was interrupted, then why it is not fine; of one that seems fine, why no check speaks for it."""
+    """Return the reason for a row's state.
+
+    This is a run in progress or an interrupted run, or else the reason why the server is not fine. For a server that seems fine
+    it also says why no check is valid.
+    """
     fine = "flapping: it changed state several times in the last checks" if row.flapping else ""
     answer = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)
     return words.line("; ".join(filter(None, (answer, row.outdated if row.state in FINE and not row.busy else ""))))

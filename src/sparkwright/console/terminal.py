@@ -1,4 +1,4 @@
-"""The terminal as Rich sees it: what is printed is text, never markup, emoji codes or something to highlight."""
+"""The terminal for Rich: output is plain text, without markup, emoji codes or highlighting."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ from sparkwright.console import grid
 
 
 class Terminal(Console):
-    """A Console that leaves a closed pipe to the command, as `print` does: Rich itself would exit with code 1."""
+    """A Console that leaves a closed pipe to the command, as `print` does. Rich itself would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
-        """Called while the error is handled."""
+        """Raise the error that is being handled."""
         raise
 
 
 def terminal(**options: Any) -> Console:
-    """A Console for text from anywhere. options: as `Console` takes them."""
+    """Return a Console for text from any source.
+
+    Args:
+        options: as `Console` takes them.
+    """
     return Terminal(markup=False, emoji=False, highlight=False, **options)
 
 
 def styled_line(line: grid.Line, title: str, style: str) -> Text:
-    """A line of a table; the cell below this title has the style."""
+    """Return a line of a table with a style for the cell below a title."""
     found = Text.assemble(*((text, style if name == title else "") for name, text in line))
     found.rstrip()
     return found
 
 
 def column(text: str, **options: Any) -> TextColumn:
-    """A column of a progress bar; what is filled in is text too."""
+    """Return a column of a progress bar whose values are plain text."""
     return TextColumn(text, markup=False, **options)

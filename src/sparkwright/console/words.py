@@ -1,4 +1,4 @@
-"""Figures as a person reads them."""
+"""Figures and names as text for a person."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from sparkwright import units
 
 
 def amount(done: float, total: float, unit: str) -> str:
-    """How far something is: "1.2 GB of 9.0 GB", "64 of 128 tokens", "12s of 15m00s"."""
+    """Return the progress as text: "1.2 GB of 9.0 GB", "64 of 128 tokens", "12s of 15m00s"."""
     say = {"bytes": units.size, "s": units.duration}.get(unit, "{:g}".format)
     tail = f" {unit}" if unit not in ("bytes", "s", "") else ""
     return f"{say(done)} of {say(total)}{tail}" if total else f"{say(done)}{tail}"
 
 
 def names(given: Sequence[str], most: int = 12) -> str:
-    """spark1, spark2 and spark3; of very many hosts the first ones and how many more."""
+    """Return "spark1, spark2 and spark3"; of very many hosts the first ones, and how many more there are."""
     shown = [*given[:most], *([f"{len(given) - most} more"] if len(given) > most else [])]
     return " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), *shown[-1:]])
 
 
 def simulated(host: str) -> str:
-    """What is said first of a host that is the sandbox."""
+    """Return the sentence that introduces a sandbox."""
     return f"{host} is the sandbox: a simulated Spark without GPU or real model."
 
 
 def as_of(host: str) -> str:
-    """What is said of a host that failed with the very words of another."""
+    """Return the sentence for a host that failed for the same reason as another."""
     return f"same reason as {host}"
 
 
 def line(value: Any) -> str:
-    """One line of any value; a digest keeps its first twelve characters."""
+    """Return any value as one line. A digest is shortened to its first twelve characters."""
     text = "absent" if value is None else value if isinstance(value, str) else str(value)
     return re.sub(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}", r"\1…", text.replace("\n", "⏎"))
 
 
 def short(value: Any, width: int = 88) -> str:
-    """As `line`, cut to this many characters."""
+    """Return a value as one line of at most this many characters."""
     text = line(value)
     return text if len(text) <= width else text[: width - 1] + "…"

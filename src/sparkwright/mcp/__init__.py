@@ -1,1 +1,1 @@
-"""`sparkwright mcp`: the Python API for a model, over the Model Context Protocol. Needs the extra `mcp`."""
+"""`sparkwright mcp`: the Python API over the Model Context Protocol. Needs the extra `mcp`."""

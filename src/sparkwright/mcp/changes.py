@@ -1,4 +1,4 @@
-"""Changes that were planned, shown and not made yet. Each is bound to what it was planned from, and is made at most once."""
+"""Changes that were planned and shown, but not made yet. Each is bound to its plan, and is made at most once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sparkwright.app.plans import plan_cache
 from sparkwright.mcp import output
 
 Operation = Literal["deploy", "restart", "rollback"]
-#: how long a plan may be confirmed, seconds
+#: how long a plan can be confirmed, in seconds
 LASTS_S = 600.0
-#: plans that wait for their confirmation; older ones are forgotten
+#: most plans that wait for confirmation; the oldest ones are dropped
 MOST = 50
 
 OnEvent = Callable[[Event], None]
@@ -26,20 +26,26 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A change to confirm. hosts: by name, in order. digest: of the plan, the hosts and the user's files. shown: all of the plan,
-    as an answer has it."""
+    """A change to confirm."""
 
     id: str
     operation: Operation
+    #: by name, in order
     hosts: tuple[str, ...]
+    #: of the plan, the hosts and the user's files
     digest: str
     planned_s: float
     plan: tuple[dict[str, Any], ...]
+    #: the whole plan, in the form of a tool's answer
     shown: dict[str, Any]
 
 
 class Changes:
-    """The plans of one server. clock: seconds that only grow."""
+    """The plans of one MCP server.
+
+    Args:
+        clock: monotonic seconds.
+    """
 
     def __init__(self, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
         self._fleet = fleet
@@ -52,11 +58,11 @@ class Changes:
         """Plan an operation as it would run now.
 
         Returns:
-            The plan, whose id may be confirmed; None where there is nothing to do.
+            The plan, whose id may be confirmed; None if there is nothing to do.
 
         Raises:
-            Refused: the plan is longer than one answer shows: an id stands for what was shown, and for nothing else.
-            SparkwrightError: a host would refuse, or is away.
+            Refused: the plan does not fit one answer, so that not all of it could be shown under its id.
+            SparkwrightError: a host would refuse, or is unreachable.
         """
         names = tuple(host.host for host in self._fleet.hosts(hosts))
         digest, plan = self._now(operation, names, on_event)
@@ -76,7 +82,7 @@ class Changes:
         return planned
 
     def apply(self, id: str, on_event: OnEvent) -> RunResult:
-        """Make a change. Raises Refused for one that is unknown, was made, is too old, or would do something else by now."""
+        """Make a change. Raises Refused for a plan that is unknown, was used before, is too old, or is out of date."""
         with self._lock:
             planned = self._waiting.pop(id, None)
             used = id in self._used
@@ -96,7 +102,7 @@ class Changes:
     def _now(
         self, operation: Operation, hosts: tuple[str, ...], on_event: OnEvent
     ) -> tuple[str, tuple[dict[str, Any], ...]]:
-        """The digest of what would be done, and each task that would do something. Raises the error of a host that refuses."""
+        """Return the digest of the plan as of now, and its tasks with changes. Raises the error of a host that refuses."""
         files = self._files()
         result = _followed(self._run(operation, hosts, check=True, diff=True), on_event).check()
         if result.exit is Exit.OK:

@@ -1,4 +1,4 @@
-"""The server: tools that read, resources, and, where it was allowed, the two tools that change hosts."""
+"""The MCP server: read-only tools, resources, and if allowed, the two tools that change hosts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Topic = Annotated[
 Words = Annotated[str, Field(max_length=200, description="in place of a topic: words that one section holds all of")]
 PlanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the id that plan_change gave")]
 
-#: imported before the server is ready: the first question to a host would wait for it
+#: imported before the server is ready, as the first request to a host would wait for it
 CONNECTS = ssh_link.SshLink
 
 READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
@@ -66,7 +66,7 @@ confirmed that plan. An id lasts {LASTS_S / 60:g} minutes, for one change, while
 
 
 def serve(fleet: Fleet, *, allow_changes: bool) -> None:
-    """Serve over standard input and output until the client leaves."""
+    """Serve over standard input and output until the client disconnects."""
     with contextlib.suppress(SparkwrightError), here.opened(fleet.root):
         fleet_status.pinned(
             choose("all")
@@ -75,7 +75,11 @@ def serve(fleet: Fleet, *, allow_changes: bool) -> None:
 
 
 def made(fleet: Fleet, *, allow_changes: bool) -> MCPServer[Any]:
-    """The server with its tools. allow_changes: with those that change hosts."""
+    """Return the server with its tools.
+
+    Args:
+        allow_changes: include the tools that change hosts.
+    """
     about = INSTRUCTIONS + (CONFIRMED if allow_changes else READ_ONLY)
     server: MCPServer[Any] = MCPServer("sparkwright", instructions=about, version=__version__, log_level="WARNING")
     for tool in _reading(fleet):
@@ -191,34 +195,34 @@ def _resources(server: MCPServer[Any], fleet: Fleet) -> None:
 
 
 def _of_a_host(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
-    """The questions that are resources of one host or group each."""
+    """Return the functions of the resources about one host or group."""
 
     def health(host: str) -> dict[str, Any]:
         """A check of its server now: a generated token."""
         return _ended(fleet.health(host), _silent)
 
     def plan(host: str) -> dict[str, Any]:
-        """What a deploy would change there."""
+        """The changes that a deploy would make."""
         return _ended(fleet.plan(host), _silent)
 
     def diagnose(host: str) -> dict[str, Any]:
-        """Why its server is slow or down."""
+        """The reason why its server is slow or down."""
         return output.answer("hosts", fleet.diagnose(host))
 
     def logs(host: str) -> dict[str, Any]:
-        """The end of its server's log, and what its last start reports of itself."""
+        """The end of its server's log, and the engine's state as the last start logged it."""
         return _logs(fleet, host, LINES)
 
     def history(host: str) -> dict[str, Any]:
-        """What was done to its server, newest first."""
+        """The history of its server, newest entry first."""
         return output.answer("hosts", fleet.history(host))
 
     def incident(host: str) -> dict[str, Any]:
-        """What was kept when its server failed last."""
+        """The diagnostics of its server's last failure."""
         return output.answer("hosts", fleet.incident(host), text=output.LOG)
 
     def report(host: str) -> dict[str, Any]:
-        """What its scheduled checks saw in a week."""
+        """A summary of a week of scheduled checks."""
         return output.answer("hosts", fleet.report(host))
 
     return health, plan, diagnose, logs, history, incident, report
@@ -233,7 +237,7 @@ def _logs(fleet: Fleet, hosts: str, lines: int) -> dict[str, Any]:
 
 
 def _silent(event: Event) -> None:
-    """Who reads a resource is told of no progress."""
+    """Ignore progress events: a resource has no progress."""
 
 
 def _ended(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
@@ -243,7 +247,7 @@ def _ended(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
 
 
 def _result(result: RunResult) -> dict[str, Any]:
-    """How it ended, on each host, with the tasks that changed or failed."""
+    """Return the outcome of a run on each host, with the tasks that changed or failed."""
     shown = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
     rows = [
         {
@@ -266,7 +270,10 @@ def _result(result: RunResult) -> dict[str, Any]:
 
 
 def _progress(context: Context) -> Callable[[Event], None]:
-    """Tells the client of each task that begins, and of each download under way. Called in a thread of the server's."""
+    """Return a callback that reports each task that starts, and each host that finishes, to the client.
+
+    It is called in a thread of the server's.
+    """
     count = 0
 
     def hears(event: Event) -> None:
@@ -285,7 +292,7 @@ def _raising(kind: type[Exception]) -> Callable[[Callable[Given, Answer]], Calla
 
 
 def _saying(act: Callable[Given, Answer], kind: type[Exception]) -> Callable[Given, Answer]:
-    """An error's sentence reaches the client; of anything that nobody foresaw, the SDK keeps the text to itself."""
+    """Pass the message of our errors to the client. The SDK hides the text of unexpected exceptions."""
 
     @functools.wraps(act)
     def run(*args: Given.args, **options: Given.kwargs) -> Answer:

@@ -1,1 +1,1 @@
-"""The lab on the laptop: an order becomes an experiment, and its cells come back as results."""
+"""The laptop's side of the lab: build an experiment from a command's options, and collect its cells as results."""

@@ -1,4 +1,4 @@
-"""An experiment's folder on the laptop: results/NAME/, written while cells come in."""
+"""The folder of an experiment on the laptop, results/NAME/, which is updated with every cell."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from sparkwright.trust.shapes import Partial, Usual, fitted
 
 FOLDER = "results"
 STATE, STATE_BYTES = "experiment.json", 1 << 16
-#: of an arm's own log, what the results make something of
+#: values of an arm's log that the results use
 SETTLED = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), Usual((None, bool), None)),
     "ready_s": Usual((None, float), None),
 }
-#: what became of holding two arms' settings against each other, where nothing differs
+#: notes on a comparison of two arms' settings without differences
 VERDICTS = {
     "same": "the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured.",
     "not shown": "the engine's log shows no difference between the arms, and does not show every flag that differs",
 }
-#: settings longer than this are named, not shown
+#: longer settings are only named
 SHORT = 60
 
 
 @dataclass
 class Place:
-    """results/NAME in a project. series: of the experiment that is under way, or begins now."""
+    """The folder results/NAME of a project."""
 
     folder: Path
+    #: of the current experiment, or of the one that begins now
     series: str
 
     @classmethod
     def of(cls, root: Path, name: str, *, again: bool) -> Place:
-        """The place of an experiment. One that was not finished goes on, unless `again`."""
+        """Return the place of an experiment. An unfinished experiment is continued unless `again` is True."""
         folder = root / FOLDER / name
         series, finished = _state(folder / STATE)
         goes_on = bool(series) and not finished and not again
@@ -59,13 +60,13 @@ class Place:
         return place
 
     def mark(self, *, finished: bool) -> None:
-        """Remember whether there is something left to do."""
+        """Save whether the experiment is finished."""
         content = json.dumps({"series": self.series, "finished": finished}, indent=1) + "\n"
         write_atomically(self.folder / STATE, content.encode())
 
 
 def _state(path: Path) -> tuple[str, bool]:
-    """(the series, whether it is finished) of an experiment's file; an unreadable one names none."""
+    """Return the series in an experiment's file, and True if it is finished. An unreadable file has no series."""
     try:
         found = Partial({"series": str, "finished": bool}).of(json_of(bytes_of(path, STATE_BYTES))) or {}
     except (OSError, ValueError):
@@ -76,10 +77,7 @@ def _state(path: Path) -> tuple[str, bool]:
 
 @dataclass
 class Collector:
-    """A subscriber: cells, settings and failures of arms become a results file, from the first cell on.
-
-    head: of a cluster, which says for all why an arm failed. restored: the hosts that serve again what they served before.
-    """
+    """An event subscriber that writes the results file of an experiment, from the first cell on."""
 
     place: Place
     experiment: Experiment
@@ -89,7 +87,9 @@ class Collector:
     cells: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     sandbox: bool = False
+    #: the cluster's head, whose reason for a failed arm counts for all members; empty for a single host
     head: str = ""
+    #: hosts whose previous server is running again
     restored: set[str] = field(default_factory=set)
 
     def on(self, event: Event) -> None:
@@ -107,8 +107,8 @@ class Collector:
         self.write()
 
     def keep(self, cell: dict[str, Any]) -> None:
-        """Take in a cell, and write what there is. One that is none is told of in the notes, and not there."""
-        cell = clean(cell)  # a server that is measured from here speaks in it
+        """Add a cell and write the results. An invalid cell is omitted, and mentioned in the notes."""
+        cell = clean(cell)  # its texts may come from a server
         try:
             key = Cell.model_validate(cell).key
         except ValidationError as error:
@@ -120,27 +120,27 @@ class Collector:
 
     @property
     def complete(self) -> bool:
-        """Whether every cell is there and worth something."""
+        """Return True if every cell was measured; cells of refused arms do not count."""
         return not any(self._missing("refused"))
 
     @property
     def left(self) -> bool:
-        """Whether a cell is missing of an arm that did not fail."""
+        """Return True if a cell is missing of an arm that was neither refused nor failed."""
         return any(self._missing("refused", "failed"))
 
     def _missing(self, *out: str) -> Iterator[str]:
-        """The cells that are missing, but for arms of which one of these is known."""
+        """Return the keys of the unmeasured cells, except those of arms that have one of these outcomes."""
         there = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
         gone = {name for name, arm in self.arms.items() if any(map(arm.get, out))}
         return (key for key in self.experiment.keys if key not in there and key.split(".")[0] not in gone)
 
     @property
     def failed(self) -> bool:
-        """Whether an arm could not be measured although it was tried."""
+        """Return True if an arm was tried and could not be measured."""
         return any(arm.get("failed") for arm in self.arms.values())
 
     def results(self) -> Results:
-        """As they are now, in the experiment's order."""
+        """Return the current results, with cells in the order of the experiment."""
         order = {key: n for n, key in enumerate(self.experiment.keys)}
         found = {
             "schema": SCHEMA,
@@ -159,7 +159,7 @@ class Collector:
         return Results.model_validate(found)
 
     def write(self) -> None:
-        """results.json and results.csv."""
+        """Write results.json and results.csv."""
         results_files.write(self.place.folder, self.results())
 
     def _on_bench(self, event: Event) -> None:
@@ -175,14 +175,14 @@ class Collector:
             self.restored.add(event["host"])
 
     def _on_container(self, event: Event) -> None:
-        """What runs may be something else than its recipe."""
+        """Note that the running server differs from its recipe."""
         drift = [str(item["field"]) for item in (event.get("data") or {}).get("drift") or ()]
         if event.get("register") == "server" and drift:
             message = f"what runs differs from its recipe in {', '.join(drift)}"
             self.notes.append(f"{message}: the flags shown are the recipe's, the figures the server's")
 
     def _on_lint(self, event: Event) -> None:
-        """An arm that the image's own list of options refuses."""
+        """Note an arm that the image's own list of options refuses."""
         number = str(event.get("register", "")).removeprefix("lint_")
         if event["status"] == "ignored" and number.isdigit():
             name = list(self.arms)[int(number)]
@@ -207,14 +207,14 @@ class Collector:
             self.judged(data)
 
     def settle(self, arm: str, data: dict[str, Any]) -> None:
-        """What an arm's own log says of it."""
+        """Store the settings and the start-up time of an arm, as reported by its engine's log."""
         state = fitted(data["state"], SETTLED, "an arm's state")
         self.arms[arm]["effective"] = state
         if state.get("ready_s") is not None:
             self.arms[arm].setdefault("ready_s", []).append(state["ready_s"])
 
     def judged(self, data: dict[str, Any]) -> None:
-        """What became of holding two arms' settings against each other."""
+        """Add a note on the comparison of two arms' settings."""
         if data["verdict"] in VERDICTS:
             self.notes.append(VERDICTS[data["verdict"]])
             return
@@ -224,6 +224,6 @@ class Collector:
 
 
 def _difference(name: str, other: str | None, value: str | None, arm: str) -> str:
-    """A setting that is not the same; one of many parts by its name only."""
+    """Return a setting that differs between two arms as text; a long value is left out."""
     short = len(f"{other}{value}") < SHORT
     return f"{name} ({value} in arm {arm}, {other} in the other)" if short else name

@@ -1,4 +1,4 @@
-"""An order becomes an experiment, and the experiment a play: the plan of the host, or of each member of a cluster."""
+"""Plans of an experiment: for the host, or for each member of a cluster."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from sparkwright.protocol.plan import Plan, new_run_id, who
 
 
 class Bench:
-    """The play of one order, made when the host, or a cluster's head, has told what is known there.
+    """The experiment of one bench command, planned once the host, or the cluster's head, has reported its finished cells.
 
-    failed: arms that are left out, because they failed in an earlier run of this command, and why.
+    Args:
+        failed: arms that failed in an earlier run of this command and are left out, with the reason.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Bench:
         self._one_by_one = threading.Lock()
 
     def ended(self, code: int) -> tuple[Results | None, int, Path]:
-        """The results, the exit code and the folder."""
+        """Return the results, the exit code and the folder."""
         if self.collector is None:
             return None, code, self.place.folder
         found = self.collector
@@ -72,19 +73,25 @@ class Bench:
         return found.results(), code, self.place.folder
 
     def failed_now(self) -> dict[str, str]:
-        """Arms that failed in this run, and why."""
+        """Return the arms that failed in this run, with the reason."""
         arms = self.collector.arms if self.collector else {}
         return {name: arm["failed"] for name, arm in arms.items() if arm.get("failed") and name not in self.failed}
 
     def goes_on(self) -> bool:
-        """Whether another run can measure what is left: of a sweep, when every member restored what it served."""
+        """Return True if another run can measure what is left.
+
+        This is so for a sweep when every member has restored its previous server.
+        """
         found = self.collector
         left = found is not None and found.left
         restored = found.restored if found else set()
         return bool(left) and self.order.command == "sweep" and restored == {host.name for host in self.chosen.hosts}
 
     def plan_for(self, member: Member) -> Plan:
-        """The plan of a host. Those of a cluster's members are made together, so that none begins where one can't."""
+        """Return the plan of a host.
+
+        The plans of a cluster's members are made together, so that no member begins if the plan of one fails.
+        """
         with self._one_by_one:
             if self._refused is not None:
                 raise self._refused
@@ -97,7 +104,7 @@ class Bench:
         return self._plans[member.host.name]
 
     def _all_plans(self) -> dict[str, Plan]:
-        """Everything that files, lock and host know, as one plan for each host."""
+        """Return the plan of each host, by host name."""
         run_id, fleet, member = new_run_id(), self.chosen.fleet, self.head
         member.secrets = self.chosen.inventory.secrets(self.host)
         pins = Pins(lock_folder(self.chosen.project, self.host), save=True)
@@ -192,7 +199,7 @@ class Bench:
     def _tasks(
         self, member: Member, experiment: Experiment, pinned: Mapping[str, Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """What is left to do, after the host has said what is finished."""
+        """Return the tasks of the cells that the host has not finished yet."""
         assert self.collector is not None
         configs = {arm.name: play_tasks.config_key(arm.name) for arm in experiment.arms}
         requested = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
@@ -220,7 +227,7 @@ class Bench:
         return kind.with_arms(left, self.place.series, parts, known=known, changed=changed), known
 
     def _names(self, arm: Arm, pinned: Mapping[str, Any], host: Host) -> dict[str, Any]:
-        """What a host's play may say of an arm."""
+        """Return the variables of an arm that a host's play may use."""
         scope = recipe.scope(host, recipes.user_of(host), arm.recipe, pinned)
         file = arm.recipe.file
         about_box = {

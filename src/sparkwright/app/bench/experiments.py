@@ -1,4 +1,4 @@
-"""What `bench.*` do: an experiment on a host or at a URL from the options of a command, and its results on the screen."""
+"""The `bench.*` commands: an experiment on a host or at a URL, and its results on the screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkwright.visible import listed
 
 
 def run(command: str, given: dict[str, Any]) -> int:
-    """Do what a bench command asks. Returns the exit code."""
+    """Run a bench command and return its exit code."""
     order = order_of(command, given).checked()
     if bool(given.get("url")) == bool(given["host"]):
         other = "where: --host NAME, or --url of a server." if "url" in given else "which host: --host NAME."
@@ -54,7 +54,7 @@ def _shown(results: Results, code: int, folder: Path, given: dict[str, Any]) -> 
 
 
 def order_of(command: str, given: dict[str, Any]) -> Order:
-    """The options of a command as the lab takes them."""
+    """Convert the options of a command to the lab's order."""
 
     def numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
         text = str(given.get(name) or "")
@@ -99,7 +99,7 @@ def _all(given: Any) -> list[str]:
 
 
 def _span(word: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    """One number; or 1..16, which doubles: 1, 2, 4, 8, 16."""
+    """Parse one number, or a range that doubles: 1..16 is 1, 2, 4, 8, 16."""
     first, dots, last = word.partition("..")
     if not dots:
         return (kind(word),)

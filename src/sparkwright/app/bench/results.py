@@ -1,4 +1,4 @@
-"""Results of experiments on the screen: compared, imported, printed again, listed."""
+"""Results of experiments on the screen: compare, import, report, list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.visible import one_line
 
 
 def compare(first: str, second: str, *, json: bool) -> None:
-    """Two results side by side. Raises Refused when no load is in both."""
+    """Print two results side by side. Raises Refused if they have no load in common."""
     results, other = _read(first), _read(second)
     found = comparing.two_files(results, other)
     only = comparing.unmatched(results, other)
@@ -33,7 +33,14 @@ def compare(first: str, second: str, *, json: bool) -> None:
 
 
 def take_in(file: str, name: str, *, json: bool) -> None:
-    """Import what `vllm bench serve` wrote. name: empty for the file's. Raises Refused for a name that can't be a folder's."""
+    """Import the output of `vllm bench serve`.
+
+    Args:
+        name: name of the results; empty for the file's name.
+
+    Raises:
+        Refused: the name can't be a folder's.
+    """
     found = vllm_results.load(Path(file))
     if name:
         found = found.model_copy(update={"name": name})
@@ -52,7 +59,7 @@ def take_in(file: str, name: str, *, json: bool) -> None:
 
 
 def report(name: str, *, json: bool) -> None:
-    """Print the tables of an experiment, and make its page and its CSV again."""
+    """Print the tables of an experiment, and rebuild its page and its CSV file."""
     found, path = _read(name), _find(name)
     folder = path if path.is_dir() else path.parent
     written = _write(folder, found)
@@ -64,7 +71,7 @@ def report(name: str, *, json: bool) -> None:
 
 
 def show_all(*, json: bool) -> None:
-    """The experiments of this project: what was measured, where and when."""
+    """List the experiments of this project: what was measured, where and when."""
     for path in sorted((Project.here_or_cwd() / FOLDER).glob(f"*/{results_files.JSON}")):
         found = results_files.read(path)
         if json:
@@ -76,20 +83,20 @@ def show_all(*, json: bool) -> None:
 
 
 def _write(folder: Path, found: Results) -> str:
-    """The results' files and page. Returns the page's name."""
+    """Write the files and the page of results. Return the name of the page."""
     results_files.write(folder, found)
     return experiment_page.write(folder, found)
 
 
 def _find(text: str) -> Path:
-    """A results file, its folder, or the name of an experiment."""
+    """Find results by file, folder, or the name of an experiment."""
     path = Path(text)
     named = Project.here_or_cwd() / FOLDER / text
     return path if path.exists() or not named.exists() else named
 
 
 def _read(text: str) -> Results:
-    """Results of ours, or what `vllm bench serve` wrote."""
+    """Read results of sparkwright or of `vllm bench serve`."""
     path = _find(text)
     try:
         return results_files.read(path)

@@ -1,4 +1,4 @@
-"""An experiment on a host, or on all members of a cluster: its play is run, and its cells come back as results."""
+"""An experiment on a host, or on all members of a cluster: run its play, and collect its cells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Outcome = tuple[Results | None, int, Path]
 
 
 def on_host(selection: Selection, order: Order, *, json: bool, wait: bool) -> Outcome:
-    """Do an order on one host. Returns the results (None when nothing was begun), the exit code and their folder."""
+    """Run an experiment on one host. Return the results (None if nothing was begun), the exit code and the folder."""
     if len(selection.hosts) != 1:
         raise Refused("an experiment runs on one host.", fix="--host NAME")
     return _done(Bench(selection, order, wait=wait), json=json)
@@ -29,10 +29,13 @@ def on_host(selection: Selection, order: Order, *, json: bool, wait: bool) -> Ou
 def on_cluster(
     selection: Selection, order: Order, again: Callable[[], Selection], *, json: bool, wait: bool
 ) -> Outcome:
-    """Do an order with arms on all members of a cluster. Returns as `on_host`.
+    """Run an experiment with arms on all members of a cluster. Return the same as `on_host`.
 
-    An arm that fails ends the run, for all members restore what served before. A sweep goes on with the arms that are left, in
-    another run; again: connects to the members once more.
+    An arm that fails ends the run, because all members restore their previous server. A sweep continues with the remaining arms
+    in another run.
+
+    Args:
+        again: connects to the members once more.
     """
     failed: dict[str, str] = {}
     while True:

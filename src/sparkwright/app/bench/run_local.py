@@ -1,4 +1,4 @@
-"""An order against any base_url, measured from here: no host, no container, nothing is started."""
+"""An experiment at any base URL, measured from this machine. It needs no host or container, and starts nothing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.measure import http_probe, lab, server_metrics
 
 SERVER = "server"
-#: the environment variable with the key of the server at a URL, whatever its engine is
+#: environment variable with the key of the server at a URL, for any engine
 KEY = engine.of(engine.USUAL).http.key_variable
 
 
 def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = False) -> tuple[Results, int, Path]:
-    """Do an order at a base_url. model: the served name; empty for the first that the server names."""
+    """Run an experiment at a base URL.
+
+    Args:
+        model: the served name; empty for the first model that the server lists.
+    """
     if order.has_arms:
         raise Refused("arms are started on a host: --host NAME instead of --url.")
     url, key = _base(url), _key()
@@ -50,7 +54,10 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
 
 
 def _base(url: str) -> str:
-    """The URL without /v1. Raises Refused for one that is none, or holds more than an address: results name it."""
+    """Return the URL without /v1.
+
+    Raises Refused for an invalid URL, and for one with more than an address, as the results contain it.
+    """
     try:
         at = urlsplit(url)
         well = at.scheme in ("http", "https") and bool(at.hostname) and at.port != 0
@@ -64,7 +71,7 @@ def _base(url: str) -> str:
 
 
 def _key() -> str:
-    """The server's key, empty for none. Raises Refused for one that no header can carry."""
+    """Return the server's key; empty for none. Raises Refused for a key that can't be sent in a header."""
     key = os.environ.get(KEY, "").strip()
     if not key.isascii() or not key.isprintable():
         raise Refused(f"{KEY} holds no key: it has letters that no header can carry.")
@@ -72,7 +79,7 @@ def _key() -> str:
 
 
 def _served(url: str, model: str, key: str) -> tuple[Http, str, int | None]:
-    """How its engine is asked, the served name and its context's length."""
+    """Return the engine's HTTP interface, the served model name and its context length in tokens."""
     path = engine.of(engine.USUAL).http.models
     answer = http_probe.ask(url, path, api_key=key)
     if answer.status != 200:
@@ -90,7 +97,7 @@ def _served(url: str, model: str, key: str) -> tuple[Http, str, int | None]:
 
 
 def _finished(place: Place, experiment: Experiment) -> dict[str, dict[str, object]]:
-    """The cells of a series that goes on."""
+    """Return the finished cells of a series that is continued."""
     try:
         before = results_files.read(place.folder)
     except Refused:

@@ -1,4 +1,4 @@
-"""What can be completed: the commands with their options, and what kind of value each takes."""
+"""The commands and options that shells can complete, and the kind of value each takes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from sparkwright.engines import container_rules, engine, memory_rules, recipe_ag
 from sparkwright.modules.registry import NAMES
 from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 
-#: kinds of values whose names the shell reads from the project's folder
+#: kinds of values that the shell reads from the project's folder
 HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
 FILES, TEXT = "files", "text"
 
-#: option, or command and option, to the kind of its value; any other option takes text
+#: kind of value by option, or by command and option; other options take text
 OPTIONS = {
     **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
     **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES),
     **dict.fromkeys(("file", "dataset", "to"), FILES),
     "heal": "heal",
 }
-#: command to the kind of the word after it
+#: kind of the word after a command
 WORDS = {
     "play": PLAYBOOKS,
     "schema": "schemas",
@@ -34,30 +34,33 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """flags: `--host` and `-H`. takes: the kind of its value; empty for a switch."""
+    """An option of a command."""
 
+    #: for example `--host` and `-H`
     flags: tuple[str, ...]
     about: str
+    #: kind of its value; empty for a switch
     takes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """word: the kind of the word that stands after it; empty for none."""
+    """A command with its options."""
 
     name: str
     about: str
     options: tuple[Option, ...]
+    #: kind of the word after the command; empty for none
     word: str = ""
 
 
 def kind_of(command: str, option: str) -> str:
-    """What an option that takes a value is completed with."""
+    """Return the kind of values that complete an option."""
     return OPTIONS.get(f"{command} {option}") or OPTIONS.get(option) or TEXT
 
 
 def choices() -> dict[str, list[str]]:
-    """The kinds of values that the program knows itself."""
+    """Return the values of the kinds that the program itself knows."""
     return {
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),

@@ -1,4 +1,4 @@
-"""The script of a shell, made from its template in this folder."""
+"""The completion script of a shell, made from its template in this folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ HERE = Path(__file__).parent
 
 
 def of(shell: str, commands: Sequence[Command]) -> str:
-    """What the shell is to read. Raises Refused for a shell that is not known."""
+    """Return the completion script for a shell. Raises Refused for an unknown shell."""
     if shell not in SHELLS:
         raise Refused(f"no completion for {shell!r}.", fix=f"Shells: {', '.join(SHELLS)}.")
     return SHELLS[shell](commands)
 
 
 def _posix(template: str) -> Callable[[Sequence[Command]], str]:
-    """bash and zsh: what can stand at the cursor is one function of both."""
+    """Return the script of bash or zsh. Both use the same function for the candidates."""
 
     def made(commands: Sequence[Command]) -> str:
         rows = "\n".join(f"  {command.name}) {_row(command)} ;;" for command in commands)
@@ -61,7 +61,7 @@ def _fish_values(kind: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """For fish, which knows two escapes between single quotes."""
+    """Quote text for fish, which has two escapes between single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

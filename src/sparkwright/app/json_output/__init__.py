@@ -1,1 +1,1 @@
-"""What `--json` prints, as JSON Schemas: of the events, and of each command's answer."""
+"""JSON Schemas of what `--json` prints: of the events, and of each command's answer."""

@@ -1,4 +1,4 @@
-"""What each command prints with --json, as data: its form, and the shape of one line or of the document (trust/shapes.py)."""
+"""The data that each command prints with --json: its form, and the shape of a line or of the document (trust/shapes.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIGURE = (None, number)
 #: of a recap, and of a host that has ended
 ENDED = {name: value for name, value in KINDS["recap"].items() if name not in RARE}
 
-#: events that the laptop makes itself: no host speaks for the fleet
+#: events of the laptop about the whole fleet
 FLEET: dict[str, dict[str, Shape]] = {
     "play_started": {"play": line, "hosts": TEXTS},
     "batch_started": {"n": COUNT, "hosts": TEXTS, "left": COUNT, "canary": bool},
@@ -30,23 +30,23 @@ FLEET: dict[str, dict[str, Shape]] = {
         "resume": line,
     },
 }
-#: events of a host that --json prints; the others answer questions, and become a command's own answer
+#: events of a host that --json prints; other events answer requests, and become a command's own output
 OF_HOSTS = ("raw", "note", "run_started", "task_started", "progress", "task_finished", "recap", "run")
-#: the recap of a host that gave none is the laptop's, and counts nothing that is rare
+#: recap of a host; the laptop makes one, without the rare counts, for a host that gave none
 RECAP = {**ENDED, **dict.fromkeys(RARE, Usual(COUNT))}
 EVENTS: dict[str, dict[str, Shape]] = {**{kind: KINDS[kind] for kind in OF_HOSTS}, **FLEET, "recap": RECAP}
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """form: lines (one object a line) or document (one for all of it). about: what one is.
+    """The JSON output of a command."""
 
-    events: with another option it prints the events of a run instead.
-    """
-
+    #: `lines` (one object per line) or `document` (one for everything)
     form: str
+    #: description of a line or of the document
     about: str
     shape: Shape
+    #: with another option the command prints the events of a run instead
     events: bool = False
 
 
@@ -60,7 +60,7 @@ RUNS = (
     *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
     *("gateway.rollback", "images.copy", "models.copy"),
 )
-#: events too; with --url, where no host runs it, the results (bench/results_models.py)
+#: commands that print events too, but results with --url, where no host runs it (bench/results_models.py)
 MEASURES = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
 LINK = {**answers.LINK, "rate_gbps": number}
 CACHE = {**answers.CACHE, "name": line}

@@ -13,21 +13,22 @@ from sparkwright.console.status_row import Row
 from sparkwright.protocol.events import SCHEMA
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-#: of the answers of commands; an event's is `protocol.events.SCHEMA`. Raised when a field goes or means something else
+#: version of the commands' output, increased when a field is removed or changes its meaning; for events see
+#: `protocol.events.SCHEMA`
 VERSION = 1
-#: answers that are made from a type
+#: output that is defined by a type
 TYPED: dict[str, tuple[str, Any]] = {
     "status": ("lines", Row),
     **dict.fromkeys(("bench.report", "bench.import"), ("document", Results)),
     **dict.fromkeys(MEASURES, ("lines", Results)),
 }
 COMMANDS = tuple(sorted({*RUNS, *ANSWERS, *TYPED}))
-#: from a command's schema to that of events
+#: reference from a command's schema to the schema of events
 AN_EVENT = {"$ref": "../events.json"}
 
 
 def events() -> Schema:
-    """One event, whatever its kind. Every kind may have further fields."""
+    """Return the JSON Schema of an event of any kind. Every kind may have further fields."""
     kinds = {kind: _event(kind) for kind in sorted(EVENTS)}
     return {
         "$schema": DIALECT,
@@ -40,7 +41,10 @@ def events() -> Schema:
 
 
 def of(command: str) -> Schema:
-    """What a command prints with --json: one line of it, or the document, as `form` says. Raises KeyError."""
+    """Return the JSON Schema of a command's --json output: of one line or of the document, as `form` says.
+
+    Raises KeyError for an unknown command.
+    """
     head = {"$schema": DIALECT, "title": f"sparkwright {command} --json", "version": VERSION}
     if command in RUNS:
         return {**head, "form": "lines", "description": "An event a line.", **AN_EVENT}
@@ -48,7 +52,7 @@ def of(command: str) -> Schema:
         form, kind = TYPED[command]
         found = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")
         parts = found.pop("$defs", {})
-        found.get("properties", {}).pop("error", None)  # the error of a row is an error instead of an answer
+        found.get("properties", {}).pop("error", None)  # a row with an error is an ERROR
         either = [found, schema(ERROR), *([AN_EVENT] if command in MEASURES else [])]
         return {**head, "form": form, "anyOf": either, **({"$defs": parts} if parts else {})}
     printed: Printed = ANSWERS[command]

@@ -1,4 +1,4 @@
-"""A shape (trust/shapes.py) as a JSON Schema. Pure. What a function checks beyond its type is left out."""
+"""The JSON Schema of a shape (trust/shapes.py). Pure. Checks of a function beyond its type are left out."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TYPES: Mapping[Any, str] = {
     int: "integer",
     float: "number",
 }
-#: functions that check texts, and whole numbers; every other one of shapes.py checks a number
+#: functions that check integers, and names of functions that check numbers; all others check texts
 COUNTS: tuple[Callable[..., Any], ...] = (event_kinds.exit_code, shapes.integer)
 NUMBERS = ("within",)
 
 
 def schema(shape: Shape) -> Schema:
-    """What fits the shape, once it was filled in: a Usual field with a value is always there."""
+    """Return the JSON Schema of a shape whose defaults are filled in: a Usual field with a value is always present."""
     if isinstance(shape, dict):
         return _object(shape)
     if isinstance(shape, list):

@@ -1,1 +1,1 @@
-"""From the user's files to a host's plan: what is rendered, what the lock pins, which peer hands out a model."""
+"""Planning of a host's run from the user's files: rendering, the pins of the lock, the peer that hands out a model."""

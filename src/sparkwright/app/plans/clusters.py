@@ -1,4 +1,4 @@
-"""Runs on the members of a cluster: always all of them, by the playbook that is for clusters, and where their runs meet."""
+"""Runs on the members of a cluster: always on all of them, with the cluster's playbook, and with a barrier between the runs."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from sparkwright.project.recipe import seat
 from sparkwright.protocol import cluster as protocol
 from sparkwright.protocol.plan import Plan
 
-#: playbooks/cluster/NAME.yml is what NAME means for a cluster
+#: folder of the playbooks for clusters: playbooks/cluster/NAME.yml
 FOLDER = "cluster"
-#: how long the members' runs wait for each other's first word, seconds: by then all plans have been sent
+#: how long the members' runs wait for each other to join, in seconds; all plans are sent within that time
 JOIN_S = 120.0
 
 
 def one_of(selection: Selection) -> Cluster | None:
-    """The cluster that a command is for; None for hosts that serve alone."""
+    """Return the cluster that a command is for; None for hosts that serve alone."""
     return next((host.cluster for host in selection.hosts if host.cluster), None)
 
 
 def is_one(selection: Selection) -> bool:
-    """Whether a command is for one host, or for one cluster with all its members."""
+    """Return True if the selection is one host, or one cluster with all its members."""
     cluster = one_of(selection)
     names = {host.name for host in selection.hosts}
     return names == set(cluster.members) if cluster else len(names) == 1
 
 
 def path_of(selection: Selection, book: str) -> Path:
-    """The playbook of this name for the chosen hosts.
+    """Return the path of the playbook for the selected hosts.
 
-    Raises Refused for a part of a cluster, for a cluster beside other hosts or with a recipe that is not for it, and where a
-    cluster has no such playbook.
+    Raises Refused for a part of a cluster, for a cluster together with other hosts, for a recipe that does not suit it, and if
+    there is no such playbook for clusters.
     """
     usual, cluster = selection.project.playbook(book), one_of(selection)
     if cluster is None or not _about_servers(usual):
@@ -55,20 +55,20 @@ def path_of(selection: Selection, book: str) -> Path:
 
 
 def refuse_parts(selection: Selection) -> None:
-    """Raises Refused where some members of a cluster are chosen, and others are not."""
+    """Raise Refused if some members of a cluster are selected and others are not."""
     for cluster in {host.cluster.name: host.cluster for host in selection.hosts if host.cluster}.values():
         _refuse_part(selection, cluster)
 
 
 def refuse_part_or_others(selection: Selection) -> None:
-    """Raises Refused for a part of a cluster, and for a cluster beside other hosts."""
+    """Raise Refused for a part of a cluster, and for a cluster together with other hosts."""
     if cluster := one_of(selection):
         _refuse_part(selection, cluster)
         _refuse_others(selection, cluster)
 
 
 def answering(selection: Selection, command: str) -> Selection:
-    """The chosen hosts that answer requests: of a cluster its head. Raises Refused where all are workers."""
+    """Return the selected hosts that answer requests, which excludes workers. Raises Refused if all are workers."""
     workers = [host for host in selection.hosts if host.cluster and host.name != host.cluster.head]
     if not workers:
         return selection
@@ -82,7 +82,7 @@ def answering(selection: Selection, command: str) -> Selection:
 
 
 def met(plan: Plan, host: Host) -> Plan:
-    """The plan of a member, with where its run meets the others."""
+    """Return the plan of a member with the address of the cluster's barrier."""
     cluster = host.cluster
     if cluster is None:
         return plan

@@ -1,4 +1,4 @@
-"""What a gateway's playbook is told: its container, its files, and the names of the secrets that belong into them."""
+"""The variables of a gateway's playbook: its container, its files, and the names of the secrets in them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from sparkwright.secret import Secret
 from sparkwright.trust.image_name import pinned
 from sparkwright.units import MIB
 
-#: the folder that the container starts in, with its files
+#: working directory of the container, with its files
 INSIDE = "/etc/gateway/files"
 
 
 def of_host(inventory: Inventory, host: Host) -> Gateway:
-    """The gateway that runs on a host. Raises Refused where none does."""
+    """Return the gateway that runs on a host. Raises Refused if there is none."""
     found = next((gateway for gateway in inventory.gateways.values() if gateway.host == host.name), None)
     if found is None:
         fix = f"In hosts/groups.yml: `lab: {{gateway: {{host: {host.name}, port: 8080, tls: none}}}}`."
@@ -37,16 +37,16 @@ def of_host(inventory: Inventory, host: Host) -> Gateway:
 
 
 def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
-    """Where clients reach a gateway, and how to get there; the latter is empty where nothing is needed."""
+    """Return the URL for a gateway's clients, and a hint on how to reach it; the hint is empty if none is needed."""
     file = gateway.file
     url, way = recipes.address(inventory.machines[gateway.host], file.port, loopback=file.publish == "loopback")
     return f"{url if file.tls == 'none' else url.replace('http:', 'https:', 1)}/v1", way
 
 
 def refuse_without_key(gateway: Gateway) -> None:
-    """Raises Refused, with file and line, for a clients' key that is not there or no good one.
+    """Raise Refused, with file and line, if the clients' key is missing or unsuitable.
 
-    One that a command gives is read when the plan is made: the command may ask a person, once.
+    A key from a command is not read here but in planning, as the command may ask the user, which should happen once.
     """
     if gateway.file.key is not None and gateway.file.key.command is None:
         _own_key(gateway)
@@ -55,10 +55,14 @@ def refuse_without_key(gateway: Gateway) -> None:
 def scope(
     selection: Selection, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Secret]]:
-    """What the playbook sees as `gateway`, and the secrets that go with it. image: the lock's entry.
+    """Return the playbook's `gateway` variable and the secrets that belong to it.
 
-    operators: the SHA-256 of the hosts' keys, empty for those that could not be asked.
-    Raises Refused, with file and line.
+    Args:
+        image: the lock's entry of the gateway's image.
+        operators: SHA-256 of each host's key, by host name; empty for hosts that could not be asked.
+
+    Raises:
+        Refused: with file and line, for a mistake in the files.
     """
     root, inventory = selection.project.root, selection.inventory
     gateway = of_host(inventory, host)
@@ -85,14 +89,17 @@ def scope(
 
 
 def key(selection: Selection, host: Host) -> tuple[str, dict[str, Secret]]:
-    """What a rollback sees as `gateway_key`, the name of the clients' key, and that key. Raises Refused."""
+    """Return the name of the clients' key, which is `gateway_key` in a rollback, and the key itself.
+
+    Raises Refused if the key can't be read.
+    """
     gateway = of_host(selection.inventory, host)
     secrets = _own_key(gateway)
     return next(iter(secrets), ""), secrets
 
 
 def _proof(made: model.Gateway) -> dict[str, Any]:
-    """What `gateway_proof` asks of it; kept with its state, so that a rollback can ask it again."""
+    """Return the arguments of `gateway_proof`, which are kept with the gateway's state for a rollback."""
     requests = {
         name: {
             "task": served.task,
@@ -108,7 +115,7 @@ def _proof(made: model.Gateway) -> dict[str, Any]:
 
 
 def container_spec(gateway: Gateway, made: model.Gateway, image: Mapping[str, Any] | None) -> ContainerSpec:
-    """What `docker run` is told. The folder of its files and its user are the host's to fill in."""
+    """Return the arguments of `docker run`. The host fills in its user and the folder of the files."""
     address = "" if made.address == routes.EVERYWHERE else f"{made.address}:"
     return ContainerSpec(
         name=routes.CONTAINER,
@@ -137,7 +144,7 @@ def _client_key(gateway: Gateway) -> str:
 
 
 def _own_key(gateway: Gateway) -> dict[str, Secret]:
-    """The clients' key by its name; nothing where it asks for none."""
+    """Return the clients' key by its name; empty if the gateway needs none."""
     if gateway.file.key is None:
         return {}
     shown = f"{gateway.name}.gateway.key"
@@ -149,10 +156,10 @@ def _key_of(gateway: Gateway, client: str) -> str:
 
 
 def _clients_keys(gateway: Gateway, own: Mapping[str, Secret]) -> dict[str, Secret]:
-    """The keys of the clients by their names, beside the gateway's own.
+    """Return the keys of named clients, by the secret's name.
 
     Raises:
-        Refused: one is not there, no good one, or another's too; with file and line.
+        Refused: a key is missing, unsuitable, or the same as another; with file and line.
     """
     found: dict[str, Secret] = {}
     owners = {secret.reveal(): "`key`" for secret in own.values()}
@@ -173,7 +180,7 @@ def _certificate(gateway: Gateway) -> str:
 
 
 def _secrets(root: Path, gateway: Gateway, found: list[Server]) -> dict[str, Secret]:
-    """All that is secret in the gateway's files, by the names under which they travel."""
+    """Return all secrets of the gateway's files, by the names under which they are sent."""
     own = _own_key(gateway)
     secrets = {**own, **_clients_keys(gateway, own)}
     if gateway.file.tls != "none":

@@ -1,4 +1,4 @@
-"""From the user's files to a host's plan: its recipe, what the lock pins, the play compiled for it."""
+"""Planning for one host: its recipe, the pins of the lock, and the play compiled for it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.secret_source import Source
     from sparkwright.project.recipe.engine_settings import Serving
 
-#: threads that plan side by side share one interpreter, and the first would be done with the last
+#: planning is CPU-bound: in parallel threads the first host would be done as late as the last one
 _ONE_BY_ONE = threading.Lock()
 
 
 class Planner:
-    """The plans of one play, for one host after the other.
+    """Plans of one play, for one host after the other.
 
-    given: what the command says. serves: hears what a host is to serve. made: the plans that were made of files alone, by host:
-    while those stay as they are, the same plan comes of them.
+    `made` holds the plans that depend on files alone, by host name: they stay valid until one of these files changes.
+
+    Args:
+        given: options of the command.
+        serves: called with the server that a host is going to run.
     """
 
     def __init__(
@@ -66,22 +69,22 @@ class Planner:
         self._token = new_token() if play.has_task("barrier") else None
 
     def plan(self, member: Member) -> Plan:
-        """What a host is to do. Raises Refused for what can't be right, with file and line."""
+        """Return the plan of a host. Raises Refused, with file and line, for a mistake in the user's files."""
         return self._made(member, self._given)
 
     def preview(self, member: Member) -> Plan:
-        """The same in check mode."""
+        """Return the plan of a host in check mode."""
         return self._made(member, replace(self._given, check=True))
 
     def learn_engines(self) -> None:
-        """Keep in the lock what the hosts learnt of their engines."""
+        """Save in the lock what the hosts reported about their engines."""
         for member in self._chosen.fleet.members:
             if member.engine_version and member.host.recipe:
                 wanted = recipe.load(self._root, member.host.recipe)
                 self._pins_of(member).learn_engine(self._chosen.fleet, member, wanted)
 
     def close(self) -> None:
-        """Let go of the hosts that were asked for models."""
+        """Disconnect from the hosts that were asked for models."""
         self._neighbours.close()
 
     def _made(self, member: Member, options: playbook.Options) -> Plan:
@@ -113,7 +116,7 @@ class Planner:
         return filled
 
     def _restart_plan(self, member: Member, names: Mapping[str, Any]) -> dict[str, Any]:
-        """How the host restarts what this play verifies, without a laptop; empty where that is unknown."""
+        """Return the plan by which the host restarts this server without a laptop; empty if there is none."""
         try:
             with _ONE_BY_ONE:
                 return restart_plan.of(self._chosen, member.host, names)
@@ -122,7 +125,7 @@ class Planner:
             return {}
 
     def _names(self, member: Member, run_id: str) -> Mapping[str, Any]:
-        """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
+        """Return the variables of a host's plan. Only a play that uses the recipe or the lock needs them all."""
         host, user = member.host, user_of(member.host)
         if self._asks_gateway:
             return {**recipe.scope(host, user, None, {}), "gateway": self._gateway(member, run_id)}
@@ -134,7 +137,7 @@ class Planner:
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
             if self._asks_key:
-                if wanted.name not in self._keys:  # once for all hosts: its command may ask a person
+                if wanted.name not in self._keys:  # once for all hosts, as its command may ask the user
                     self._keys[wanted.name] = wanted.secrets()
                 member.secrets |= self._keys[wanted.name]
                 if (source := wanted.file.server_key) is not None:
@@ -142,7 +145,7 @@ class Planner:
             known = entries(pins.lock, wanted)
             serving = _linted(wanted, known) if self._lints else None
         if self._asks_lock and (not_pinned(known) or wanted.file.files):
-            self._asked.add(host.name)  # of what a host was asked, or a file outside the project's folders
+            self._asked.add(host.name)  # depends on a host's answer or an outside file
         pinned = self._pinned(pins, member, wanted, run_id) if self._asks_lock else {}
         with _ONE_BY_ONE:
             if serving is not None and pinned != known:
@@ -163,12 +166,12 @@ class Planner:
             return recipe.scope(host, user, wanted, pinned, serving, **server_context.of(self._chosen, host))
 
     def _gateway(self, member: Member, run_id: str) -> dict[str, Any]:
-        """What a gateway's play sees of it; its secrets go to the host with the run."""
+        """Return a gateway's variables for its play. Its secrets are sent to the host with the run."""
         from sparkwright.app.plans import gateways, operators
 
         image = gateways.of_host(self._chosen.inventory, member.host).file.image
         entry = self._pins_of(member).image(self._chosen.fleet, member, image, run_id)
-        self._asked.add(member.host.name)  # of files outside the project's folders: such a plan is not kept
+        self._asked.add(member.host.name)  # depends on files outside the project, so it is not cached
         note = lambda text: self._tell(member, text)  # noqa: E731
         hashes = operators.hashes(self._chosen, member, check=self._given.check, tell=note)
         with _ONE_BY_ONE:
@@ -177,7 +180,7 @@ class Planner:
         return about
 
     def _gateway_key(self, member: Member) -> str:
-        """The name of the clients' key; the key goes to the host with the run, and such a plan is not kept."""
+        """Return the name of the clients' key. The key is sent to the host with the run, and the plan is not cached."""
         from sparkwright.app.plans import gateways
 
         self._asked.add(member.host.name)
@@ -187,7 +190,7 @@ class Planner:
         return name
 
     def _pinned(self, pins: Pins, member: Member, wanted: recipe.Recipe, run_id: str) -> dict[str, Any]:
-        """The lock's entries. A play that changes nothing makes do with those that are there when upstream gives no answer."""
+        """Return the lock's entries. A read-only play accepts missing entries if upstream gives no answer."""
         try:
             return pins.complete(self._chosen.fleet, member, wanted, run_id)
         except Refused as error:
@@ -201,7 +204,7 @@ class Planner:
         self._chosen.fleet.tell(member, note)
 
     def _engine(self, member: Member) -> dict[str, Any]:
-        """What the lock says of the engine of a host's image."""
+        """Return the engine's version and options in the lock's entry of a host's image."""
         if not self._asks_recipe:
             return {}
         entry = self._pins_of(member).lock.image(recipe_of(self._chosen.project, member.host).image) or {}
@@ -212,7 +215,7 @@ class Planner:
 
 
 def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
-    """A recipe with what the lock knows, linted. Raises Refused for an error."""
+    """Return a recipe's server after linting it with the lock's entries. Raises Refused for an error."""
     from sparkwright.app import findings
     from sparkwright.project.recipe.engine_settings import serving
 

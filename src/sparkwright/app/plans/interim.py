@@ -1,4 +1,4 @@
-"""Whether a second server may take a server's requests while that is replaced, as far as the files tell."""
+"""The interim server, which may take a server's requests while that one is replaced; judged by the user's files alone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ BESIDE = "beside"
 
 
 def of(selection: Selection, host: Host) -> dict[str, Any]:
-    """port: of the interim server, 0 where there can be none. alone: no other host serves its model at a gateway.
+    """Return `port` and `alone` of the interim server.
 
-    Raises Refused, with the line, for `swap: beside` where no gateway would send it a request.
+    `port` is 0 if there can be no interim server. `alone` is True if no other host behind a gateway serves the model.
+
+    Raises Refused, with the line, for `swap: beside` if no gateway would send requests to it.
     """
     root, inventory = selection.project.root, selection.inventory
     gateways = [gateway for gateway in inventory.gateways.values() if host.machine in gateway.members]

@@ -1,4 +1,4 @@
-"""Who may drain a server at its gateway: the server's own host, by a key of its own, of which the gateway is told the SHA-256."""
+"""Keys for draining a server at its gateway: each host has a key of its own, and the gateway knows its SHA-256."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from sparkwright.project.gateway import routes
 
 
 def hashes(selection: Selection, at: Member, *, check: bool, tell: Callable[[str], None]) -> dict[str, str]:
-    """The SHA-256 of each host's key, by name; empty for a host that could not be asked, which is told.
+    """Return the SHA-256 of each host's key, by host name; empty for a host that could not be asked, which is reported.
 
-    at: the gateway's own host. check: no host makes a key.
+    Args:
+        at: the gateway's own host.
+        check: no host creates a key.
     """
     from sparkwright.app.plans.gateways import of_host
     from sparkwright.app.questions.one_module import ask_module

@@ -1,4 +1,4 @@
-"""What else a machine serves beside a server: its share of the memory, and what the two cannot both have."""
+"""The other servers of a host's machine: their shares of the memory, and conflicts between them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from sparkwright.project.recipe.engine_settings import served_memory
 
 
 def of(selection: Selection, host: Host) -> list[dict[str, Any]]:
-    """The other servers of a host's machine: recipe, name (of the container), on_demand, utilization, needs_bytes,
-    engine_memory.
+    """Return the other servers of a host's machine.
 
-    Raises Refused, with file and line, where two want the same port or other files in the same folder.
+    Each has recipe, name (of the container), on_demand, utilization, needs_bytes and engine_memory.
+
+    Raises Refused, with file and line, if two need the same port or different files in the same folder.
     """
     if not host.on:
         return []
@@ -60,7 +61,7 @@ def _mistakes(host: Host, mine: recipe.Recipe, other: Host, wanted: recipe.Recip
 
 
 def _folders(wanted: recipe.Recipe) -> dict[str, tuple[str, str, str]]:
-    """What stands in each folder of models of a recipe."""
+    """Return the id, revision and file choice of the model in each model folder of a recipe."""
     model = wanted.file.model
     found = {
         second_model.dir: (second_model.id, second_model.revision, second_model.chosen(role))
@@ -70,7 +71,7 @@ def _folders(wanted: recipe.Recipe) -> dict[str, tuple[str, str, str]]:
 
 
 def _ports(host: Host, wanted: recipe.Recipe) -> set[int]:
-    """Every port of the machine that a server takes: where it answers, and what else its container publishes."""
+    """Return every port of the machine that a server occupies: its own port, and others that its container publishes."""
     others = [text.split(":")[-2] for text in wanted.file.container.ports[1:] if ":" in text]
     return {recipe.serve_port(host, wanted), *(int(port) for port in others if port.isdigit())}
 

@@ -1,4 +1,4 @@
-"""A model from a peer: before a host's tasks run, the host that they name is asked to serve the model."""
+"""Copying a model from a peer: before a host's tasks run, the host that they name is asked to hand out the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkwright.secret import Secret
 from sparkwright.trust.names import PEER_URL, matched
 
 MODULE = "hf_model"
-TOKEN = "NEIGHBOUR_TOKEN"  # the name the host's side knows it by
+TOKEN = "NEIGHBOUR_TOKEN"  # name of the secret on the host's side
 ADDRESSES = 64
 ABOUT = ("id", "commit", "files", "dir")
 
@@ -30,9 +30,9 @@ class Neighbours:
         self._members: dict[str, Member] = {}
 
     def fill(self, fleet: Fleet, member: Member, plan: Plan) -> Plan:
-        """The plan with every `hf_model: {from: HOST}` told where HOST hands the model out.
+        """Return the plan with the URLs of the model in every `hf_model: {from: HOST}`.
 
-        A host that is named as its own source, and one that has the model whole, needs nobody.
+        No peer is asked if a host names itself as the source, or already has the complete model.
         """
         wanted = [task for task in tasks_of(plan.steps) if task.module == MODULE and _names_host(task)]
         if not wanted:
@@ -41,7 +41,11 @@ class Neighbours:
         return dataclasses.replace(plan, steps=tuple(_replaced(plan.steps, reported)))
 
     def hand_out(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
-        """Have a host hand a model out. model: id, commit, files, dir. Returns where. Raises Failed by the host's name."""
+        """Have a host hand out a model, and return the URLs. Raises Failed with the host's name.
+
+        Args:
+            model: id, commit, files and dir.
+        """
         from sparkwright.app.questions.one_module import ask_module
 
         member = self._member(source)
@@ -55,7 +59,7 @@ class Neighbours:
         return addresses(found, source)
 
     def close(self) -> None:
-        """Let go of them; what they hand out ends by itself."""
+        """Disconnect from the hosts. They stop handing out models on their own."""
         hang_up(self._members.values())
 
     def _reported(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
@@ -87,12 +91,12 @@ class Neighbours:
 
 
 def _names_host(task: Task) -> bool:
-    """Whether it names a host and leaves it to the command to find out where that one hands the model out."""
+    """Return True if a task names a host to copy from, without the URLs of the model there."""
     return bool(task.args.get("from")) and not task.args.get("peer")
 
 
 def addresses(found: Mapping[str, Any], source: str) -> list[str]:
-    """Where a host says that it hands a model out; other hosts will ask there. Raises Failed for anything else."""
+    """Return the URLs at which a host hands out a model to other hosts. Raises Failed for an invalid answer."""
     urls = found.get("urls")
     if not isinstance(urls, list) or len(urls) > ADDRESSES:
         raise Failed("the answer does not say where the model is handed out.", where=source)
@@ -100,7 +104,7 @@ def addresses(found: Mapping[str, Any], source: str) -> list[str]:
 
 
 def source_host(inventory: Inventory, pattern: str) -> Host:
-    """The one host that a pattern names. Raises Refused when it names more."""
+    """Return the host that a pattern names. Raises Refused if it does not match exactly one."""
     hosts = inventory.machines_of(inventory.match(pattern))
     if len(hosts) != 1:
         raise Refused(f"--from names {len(hosts)} hosts.", fix="Name one that has the model.")

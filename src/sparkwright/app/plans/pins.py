@@ -1,4 +1,7 @@
-"""What a plan needs from spark.lock, and how an entry that is missing gets there: the host asks, the laptop writes."""
+"""The entries of spark.lock that a plan needs.
+
+For a missing entry the host asks the registry or the hub, and the laptop writes it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ from sparkwright.trust import image_name
 
 
 def lock_folder(project: Project, host: Host) -> Path:
-    """Where a host's lock stands: what the sandbox's registry says must never reach the project's own lock."""
+    """Return the folder of the lock that counts for a host.
+
+    A sandbox has its own, as answers of its registry must never reach the project's lock.
+    """
     if host.connection != "sandbox":
         return project.root
     from sparkwright.sandbox import control
@@ -32,21 +38,21 @@ def lock_folder(project: Project, host: Host) -> Path:
 
 
 def lock_of(project: Project, host: Host) -> lockfile.Lock:
-    """The lock that counts for a host."""
+    """Return the lock that counts for a host."""
     return lockfile.load(lock_folder(project, host))
 
 
 def simulated() -> lockfile.Lock:
-    """What the project's sandbox pinned; empty where there is none."""
+    """Return the lock of the project's sandbox; empty if there is none."""
     from sparkwright.sandbox import control
 
     return lockfile.load(control.default_folder())
 
 
 def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
-    """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not.
+    """Return the lock's entries for a recipe: {"image": ..., "model": ...}, with None for a missing one.
 
-    With `models` in the recipe also {"models": {role: ...}}.
+    If the recipe has `models`, the result also holds {"models": {role: ...}}.
     """
     model, second = wanted.file.model, wanted.file.models
     found = {"image": lock.image(wanted.image), "model": lock.model(model.id, model.revision, model.chosen)}
@@ -56,18 +62,22 @@ def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
 
 
 def keyed(model: SecondModel, role: Role) -> tuple[str, str, str]:
-    """The parts of a second model's key in spark.lock."""
+    """Return the parts of a second model's key in spark.lock."""
     return model.id, model.revision, model.chosen(role)
 
 
 def not_pinned(known: Mapping[str, Any]) -> list[str]:
-    """What of a recipe's entries the lock does not hold: image, model, and second models by their roles."""
+    """Return the entries that the lock does not hold: image, model, and second models by their roles."""
     rows = {"image": known.get("image"), "model": known.get("model")}
     return [name for name, entry in {**rows, **(known.get("models") or {})}.items() if not entry]
 
 
 class Pins:
-    """A lock, completed once for all hosts. save: False in check mode, when nothing is written."""
+    """A lock that is completed once for all hosts.
+
+    Args:
+        save: False in check mode, where nothing is written.
+    """
 
     def __init__(self, folder: Path, *, save: bool) -> None:
         self._folder = folder
@@ -76,9 +86,9 @@ class Pins:
         self.lock = lockfile.load(folder)
 
     def complete(self, fleet: Fleet, member: Member, wanted: Recipe, run_id: str) -> dict[str, Any]:
-        """The lock's entries for a recipe: {"image": ..., "model": ...}. Missing ones are asked for through the host.
+        """Return the lock's entries for a recipe: {"image": ..., "model": ...}. Missing ones are requested through the host.
 
-        Raises Refused when the registry or the hub does not know what the recipe names.
+        Raises Refused if the registry or the hub does not know the image or the model.
         """
         with self._mutex:
             options = self._missing(wanted, member.host)
@@ -88,7 +98,7 @@ class Pins:
             return entries(self.lock, wanted)
 
     def image(self, fleet: Fleet, member: Member, ref: str, run_id: str) -> Mapping[str, Any]:
-        """The lock's entry for an image of no recipe; asked for through the host when it is missing."""
+        """Return the lock's entry for an image that belongs to no recipe. A missing one is requested through the host."""
         with self._mutex:
             known = self.lock.image(ref)
             if known is None:
@@ -104,7 +114,7 @@ class Pins:
             return known
 
     def learn_engine(self, fleet: Fleet, member: Member, wanted: Recipe) -> None:
-        """Keep what the engine of a recipe's image said of itself to a member."""
+        """Save what the engine of a recipe's image reported to a member."""
         image = wanted.image
         with self._mutex:
             entry = self.lock.image(image)
@@ -153,7 +163,7 @@ def save(lock: lockfile.Lock, folder: Path) -> None:
 
 
 def _tell(fleet: Fleet, member: Member, pinned: str) -> None:
-    """What every other host gets because this one said it; a sandbox's pins are for nobody else."""
+    """Report a new pin, which counts for every other host too; a pin of a sandbox counts only there."""
     after = "" if member.host.connection == "sandbox" else "; commit it, so that the next host gets the same"
     fleet.tell(member, f"{_lock_name(member)}: {pinned}{after}.")
 
@@ -163,7 +173,7 @@ def _lock_name(member: Member) -> str:
 
 
 def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence for each entry that is new."""
+    """Return a sentence for each new entry."""
     if "image" in found:
         yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"
     ids: dict[str, str] = {
@@ -176,7 +186,12 @@ def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterato
 
 
 def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
-    """Ask the registry about a recipe's image. pinned: the lock's digest. follow: False asks what that digest holds."""
+    """Return the task that asks the registry about a recipe's image.
+
+    Args:
+        pinned: the lock's digest.
+        follow: False to ask about that digest instead of the tag.
+    """
     ref = wanted.image if follow else image_name.pinned(wanted.image, pinned)
     args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else "", **_engine(wanted)}
     name = f"Pin {wanted.image}: ask the registry for its digest"
@@ -184,7 +199,12 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
 
 
 def model_task(wanted: Recipe, *, role: Role | None = None, or_here: bool = False) -> Task:
-    """Ask the hub about a recipe's model. role: of a second one. or_here: when it is down, the host's whole copy will do."""
+    """Return the task that asks the hub about a recipe's model.
+
+    Args:
+        role: of a second model.
+        or_here: accept a complete copy on the host if the hub is down.
+    """
     if role is not None:
         return _second_task(wanted, role, or_here)
     model = wanted.file.model
@@ -207,7 +227,7 @@ def _engine(wanted: Recipe) -> dict[str, str]:
 
 
 def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:
-    """What a host's modules answer, by the task's id. Raises Refused with the host's words."""
+    """Run modules on a host and return their answers by task id. Raises Refused with the host's message."""
     plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
     ended = recap.of(events)

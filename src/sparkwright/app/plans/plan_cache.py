@@ -1,9 +1,9 @@
-"""A host's plan, or those of a cluster's members, kept with all that they were made from: while none of that changes, nothing
-needs to be planned anew.
+"""A cache of plans, of a host or of a cluster's members, with their inputs: no planning is needed while these stay the same.
 
 Planning is two thirds of what a deploy without changes costs the laptop: Pydantic, Jinja2, the engines' rules, the compiler
-(docs/decisions/0019). What is kept is data, in the laptop's cache folder, readable by its user only. A file that is damaged, of
-another version or somebody else's counts as absent. No secret is kept: where they come from is, and they are read for each run.
+(docs/decisions/0019). Plans are kept as data in the laptop's cache folder, readable by its user only. A file that is damaged, of
+another version, or owned by another user counts as absent. Secrets are not kept: the cache holds their sources, which are read
+again for each run.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.secret_source import Source
 
 SCHEMA = 2
-#: what a plan is made from, below a project. A playbook includes only files beside it
+#: inputs of a plan in a project's folder; a playbook includes only files from its own folder
 FOLDERS, LOCK = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
-#: a project with more than these is planned anew each time; the largest lock holds 1 MB
+#: a larger project is planned again each time; the largest lock has 1 MB
 MOST_FILES, MOST_BYTES = 1000, 32 * MIB
-#: what is kept: a file for each host or cluster, playbook and set of options; a plan has some 60 KB
+#: number and size of cached files: one per host or cluster, playbook and set of options; a plan has about 60 KB
 KEPT, PLAN_BYTES = 64, 8 * MIB
 ABOUT_HOST = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
-#: what a command's options say of its output only
+#: options that affect only the output
 OUTPUT = ("json",)
-#: options with which a run has a record of its hosts, or something else to do than to run a plan
+#: options of runs with a record of their hosts, or without a plan to run
 OTHER_RUNS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
 @dataclass(frozen=True)
 class KeptSource:
-    """A `secret_source.Source` as it is kept."""
+    """A `secret_source.Source` in the cache."""
 
     env: str | None
     file: str | None
@@ -58,7 +58,7 @@ class KeptSource:
 
     @classmethod
     def of(cls, data: Sequence[Any]) -> KeptSource:
-        """The source again. Raises ValueError and TypeError."""
+        """Parse a source from the cache. Raises ValueError and TypeError."""
         env, file, command = data
         return cls(env, file, None if command is None else tuple(command))
 
@@ -69,24 +69,26 @@ def _source(source: Source) -> list[Any]:
 
 @dataclass(frozen=True)
 class CachedPlan:
-    """A plan, with what is said and known beside it.
+    """A plan with everything else that a run of it needs."""
 
-    host: its address, login and environment. user: who logs in there. restart: see app/plans/restart_plan.py; None for a play
-    that verifies nothing. notes: what planning said of the host. serves: for the panel; None for a play that serves nothing.
-    keys: where the server's key comes from, with "file:line", by its secret's name. engine: what spark.lock says of the image's.
-    """
-
+    #: with its address, login and environment
     host: Host
+    #: login name on the host
     user: str
     plan: Plan
+    #: see app/plans/restart_plan.py; None for a play that verifies nothing
     restart: dict[str, Any] | None = None
+    #: messages of the planner about the host
     notes: tuple[str, ...] = ()
+    #: the server for the panel; None for a play that serves nothing
     serves: Served | None = None
+    #: source of the server's key, and its "file:line", by the name of the secret
     keys: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
+    #: version and options of the image's engine in spark.lock
     engine: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `of` is its inverse."""
+        """Return the plan as plain JSON, the inverse of `of`."""
         host = self.host
         about = {name: getattr(host, name) for name in ABOUT_HOST}
         return {
@@ -103,7 +105,7 @@ class CachedPlan:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> CachedPlan:
-        """The plan again. Raises ValueError, TypeError, KeyError or AttributeError for what is none."""
+        """Parse a plan. Raises ValueError, TypeError, KeyError or AttributeError for invalid data."""
         sources = {name: KeptSource.of(source) for name, source in data["sources"].items()}
         return cls(
             host=Host(**data["host"], secret_sources=sources),
@@ -118,7 +120,7 @@ class CachedPlan:
 
 
 class Place:
-    """Where the plan of one command is kept, and what it would be made from now."""
+    """The place of one command's cached plan, with the inputs that it would be made from now."""
 
     def __init__(self, project: Path, playbook: str, given: Mapping[str, Any]) -> None:
         about = {name: value for name, value in given.items() if name not in OUTPUT}
@@ -126,14 +128,14 @@ class Place:
         self._project = project
         self._file = host_side.cache() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
         self._inputs = ""
-        #: whether a plan of this command can be kept at all
+        #: True if plans of this command can be cached
         self.usable = (project / "playbooks" / f"{playbook}.yml").is_file() and not any(map(given.get, OTHER_RUNS))
         if self.usable:
             with contextlib.suppress(OSError, ValueError):
                 self._inputs = inputs(project)
 
     def find(self) -> list[CachedPlan]:
-        """The plans that are kept here, if they are made from what is there now: of one host, or of a cluster's members."""
+        """Return the cached plans, of a host or of a cluster's members, if their inputs are unchanged; otherwise none."""
         if not self._inputs:
             return []
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -143,7 +145,7 @@ class Place:
         return []
 
     def keep(self, made: Mapping[str, CachedPlan], members: Sequence[Member]) -> None:
-        """Keep the plans of members that have run, unless what made them has changed since, or a secret stands in one."""
+        """Save the plans of members that have run, unless their inputs have changed since, or a plan contains a secret."""
         if all(member.host.name in made and member.host.connection == "ssh" for member in members):
             secrets = [secret for member in members for secret in member.secrets.values()]
             self._keep([made[member.host.name] for member in members], secrets)
@@ -163,7 +165,7 @@ class Place:
 
 
 def _own(path: Path) -> bytes:
-    """A file that only this user could have written. Raises OSError and ValueError."""
+    """Read a file that only this user can write. Raises OSError and ValueError."""
     found = path.lstat()
     if found.st_uid != os.geteuid() or found.st_mode & private.OTHERS or not stat.S_ISREG(found.st_mode):
         raise ValueError("somebody else's")
@@ -179,14 +181,14 @@ def _digest(inputs: str, text: bytes) -> str:
 
 
 def _prune(folder: Path) -> None:
-    """Of the plans the newest stay."""
+    """Delete all but the newest plans."""
     found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in found[KEPT:]:
         path.unlink(missing_ok=True)
 
 
 def inputs(project: Path) -> str:
-    """Names all that a plan is made from: the program, the folder that it speaks from, and the content of the project's files.
+    """Return a digest of all inputs of a plan: the program, the current folder, and the content of the project's files.
 
     Raises OSError and ValueError.
     """
@@ -212,7 +214,7 @@ def _files(project: Path) -> Iterator[str]:
 
 
 def _program() -> Iterator[Any]:
-    """What plans: this Python, the packages beside PyYAML, and our own files, told by their sizes and times."""
+    """Yield what identifies the program that plans: Python, the installed packages, and our own files by size and time."""
     yield sys.version
     yield host_side.content_hash()
     yield os.stat(Path(yaml.__file__).parent.parent).st_mtime_ns  # noqa: PTH116

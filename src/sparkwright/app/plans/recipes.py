@@ -1,4 +1,4 @@
-"""What a host is to serve, by the user's files: its recipe, the lock's entries, its address, and the docker run script."""
+"""The server that the user's files describe for a host: recipe, lock entries, address, and docker run script."""
 
 from __future__ import annotations
 
@@ -22,38 +22,41 @@ from sparkwright.project.recipe.rules import is_loopback
 if TYPE_CHECKING:
     from sparkwright.app.connect import Selection
 
-#: of a server that is published beyond the loopback and asks for no key
+#: warning about a server that is published beyond the loopback and needs no key
 OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 
-#: the probe of a recipe (engines/probes/table.py) whose clients show it pictures
+#: the probe (engines/probes/table.py) of a recipe whose clients send pictures
 PICTURE = "image"
 
 
 def docker_run_scripts(selection: Selection, recipe_name: str = "") -> list[tuple[str, str]]:
-    """The docker run scripts of the chosen hosts, as a deploy leaves them there, with the hosts' names.
+    """Return the docker run scripts of the selected hosts, with the hosts' names, as a deploy writes them.
 
-    Of a cluster the head's comes last: it waits for the others. recipe_name: another recipe than the hosts' own.
+    In a cluster the head's script is last, as the head waits for the others.
+
+    Args:
+        recipe_name: another recipe than the hosts' own.
     """
     hosts = sorted(selection.hosts, key=lambda host: host.cluster is not None and host.name == host.cluster.head)
     return [(host.name, docker_run_script(host, selection.project, recipe_name)) for host in hosts]
 
 
 def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
-    """The docker run script of one host. recipe_name: another recipe than its own."""
+    """Return the docker run script of one host. recipe_name: another recipe than its own."""
     wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
     names = recipe.scope(host, user_of(host), wanted, entries(lock_of(project, host), wanted))
     return templates.rendered(project.root, "docker-run.sh.j2", names)
 
 
 def recipe_of(project: Project, host: Host) -> recipe.Recipe:
-    """The recipe that a host serves. Raises Refused when it has none, or names one that is not there."""
+    """Return the recipe of a host. Raises Refused if it has none, or if the recipe does not exist."""
     if not host.recipe:
         raise Refused(f"{host.name} has no recipe.", where=str(host.where), fix="Add `recipe: NAME` (see recipes/).")
     return recipe.load(project.root, host.recipe, named_at=host.set_at.get("recipe", ""))
 
 
 def user_of(host: Host) -> str:
-    """Who logs in there, as the inventory or ssh's own configuration says."""
+    """Return the login name on a host, from the inventory or from ssh's configuration."""
     if host.user or host.connection != "ssh":
         return host.user or getpass.getuser()
     from sparkwright.remote.ssh import ssh_config
@@ -62,9 +65,10 @@ def user_of(host: Host) -> str:
 
 
 def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
-    """(url, how to get there) of a host's server as the laptop reaches it; the latter is empty where nothing is needed.
+    """Return the URL of a host's server for the laptop, and a hint on how to reach it; the hint is empty if none is needed.
 
-    loopback: only programs of the host itself reach it.
+    Args:
+        loopback: only programs on the host itself reach the server.
     """
     tunnel = loopback and host.connection == "ssh"
     at = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
@@ -72,7 +76,7 @@ def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
 
 
 def served(host: Host, names: Mapping[str, Any]) -> Served:
-    """What a host serves after its plan has run, for the panel. names: of its plan."""
+    """Return the server that a host runs after its plan, for the panel. names: variables of the plan."""
     wanted, container, name = names["recipe"], names["container"], names["engine"]["name"]
     loopback = any(map(is_loopback, container["ports"][:1]))
     url, way = address(host, names["port"], loopback=loopback)

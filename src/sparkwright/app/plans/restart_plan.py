@@ -1,8 +1,7 @@
-"""How a host restarts its server without a laptop: playbooks/restart.yml, of a cluster's member playbooks/cluster/restart.yml,
-compiled for it.
+"""The plan by which a host restarts its server without a laptop.
 
-Compiling takes longer than all the rest of a deploy that has nothing to do, so the laptop keeps the last one of each host, with
-what it was made from.
+It is compiled from playbooks/restart.yml, or for a member of a cluster from playbooks/cluster/restart.yml. Compiling takes longer
+than the rest of a deploy without changes, so the laptop keeps the last plan of each host with its inputs.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.trust import private
 
 NAME = "restart"
-#: what is different when a check runs it; everything else is as in `invoke restart`
+#: variables of a restart by a health check; everything else is the same as in `invoke restart`
 HEALING = {"outcome": "healed", "reason": f"{{{{ {CHECK}.why }}}}"}
 OPTIONS = playbook.Options(extra=HEALING)
 
 
 def give(selection: Selection) -> None:
-    """Let the plan of each chosen host go down with what is asked of it next. Raises Refused, with file and line."""
+    """Attach the restart plan to the next request of each selected host. Raises Refused, with file and line."""
     for member in selection.fleet.members:
         wanted = recipe_of(selection.project, member.host)
         known = entries(lock_of(selection.project, member.host), wanted)
@@ -45,9 +44,13 @@ def give(selection: Selection) -> None:
 
 
 def of(selection: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan as the host keeps it (host/records/restart_plans.py); empty while spark.lock does not say what is served.
+    """Return the plan as the host keeps it (host/records/restart_plans.py); empty if spark.lock lacks a pin.
 
-    names: what the laptop knows of the host. Raises Refused, with file and line.
+    Args:
+        names: the variables of the host's plan.
+
+    Raises:
+        Refused: with file and line.
     """
     lock = names.get("lock") or {}
     if not_pinned(lock):
@@ -66,14 +69,14 @@ def of(selection: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, 
     plan = playbook.compile(play, host, names, OPTIONS, run_id=NAME, project=root, registered={CHECK: {"why": ""}})
     given = {"runtime": host_side.content_hash(), "plan": clusters.met(plan, host).to_json()}
     files = _digests(path.resolve() for path in play.document.paths())
-    with contextlib.suppress(OSError):  # it is compiled again the next time
+    with contextlib.suppress(OSError):  # without the file it is compiled again
         private.folder(kept.parent)
         write_atomically(kept, json.dumps({"about": about, "files": files, "given": given}).encode())
     return given
 
 
 def _play(selection: Selection, path: Path, host: Host) -> playbook.Play:
-    """The one play that restarts this host. Raises Refused."""
+    """Return the one play that restarts this host. Raises Refused if there is not exactly one."""
     plays = [play for play in playbook.load(path).plays if host in selection.inventory.match(play.hosts)]
     if len(plays) != 1 or not plays[0].has_task("grant_restart"):
         message = f"{host.name} needs exactly one play that restarts and verifies it (`grant_restart`)"
@@ -82,7 +85,7 @@ def _play(selection: Selection, path: Path, host: Host) -> playbook.Play:
 
 
 def _about(path: Path, root: Path, names: Mapping[str, Any]) -> str:
-    """Names what the plan is compiled from beside the playbook's own files: its templates, its names, the program."""
+    """Return a digest of the plan's inputs besides the playbook's files: its templates, its variables, and the program."""
     templates = _digests(item for item in sorted((root / "templates").glob("*")) if item.is_file())
     compiler = {item.name: item.stat().st_mtime_ns for item in sorted(Path(playbook.__file__).parent.glob("*.py"))}
     about = [host_side.content_hash(), compiler, str(path), templates, {name: names[name] for name in sorted(names)}]
@@ -90,7 +93,7 @@ def _about(path: Path, root: Path, names: Mapping[str, Any]) -> str:
 
 
 def _digests(paths: Iterable[Path]) -> dict[str, str]:
-    """What stands in files now, by path. Raises OSError."""
+    """Return the digests of files, by path. Raises OSError."""
     return {str(path): _digest(path.read_text(errors="replace")) for path in paths}
 
 

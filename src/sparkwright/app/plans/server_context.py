@@ -1,5 +1,8 @@
-"""What is around a server: the gateways in front of it, its machine's other servers, those that it takes turns with, and one that
-may take its requests meanwhile."""
+"""Everything a server's plan depends on besides its own recipe.
+
+These are the gateways in front of it, the other servers of its machine, the servers that share its memory by turns, and an
+interim server.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from sparkwright.project.inventory.host import Host
 
 
 def of(selection: Selection, host: Host) -> dict[str, Any]:
-    """As `recipe.scope` takes it: gateways, beside, turns, interim. Raises Refused for what the servers cannot share."""
+    """Return gateways, other servers, turns and interim server, as `recipe.scope` takes them.
+
+    Raises Refused if the servers of a machine conflict.
+    """
     root, inventory = selection.project.root, selection.inventory
     gateways = in_front_of(root, inventory, host)
     others = {"other_servers": other_servers.of(selection, host), "turns": turns.of(root, inventory, host)}

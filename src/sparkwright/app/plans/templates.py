@@ -1,4 +1,4 @@
-"""The templates that commands render themselves: the docker run script, the client snippet."""
+"""The templates that commands render themselves: the docker run script and the client snippet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwright.protocol import expressions
 
 
 def rendered(project: Path, name: str, names: Mapping[str, Any]) -> str:
-    """templates/NAME with these names. Raises Refused with the template's line for what is wrong in it."""
+    """Render templates/NAME. Raises Refused, with the line of the template, for a mistake in it."""
     path = project / "templates" / name
     try:
         return str(expressions.render(document.text_of(path), names))

@@ -1,4 +1,4 @@
-"""The servers of a machine that share memory by turns, as the plan of one of them names the others."""
+"""The servers of a machine that share memory by turns, for the plan of one of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from sparkwright.project.inventory.inventory import Inventory
 
 
 def of(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
-    """All that take turns with a server, itself among them, as they are listed: name (of the container), host (its target's
-    name), recipe, gateways (those in front of it). Empty for one that is always on.
+    """Return the servers that take turns with a server, including itself, as they are listed.
+
+    Each has name (of the container), host (name of its target), recipe and gateways (those in front of it). Empty for a server
+    that is always on.
     """
     if not host.turns:
         return []

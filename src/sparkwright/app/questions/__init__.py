@@ -1,1 +1,1 @@
-"""Short questions to hosts, without a run: what is asked, and what becomes of the answers."""
+"""Short requests to hosts, without a run, and the output of their answers."""

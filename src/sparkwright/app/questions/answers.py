@@ -1,4 +1,4 @@
-"""What a module that is only asked must answer, before anything is made of it: a table by module, checked in one place."""
+"""The valid answers of modules that are asked for data: a table by module, checked in one place before the answers are used."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sparkwright.protocol.event_kinds import COUNT, text
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
 
-#: a user's name as it stands in a command that a person is shown
+#: a user's name in a command that is shown
 USER = re.compile(r"[\w.@+-]{1,64}")
-#: of an image, or of none
+#: digest of an image; empty for none
 IMAGE_ID = re.compile(f"(?:{DIGEST.pattern})?")
-#: seconds since the epoch, as an engine reads them
+#: seconds since the epoch, in Docker Engine's notation
 MOMENT = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
-#: of a kernel
+#: release of a kernel
 RELEASE = re.compile(r"[A-Za-z0-9_.+~-]{0,100}")
-#: where a host hands a model out: itself, over http
+#: URL at which a host hands out a model
 URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
 
 
 def ipv4(value: Any) -> str:
-    """A shape: an IPv4 address, written as everybody reads it."""
+    """A shape: an IPv4 address in dotted notation."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return str(IPv4Address(value))
@@ -58,7 +58,7 @@ FINDING: dict[str, Shape] = {
     **dict.fromkeys(("fix", "source"), Usual(text, "")),
     "repair": Usual(frozenset(("", *FIXES)), ""),
 }
-#: of engines/log/state.py; an engine may tell more
+#: an EngineState (engines/log/state.py); an engine may add fields
 STATE: dict[str, Shape] = {
     **dict.fromkeys(FIELDS, (None, bool, float, line, [object])),
     "evidence": {str: str},
@@ -86,7 +86,7 @@ LINK: dict[str, Shape] = {
     "addresses": [cidr],
     "gids": [ipv4],
 }
-#: of a compile cache; used_s: since the epoch, 0 for never
+#: a compile cache; used_s is in seconds since the epoch, 0 for never
 CACHE: dict[str, Shape] = {
     "name": re.compile(r"[0-9a-f]{32}(?:/aside)?"),
     **dict.fromkeys(("container", "image", "model", "kept"), Usual(line, "")),
@@ -101,7 +101,7 @@ PATH: dict[str, Shape] = {
     "mtu": COUNT,
     "reached": (None, bool),
 }
-#: what spark.lock keeps of an image and of a model
+#: entries of spark.lock for an image and a model
 MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
 FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
 
@@ -217,7 +217,7 @@ ANSWERS: dict[str, dict[str, Shape]] = {
 
 
 def checked(module: str, data: dict[str, Any], *, host: str) -> dict[str, Any]:
-    """What a module found, as its row of the table says. Raises Failed when a host answers something else."""
+    """Return a module's answer if it has the form that the table requires. Raises Failed otherwise."""
     try:
         found: dict[str, Any] = fitted(data, ANSWERS.get(module, {}), module)
     except ValueError as error:

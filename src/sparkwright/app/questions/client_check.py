@@ -1,4 +1,4 @@
-"""One real request as a client sends it, and what came of it."""
+"""A real request in the form that a client sends it, and a check of the answer."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from sparkwright.transport.connection import TransportError
 from sparkwright.trust import bounds
 from sparkwright.visible import count, one_line
 
-#: how long the answer may take, all of it, seconds
+#: time limit of the whole answer, in seconds
 TIMEOUT_S = 180.0
 SHOWN_CHARS = 300
-#: of a client that is no agent; a model that thinks needs some room
+#: request of a client that is not an agent; a thinking model needs room for its thoughts
 SAY = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
 
 
 def check(form: Format, endpoint: Endpoint) -> str:
-    """Send a streamed request through the API that a client uses, with a tool where it is an agent, and return what came.
+    """Send a streamed request through the API that a client uses, with a tool for an agent, and return the result as text.
 
     Raises:
-        Refused: the environment does not have the key.
-        Unreachable: nobody answers.
-        Inconclusive: the answer ended before it could tell.
+        Refused: the environment does not hold the key.
+        Unreachable: the server does not answer.
+        Inconclusive: the answer ended too early to judge.
         Failed: the server refuses, breaks off, or answers in a way that the client can't use.
     """
     dialect = dialects.BY_PATH[form.path]
@@ -77,7 +77,10 @@ def _words(body: bytes) -> str:
 
 
 def _seen(form: Format, reply: Reply, endpoint: Endpoint) -> str:
-    """What the answer holds. Raises Failed, or Inconclusive for one that ended before it could tell."""
+    """Return what the answer contains.
+
+    Raises Failed for a wrong answer, and Inconclusive for an answer that ended too early to judge.
+    """
     if form.agent:
         seen = tool_call.judge(reply)
         if seen.verdict == "disproved":

@@ -1,6 +1,6 @@
-"""A client's settings merged into its own file: what else stands there stays, and the file before is kept beside it.
+"""Merging of a client's settings into its own file. Other content is kept, and so is a backup of the file.
 
-A key is never written: a file names the environment variable that has it, or a command that prints it.
+A key is never written: a file names the environment variable that holds it, or a command that prints it.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from sparkwright.app.questions.client_formats import PROVIDER, Endpoint
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 
-#: of a file of settings
+#: size limit of a settings file
 LARGEST_BYTES = 4 * 2**20
-#: of a file that is made here: it may name who may use a server
+#: mode of a new file, as it may reveal who may use a server
 MODE = 0o600
 _HEADER = re.compile(r"\s*\[+\s*([^\]\s]+)\s*\]")
 _CODEX_OWN = re.compile(r"\s*(?:model|model_provider|model_context_window)\s*=")
 
 
 class Unmergeable(Exception):
-    """A file that cannot be merged with; its text is a clause."""
+    """A file that cannot be merged; the text of the error is a clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A client's file."""
 
-    #: where it usually is
+    #: usual path
     path: str
-    #: its text with the settings in it. Raises Unmergeable
+    #: returns its text with the settings merged. Raises Unmergeable
     merged: Callable[[str, Endpoint], str]
 
 
 def _joined(before: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both mappings in one; ours where both say something."""
+    """Merge two mappings. Our value wins if both have a key."""
     found = dict(before)
     for name, value in ours.items():
         held = found.get(name)
@@ -114,7 +114,7 @@ def _aider(text: str, endpoint: Endpoint) -> str:
 
 
 def _codex(text: str, endpoint: Endpoint) -> str:
-    """TOML is merged as text, so that its comments stay, and then read back."""
+    """Merge TOML as text, to keep its comments, and parse the result to verify it."""
     own = client_formats.FORMATS["codex"].text(endpoint)
     try:
         before, ours = tomllib.loads(text), tomllib.loads(own)
@@ -137,7 +137,7 @@ def _codex(text: str, endpoint: Endpoint) -> str:
 
 
 def _others(text: str) -> list[str]:
-    """The lines of a codex file that hold none of the settings written here."""
+    """Return the lines of a codex file except those of the settings written here."""
     table, lines = "", []
     for line in text.splitlines():
         if header := _HEADER.match(line):
@@ -157,15 +157,15 @@ PLACES: Mapping[str, Place] = {
 
 
 def write(client: str, endpoint: Endpoint, file: str = "") -> list[str]:
-    """Merge the settings into a client's file, and return what was done, in lines.
+    """Merge the settings into a client's file, and return lines that say what was done.
 
     Args:
         client: a name of `client_formats.FORMATS`.
         endpoint: the address and the model.
-        file: instead of the client's usual one.
+        file: used instead of the client's usual file.
 
     Raises:
-        Refused: the client has no file, or it cannot be merged with; nothing was written then.
+        Refused: the client has no file, or it cannot be merged; nothing was written then.
     """
     place = PLACES.get(client)
     if place is None:
@@ -201,7 +201,7 @@ def _read(path: Path) -> str:
 
 
 def _kept(path: Path) -> Path | None:
-    """A copy of the file before; None where there was none."""
+    """Back up the file and return the backup's path; None if there was no file."""
     if not path.exists():
         return None
     stamp = time.strftime("%Y%m%d-%H%M%S")

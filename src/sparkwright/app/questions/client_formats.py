@@ -17,28 +17,28 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import nearest
 from sparkwright.shell import quote
 
-#: the provider's name in files that want one
+#: name of the provider, for files that need one
 PROVIDER = "spark"
-#: given where a client insists on a key and the server asks for none
+#: key for a client that requires one, if the server needs none
 NO_KEY = "none"
-#: Claude Code, Codex and the like send 15,000 tokens of their own before the first word of a user
+#: Claude Code, Codex and similar agents send 15,000 tokens before the user's first word
 AGENT_CONTEXT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address and the model that a client is set up for."""
+    """The address and the model for a client."""
 
     #: without /v1
     url: str
     model: str
-    #: tokens; None where the server does not tell
+    #: in tokens; None if the server does not report it
     context: int | None
     answer_tokens: int | None
-    #: environment variable with the key; empty where none is asked for
+    #: environment variable with the key; empty if none is needed
     key_variable: str
     pictures: bool
-    #: what its engine serves
+    #: API paths of its engine
     paths: tuple[str, ...] = api_paths.names(api_paths.OPENAI)
 
 
@@ -46,12 +46,12 @@ class Endpoint:
 class Format:
     """The settings of one client."""
 
-    #: the file that they belong into, or what else to do with them
+    #: file of the settings, or another instruction
     place: str
     text: Callable[[Endpoint], str]
-    #: the page that describes the format
+    #: page that documents the format
     source: str
-    #: the path that the client asks
+    #: API path that the client uses
     path: str = "/v1/chat/completions"
     agent: bool = False
 
@@ -193,7 +193,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 def named(name: str) -> Format:
-    """Return the format of a client. Raises Refused, with the nearest name, for one that is not known."""
+    """Return the format of a client. Raises Refused, with the nearest name, for an unknown client."""
     if name not in FORMATS:
         hint = nearest(name, FORMATS)
         raise Refused(f"no client named {name!r} is known.", where="--for", fix=hint or f"One of {', '.join(FORMATS)}.")
@@ -201,7 +201,7 @@ def named(name: str) -> Format:
 
 
 def lines(selection: Format, endpoint: Endpoint) -> list[str]:
-    """Return the settings as text, with a line for what the server lacks for this client."""
+    """Return the settings as text, with a line for each requirement of the client that the server does not meet."""
     found = [f"# for {selection.place} ({selection.source})", selection.text(endpoint)]
     if selection.agent and endpoint.context is not None and endpoint.context < AGENT_CONTEXT:
         found.append(

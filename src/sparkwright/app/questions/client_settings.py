@@ -1,4 +1,4 @@
-"""The settings of a client, from a running server: as text that a template makes, or as JSON."""
+"""The settings of a client for a running server: as text from a template, or as JSON."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.recipe.recipe import KEY_VARIABLE
 from sparkwright.visible import one_line
 
-#: the environment variable for a gateway's key that comes from elsewhere
+#: environment variable for a gateway's key from another source
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
-#: an address in a local network takes a connection within milliseconds
+#: time limit in seconds; an address in a local network accepts a connection within milliseconds
 ADDRESS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The client that settings are for, and what becomes of them."""
+    """The client of the settings, and whether to print, write or check them."""
 
-    #: a name of `client_formats.FORMATS`, whose own form they get; empty for the general one
+    #: a name of `client_formats.FORMATS`; empty for the general format
     client: str = ""
-    #: merge them into the client's file instead of printing them; into `file` where that is named
+    #: merge the settings into the client's file, or into `file`, instead of printing them
     write: bool = False
     file: str = ""
-    #: send one request as the client does
+    #: send one request in the client's form
     check: bool = False
 
     def form(self) -> Format | None:
-        """Return the client's form. Raises Refused for what does not go together."""
+        """Return the client's format. Raises Refused for options that exclude each other."""
         if not self.client and (self.write or self.check or self.file):
             raise Refused("is taken with --for only.", where="--write" if self.write or self.file else "--check")
         if self.file and not self.write:
@@ -58,7 +58,7 @@ class Wanted:
 
 
 def show(selection: Selection, *, json: bool, wanted: Wanted = Wanted()) -> list[int]:
-    """Print each host's settings; of a cluster its head's. Returns the exit codes."""
+    """Print each host's settings; for a cluster, those of its head. Return the exit codes."""
     form = wanted.form()
     if wanted.write and len(selection.fleet.members) != 1:
         raise Refused("takes one host: a client's file has the settings of one server.", where="--write")
@@ -85,7 +85,7 @@ def show(selection: Selection, *, json: bool, wanted: Wanted = Wanted()) -> list
 
 
 def _of_client(form: Format, wanted: Wanted, endpoint: Endpoint) -> None:
-    """Print the settings in a client's form, or write them; then ask as the client does."""
+    """Print the settings in a client's format, or write them, and then optionally check them with a request."""
     lines = client_formats.lines(form, endpoint)
     if wanted.write:
         lines = [*client_files.write(wanted.client, endpoint, wanted.file), *lines[2:]]
@@ -96,7 +96,7 @@ def _of_client(form: Format, wanted: Wanted, endpoint: Endpoint) -> None:
 
 
 def _behind(selection: Selection, name: str) -> list[str]:
-    """Return a line for each gateway in front of a host, where its model answers while the server itself is replaced."""
+    """Return a line for each gateway in front of a host, as its model answers there while the server is replaced."""
     return [
         f"\n# the same through the gateway {gateway.name}\nbase URL   {gateways.base_url(selection.inventory, gateway)[0]}"
         for gateway in _gateways(selection, name)
@@ -104,7 +104,7 @@ def _behind(selection: Selection, name: str) -> list[str]:
 
 
 def _silent_addresses(url: str) -> list[str]:
-    """Return a line where a name has an address at which nothing answers: a client may wait for it in each request."""
+    """Return a line if a name has an address that does not answer, as a client may wait for it in each request."""
     parts = urlsplit(url)
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
@@ -122,11 +122,13 @@ def _silent_addresses(url: str) -> list[str]:
 
 
 def reached(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[list[str], list[str]]:
-    """Return the addresses that take a connection, and those that don't answer at all; one that refuses it costs no client time.
+    """Return the addresses that accept a connection, and those that do not answer.
+
+    An address that refuses the connection is in neither list, as it costs a client no time.
 
     Args:
-        addresses: family and address, as socket.getaddrinfo gives them.
-        timeout_s: for all of them together, since each is tried in a thread of its own.
+        addresses: family and address, as socket.getaddrinfo returns them.
+        timeout_s: for all of them together, as each is tried in a thread of its own.
     """
     found: tuple[list[str], list[str]] = ([], [])
 
@@ -156,7 +158,7 @@ def _gateways(selection: Selection, name: str) -> list[Gateway]:
 
 
 def _endpoint(selection: Selection, name: str, served: Served) -> Endpoint:
-    """Return where a client asks for a host's model: at the gateway where there is one, else at the server itself."""
+    """Return the endpoint of a host's model: at its gateway if there is one, else at the server."""
     if served.task != GENERATE:
         raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=name)
     url, key = served.url, served.key_variable
@@ -176,7 +178,10 @@ def _endpoint(selection: Selection, name: str, served: Served) -> Endpoint:
 
 
 def asked(selection: Selection, member: Member) -> Served:
-    """What a host serves now, as its running container and its server say. Raises Failed where none answers."""
+    """Return what a host serves now, read from its running container and its server.
+
+    Raises Failed if the server lists no models.
+    """
     host = member.host
     wanted = recipes.recipe_of(selection.project, host)
     known = entries(lock_of(selection.project, host), wanted)
@@ -207,7 +212,7 @@ def asked(selection: Selection, member: Member) -> Served:
 
 
 def settings(served: Served) -> dict[str, Any]:
-    """As an object. Lengths are in tokens, null for one that the server does not tell."""
+    """Return the settings as an object. Lengths are in tokens, null if the server does not report them."""
     return {
         "host": served.host,
         "base_url": f"{served.url}/v1",
@@ -224,8 +229,11 @@ def settings(served: Served) -> dict[str, Any]:
 
 
 def thinking(served: Served) -> dict[str, Any]:
-    """Return what the model's template does with thinking: default (on, off, always, none; null for unknown), the field that
-    switches it ("" for none), a sentence ("" where it has nothing to do with it)."""
+    """Return how the model's template handles thinking.
+
+    The keys are default (on, off, always, none; null for unknown), the field that switches it ("" for none), and a sentence (""
+    if the template has nothing to do with it).
+    """
     template = ChatTemplate.from_json(served.chat.get("template") or {})
     if template is None:
         unknown = "unknown: spark.lock tells nothing of the model's chat template (`invoke lock --update` reads it)"
@@ -234,9 +242,9 @@ def thinking(served: Served) -> dict[str, Any]:
 
 
 def text(project: Project, served: Served) -> str:
-    """As templates/client.j2 of the project says."""
+    """Render the settings with the project's templates/client.j2."""
     names = {
-        "host": served.host.replace("/", "-"),  # a client's own names take no slash
+        "host": served.host.replace("/", "-"),  # names of a client can't have a slash
         "url": served.url,
         "model": served.served_name,
         "max_model_len": served.max_model_len,

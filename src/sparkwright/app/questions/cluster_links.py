@@ -1,4 +1,4 @@
-"""What `cluster.inspect` and `cluster.check` ask of a cluster's hosts about the links between them, and how it is shown."""
+"""The `cluster.inspect` and `cluster.check` commands: questions to a cluster's hosts about their links, and the output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ FINDINGS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"), ("EVID
 
 
 def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
-    """Show the links of the hosts and what their files should say of them; write: add it to those that say nothing."""
+    """Show the links of the hosts and the `fabric` for their files.
+
+    Args:
+        write: add it to the files that lack it.
+    """
     selection = machines(choose(pattern))
     members, codes = _ask(selection, peers=False, json=json)
     if json:
@@ -53,9 +57,10 @@ def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
 
 
 def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
-    """Hold the links of the hosts against each other, and try each way. 1 for what a cluster cannot run with.
+    """Compare the links of the hosts, and test the path in each direction. Return 1 for a problem that a cluster can't run with.
 
-    bandwidth: measure them, too.
+    Args:
+        bandwidth: measure the links too.
     """
     selection = machines(choose(pattern))
     if len(selection.hosts) < 2:
@@ -77,9 +82,10 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
 
 
 def _ask(selection: Selection, *, peers: bool, json: bool) -> tuple[list[Links], list[Exit]]:
-    """The answers of those that gave one, and the exit codes of the others, which are told why.
+    """Return the answers, and the exit codes of the hosts that gave none. Their errors are printed.
 
-    peers: each host tries its way to the others, too.
+    Args:
+        peers: have each host test its path to the others too.
     """
     fleet = selection.fleet
     fleet.connect()
@@ -121,7 +127,7 @@ def _fixed(value: Any) -> Any:
 
 
 def _written(selection: Selection, members: Sequence[Links], *, write: bool, quiet: bool) -> list[Exit]:
-    """Say what the host files lack, or write it. Returns 2 a host whose file still lacks it."""
+    """Print the missing `fabric` of host files, or write it. Return 2 for each host whose file still lacks it."""
     codes = []
     for member in members:
         text, host = _text(proposed(member.links)), selection.inventory.hosts[member.host]
@@ -150,7 +156,7 @@ def _text(end: Fabric | None) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """A list in YAML; a name that YAML would read as something else (on, 1e5) is quoted."""
+    """Format a list in YAML, with quotes around names that YAML would not read as text (on, 1e5)."""
     return yaml.safe_dump(list(names), default_flow_style=True, width=math.inf).strip()
 
 

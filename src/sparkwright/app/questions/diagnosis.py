@@ -1,4 +1,4 @@
-"""What `diagnose` asks of hosts, and what becomes of their answers. The text is laid out by console/diagnosis.py."""
+"""The `diagnose` command: the questions to the hosts and their answers. console/diagnosis.py lays out the text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 
-#: what programs get, in this order; a host that gave no answer has all of them
+#: fields of the JSON output, in this order, also for a host that gave no answer
 FIELDS: dict[str, Any] = {
     "schema": 1,
     "state": "",
@@ -34,7 +34,7 @@ FIELDS: dict[str, Any] = {
 
 
 def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
-    """Ask every host of the pattern, print, and return the exit codes."""
+    """Diagnose the hosts of a pattern, print the result, and return the exit codes."""
     if token_s < 0:
         raise Refused(f"--token-s must be at least 0, got {token_s:g}.")
     selection = choose(pattern)
@@ -55,7 +55,7 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
 
 
 def ask(selection: Selection, token_s: float) -> list[dict[str, Any]]:
-    """Every host's diagnosis, in the order of the inventory; a host that can't be asked has one too."""
+    """Return every host's diagnosis, in the order of the inventory. A host that can't be asked has one too."""
     members = selection.fleet.members
     abouts = {member.host.name: about(selection, member.host) for member in members}
 
@@ -68,7 +68,10 @@ def ask(selection: Selection, token_s: float) -> list[dict[str, Any]]:
 
 
 def about(selection: Selection, host: Host) -> dict[str, Any]:
-    """What the user's files say of a host's server; a mistake in them is told and hides nothing."""
+    """Return the description of a host's server in the user's files.
+
+    A mistake in the files is reported as `error`, and hides nothing else.
+    """
     if not host.recipe:
         return {}
     try:
@@ -87,7 +90,7 @@ def about(selection: Selection, host: Host) -> dict[str, Any]:
 
 
 def _row(host: Host, answer: fan_out.Answer, known: Mapping[str, Any]) -> dict[str, Any]:
-    """A host's answer as programs get it."""
+    """Return a host's answer in the form of --json."""
     if isinstance(answer, SparkwrightError):
         state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
         reply = {"state": state, "summary": str(answer), "error": str(answer), "exit": int(answer.exit)}

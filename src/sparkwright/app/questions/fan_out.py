@@ -1,4 +1,4 @@
-"""One short question to many hosts at once: no run, no events to follow, one answer each."""
+"""One short request to many hosts at once, with one answer each, without a run or its events."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Answer = Event | SparkwrightError
 
 
 def everyone(members: Sequence[Member], header_of: Callable[[Member], dict[str, Any]], kind: str) -> list[Answer]:
-    """The first event of this kind from each member, in their order; why there is none, where there is none.
+    """Return each member's first event of a kind, in their order, or the error of a member that gave none.
 
-    Connections stay open. Ctrl-C is the caller's: nothing runs on the hosts that could be left running.
+    Connections stay open. Ctrl-C is left to the caller, as nothing runs on the hosts that would have to be stopped.
     """
     pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
     try:
@@ -30,7 +30,7 @@ def everyone(members: Sequence[Member], header_of: Callable[[Member], dict[str, 
 
 
 def one(member: Member, header: dict[str, Any], kind: str) -> Answer:
-    """As `everyone`, of one member. One that could not be asked is connected to anew the next time."""
+    """Return the answer of one member, as `everyone` does. A failed connection is closed, and opened again the next time."""
     try:
         for event in member.request(header):
             if event["event"] == kind:

@@ -1,4 +1,4 @@
-"""What `status` asks of hosts, and what becomes of their answers. The table is drawn by console/status_table.py."""
+"""The `status` command: the questions to the hosts and their answers. console/status_table.py draws the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.lock import lockfile
 from sparkwright.trust.image_name import digest_of, tagged
 
-#: how the command exits for each state: those of a check, and those that only this moment has
+#: exit code of each state: of a health check, and of the present moment
 CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
     "up": Exit.OK,
     "in progress": Exit.INCONCLUSIVE,
@@ -33,17 +33,20 @@ CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
 
 @dataclass(frozen=True)
 class Pinned:
-    """What the user's files say a host serves. digest, commit: of the lock, empty when it does not know. model: its id."""
+    """The server that the user's files describe for a host."""
 
     recipe: str = ""
     container: str = ""
+    #: from the lock; empty if it holds none
     digest: str = ""
+    #: from the lock; empty if it holds none
     commit: str = ""
+    #: id of the model
     model: str = ""
 
 
 def once(selection: Selection, *, json: bool) -> list[int]:
-    """Ask everybody, print, and return the exit codes."""
+    """Ask all hosts, print the table, and return the exit codes."""
     try:
         rows = ask(selection, pinned(selection))
     finally:
@@ -53,7 +56,7 @@ def once(selection: Selection, *, json: bool) -> list[int]:
 
 
 def again(selection: Selection, *, every_s: float, json: bool) -> int:
-    """Ask and print again and again over the same connections, until Ctrl-C: for a pipe. watch.py is for a terminal."""
+    """Ask and print repeatedly over the same connections until Ctrl-C, for a pipe. watch.py is for a terminal."""
     wanted = pinned(selection)
     try:
         while True:
@@ -70,26 +73,26 @@ def again(selection: Selection, *, every_s: float, json: bool) -> int:
 
 
 def ask(selection: Selection, wanted: Mapping[str, Pinned]) -> list[Row]:
-    """One question to each host, all at once; a host that can't be asked is a row too."""
+    """Ask all hosts at once and return a row for each, also for hosts that can't be asked."""
     members, gateways = selection.fleet.members, carried(selection)
     answers = fan_out.everyone(members, lambda member: header(member, wanted, gateways), "status")
     return [row(member, answer, wanted, gateways) for member, answer in zip(members, answers, strict=True)]
 
 
 def carried(selection: Selection) -> dict[str, Gateway]:
-    """The gateways by the host in whose row they are: of several servers on one machine the first."""
+    """Return the gateways by the host that shows them: for several servers on one machine, the first."""
     first = {host.machine: host.name for host in reversed(selection.hosts)}
     return {first[gateway.host]: gateway for gateway in selection.inventory.gateways.values() if gateway.host in first}
 
 
 def header(member: Member, wanted: Mapping[str, Pinned], gateways: Mapping[str, Gateway]) -> dict[str, Any]:
-    """The question to a host."""
+    """Return the request to a host."""
     name = member.host.name
     return {"verb": "status", "container": wanted[name].container, "gateway": name in gateways}
 
 
 def row(member: Member, answer: fan_out.Answer, pinned: Mapping[str, Pinned], gateways: Mapping[str, Gateway]) -> Row:
-    """A host's row, whatever it answered, with the gateway that it carries."""
+    """Return the row of a host for any answer, with the gateway that it shows."""
     name = member.host.name
     found = _row(name, answer, pinned[name])
     return replace(found, gateway=gateway_row.of(gateways[name], answer)) if name in gateways else found
@@ -109,7 +112,7 @@ def _row(name: str, answer: fan_out.Answer, wanted: Pinned) -> Row:
 
 
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
-    """A host's answer as a row. A check that is overdue says nothing of the present. Raises ValueError for what is none."""
+    """Convert a host's answer to a row. An overdue check does not count for the present. Raises ValueError if it is invalid."""
     reported = event["record"]
     record = checked(reported)
     state, why = reported["state"], reported["why"] if event["live"] else record.sentence
@@ -155,7 +158,10 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
 
 
 def pinned(selection: Selection) -> dict[str, Pinned]:
-    """What the files say of each host. A mistake in a recipe or the lock does not hide what runs."""
+    """Return the server that the user's files describe for each host.
+
+    A mistake in a recipe or the lock does not hide what runs.
+    """
     locks: dict[Path, lockfile.Lock] = {}
     found = {}
     for host in selection.hosts:

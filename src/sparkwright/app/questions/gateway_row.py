@@ -1,4 +1,4 @@
-"""What `status` shows of a gateway, from its host's answer."""
+"""The gateway's row in `status`, from the answer of its host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.visible import first
 
 
 def of(gateway: Gateway, answer: Answer) -> GatewayRow:
-    """A gateway as a row. answer: its host's; an error, or one that says nothing of it, is unknown."""
+    """Return the row of a gateway from its host's answer. An error, or an answer without the gateway, makes it unknown."""
     name, port = gateway.name, gateway.file.port
     if isinstance(answer, SparkwrightError):
         why = "its host is unreachable" if answer.exit is Exit.UNREACHABLE else "its host gave no answer"

@@ -1,4 +1,4 @@
-"""What `gateway.status` shows: requests, queue and errors of each model of a gateway."""
+"""The `gateway.status` command: requests, queue and errors of each model of a gateway."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ COLUMNS = grid.columns(("MODEL", 0), ("REQUESTS", 3), ("RUNNING", 0), ("QUEUED",
 
 
 def show(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
-    """Show a gateway. FAILED where it does not run or a model has no server. clients: what each used, instead of the models."""
+    """Show a gateway. Return FAILED if it does not run or a model has no server.
+
+    Args:
+        clients: show the usage of each client instead of the models.
+    """
     inventory = Inventory.load(Project.here().root)
     gateway = gateway_of(inventory, name)
     reached = reach(gateway.host)

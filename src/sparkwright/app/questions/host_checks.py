@@ -1,4 +1,4 @@
-"""What `doctor` asks of hosts, how the answers are shown, and the repairs that a person agreed to."""
+"""The `doctor` command: the questions to the hosts, the output, and the repairs that the user agreed to."""
 
 from __future__ import annotations
 
@@ -28,23 +28,26 @@ from sparkwright.project.inventory.host import Host
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
-#: checks that are about a server: of several each has its own; all others are about the machine
+#: checks of a server, made for each server of a machine; all others are about the machine
 OF_SERVER = ("port", "image platform", "memory budget")
 
 
 @dataclass
 class HostReport:
-    """One host's answer. error: why there is none. fixed: what was done. broken: what was tried in vain."""
+    """The checks of one host, and the repairs that were made."""
 
     host: str
     findings: list[dict[str, Any]] = field(default_factory=list)
     user: str = ""
+    #: reason for a missing answer
     error: str = ""
     error_exit: Exit = Exit.OK
+    #: repairs that were made
     fixed: list[str] = field(default_factory=list)
+    #: repairs that failed
     broken: list[str] = field(default_factory=list)
     sandbox: bool = False
-    #: of the recipe's server on this host; None without one
+    #: memory budget of the recipe's server on this host; None without one
     budget: dict[str, Any] | None = None
 
     @property
@@ -53,17 +56,21 @@ class HostReport:
 
     @property
     def repairs(self) -> list[str]:
-        """What may be done about it, each once."""
+        """The repairs that the findings propose, each once."""
         return list(dict.fromkeys(finding["repair"] for finding in self.findings if finding["repair"]))
 
     @property
     def exit(self) -> Exit:
-        """How the command ends for this host."""
+        """The command's exit code for this host."""
         return self.error_exit if self.error else Exit.FAILED if self.bad or self.broken else Exit.OK
 
 
 def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> list[Exit]:
-    """Look, show; with fix: show what would be done, ask, do it, and look again over a new login."""
+    """Check the hosts and print the findings.
+
+    Args:
+        fix: list the repairs, ask, apply them, and check again over a new login.
+    """
     seen = inspect(machines(choose(pattern)))
     wanted = {host_report.host: host_report.repairs for host_report in seen if host_report.repairs} if fix else {}
     if wanted:
@@ -93,7 +100,7 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
 
 
 def inspect(selection: Selection) -> list[HostReport]:
-    """Every host's findings, in the order of the inventory. Closes the connections."""
+    """Return every host's findings, in the order of the inventory. Closes the connections."""
     selection.fleet.connect()
 
     def checks_of(member: Member) -> HostReport:
@@ -112,7 +119,7 @@ def inspect(selection: Selection) -> list[HostReport]:
 
 
 def answer_of(selection: Selection, member: Member) -> dict[str, Any]:
-    """What the module says of a machine, with the findings of each of its servers."""
+    """Return the module's answer for a machine, with the findings of each of its servers."""
     first, *others = selection.inventory.servers_of(member.host.name)
     found = ask_module(selection.fleet, member, "doctor", wanted(selection, first))
     for host in others:
@@ -122,7 +129,7 @@ def answer_of(selection: Selection, member: Member) -> dict[str, Any]:
 
 
 def _repair(pattern: str, seen: Sequence[HostReport], wanted: Mapping[str, Sequence[str]]) -> list[HostReport]:
-    """Apply the confirmed fixes. The checks after it use new connections: a login keeps the groups it began with."""
+    """Apply the confirmed repairs. The checks after them use new connections, as a login keeps its groups."""
     selection = machines(choose(pattern))
     fixed, broken = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     users = {host_report.host: host_report.user for host_report in seen}
@@ -150,7 +157,7 @@ def _repair(pattern: str, seen: Sequence[HostReport], wanted: Mapping[str, Seque
 
 
 def wanted(selection: Selection, host: Host) -> dict[str, Any]:
-    """What the host's recipe asks of it, as arguments of the module; next to nothing without a recipe."""
+    """Return the module's arguments from the host's recipe; without a recipe only the machine's."""
     known: dict[str, Any] = {**recipe.DEFAULTS, **host.vars}
     about = {"host": host.machine, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
     if not host.recipe:
@@ -173,7 +180,10 @@ def wanted(selection: Selection, host: Host) -> dict[str, Any]:
 
 
 def _engine_memory(selection: Selection, host: Host, wanted: recipe.Recipe) -> dict[str, Any]:
-    """What the recipe's server takes of the memory; empty for one of a cluster on a host that is in none."""
+    """Return the memory that the recipe's server takes.
+
+    Empty if the recipe is for a cluster and the host is in none.
+    """
     if wanted.split is not None and host.cluster is None:
         return {}
     pinned = entries(lock_of(selection.project, host), wanted)

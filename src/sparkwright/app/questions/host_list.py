@@ -12,7 +12,7 @@ COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0)
 
 
 def show(hosts: Sequence[Host], *, json: bool) -> None:
-    """One line a host: address, groups, recipe."""
+    """Print one line per host: address, groups, recipe."""
     if json:
         for host in hosts:
             about = {"host": host.name, "connection": host.connection, "address": host.address}

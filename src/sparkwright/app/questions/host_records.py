@@ -1,4 +1,4 @@
-"""What `history`, `incident` and `unlock` ask of hosts, and how the answers are shown."""
+"""The `history`, `incident` and `unlock` commands: the questions to the hosts and the output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkwright.trust.shapes import fitted, line, moment
 
 
 def history(pattern: str, last: int, *, json: bool) -> list[int]:
-    """Print the acts on each host. Returns the exit codes."""
+    """Print the history of each host. Return the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
         with host_row(host, codes, json=json):
@@ -39,13 +39,13 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
 
 
 def acts(events: list[Event], last: int) -> list[dict[str, Any]]:
-    """What was done on a host, newest first, from its answer."""
+    """Return the last entries of a host's history, newest first, from its answer."""
     rows = [event for event in events if event["event"] == "history"][:last]
     return [{name: value for name, value in row.items() if name not in ("event", "time")} for row in rows]
 
 
 def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
-    """Write each host's bundle into a folder. Returns the exit codes."""
+    """Write each host's incident bundle into a folder. Return the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "incident", "run": run}, json=json)
     for host, events in answers.items():
         with host_row(host, codes, json=json):
@@ -63,7 +63,7 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
 
 
 def bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
-    """The incident's name and its files. Raises Failed when what came is not one bundle, and that of the run asked for."""
+    """Return the incident's name and its files. Raises Failed if the answer is not one bundle of the requested run."""
     files = [event for event in events if event["event"] == "file"]
     other = next((event for event in events if event["event"] == "raw"), None)
     if other is not None:
@@ -75,7 +75,7 @@ def bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str
 
 
 def _why(about: str) -> str:
-    """When it was and what went wrong, one line; empty when the bundle does not say."""
+    """Return time and reason of an incident as one line; empty if the bundle does not hold them."""
     try:
         reported = fitted(clean(json_of(about, most_parts=PARTS)), {"time": moment, "why": line}, "about.json")
     except ValueError:
@@ -84,7 +84,7 @@ def _why(about: str) -> str:
 
 
 def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
-    """Show who holds one host's lock, and do what `decide` says: stop, kill, forget, or nothing."""
+    """Show who holds a host's lock, and do what `decide` returns: stop, kill, forget, or nothing."""
     selection = machines(choose(host))
     if len(selection.hosts) != 1:
         raise Refused("`unlock` takes one host at a time.")
@@ -110,7 +110,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
 def _ask(
     pattern: str, header: dict[str, Any], *, json: bool
 ) -> tuple[dict[str, list[Event]], list[int], dict[str, str]]:
-    """What each host answers, by name, the exit code of each, and their titles by name."""
+    """Return each host's answer by name, the exit codes, and the hosts' titles by name."""
     selection = choose(pattern)
     answers = asked(selection, header)
     for name, error in selection.fleet.errors().items():
@@ -119,12 +119,12 @@ def _ask(
 
 
 def asked(selection: Selection, header: dict[str, Any]) -> dict[str, list[Event]]:
-    """The events that answer a question, by host; why there are none is in `chosen.fleet.errors()`. Closes the connections."""
+    """Return each host's events for a request, by host name. Errors are in `selection.fleet.errors()`. Closes the connections."""
     return selection.fleet.ask(lambda member: _answer(selection.fleet, member, header))
 
 
 def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
-    """A request's events. Raises Failed with the host's words when it refuses."""
+    """Return the events of a request. Raises Failed with the host's message if it refuses."""
     events = fleet.request(member, header, counted=False)
     if refused := recap.of(events):
         raise recap.error(refused)
@@ -132,7 +132,7 @@ def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]
 
 
 def _changed(change: Mapping[str, Any]) -> str:
-    """A field as it was and is; of a gateway's files only that it changed is kept."""
+    """Format a changed field with both values. For a gateway's files only the fact of the change is stored."""
     before, after = change["before"], change["after"]
     values = f"{before} -> {after}" if (before, after) != (None, None) else "changed"
     return f"{change['field']}: {values}"
@@ -158,7 +158,7 @@ def _act(host: str, row: Event) -> list[str]:
 
 
 def _memory(start: Mapping[str, Any]) -> str:
-    """The memory figures of a verified start, one clause; empty where the host has none."""
+    """Return the memory figures of a verified start as a clause; empty if the host has none."""
     names = ("lowest_bytes", "after_bytes", "host_bytes")
     lowest, after, host = (_gib(start.get(name)) for name in names)
     if not (lowest and after):

@@ -1,4 +1,4 @@
-"""What `report` asks of hosts, and the page it writes."""
+"""The `report` command: the questions to the hosts, and the page that it writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.visible import count
 
 
 def write(selection: Selection, since: str, to: str, *, json: bool) -> list[int]:
-    """Ask every host for its checks and write the page. Returns the exit codes."""
+    """Ask every host for its checks and write the page. Return the exit codes."""
     span_s = units.seconds(since, "--since", least_s=60)
     until_s = time.time()
     since_s = until_s - span_s
@@ -48,7 +48,7 @@ def write(selection: Selection, since: str, to: str, *, json: bool) -> list[int]
 
 
 def ask(selection: Selection, since_s: float, until_s: float) -> list[html.Host]:
-    """The checks of every host since then; one that can't be asked has an error instead."""
+    """Return the checks of every host in a period. A host that can't be asked has an error instead."""
     members = selection.fleet.members
     try:
         answers = fan_out.everyone(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")

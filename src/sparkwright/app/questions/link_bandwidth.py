@@ -1,4 +1,7 @@
-"""What `cluster.check --bandwidth` measures: each member and the next, both halves of the port at the same time."""
+"""The bandwidth measurement of `cluster.check --bandwidth`.
+
+It measures between each member and the next, over both halves of the port at the same time.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,20 @@ from sparkwright.doctor.findings import Finding
 from sparkwright.fleet.member import Member
 from sparkwright.visible import count
 
-#: perftest's own default, and one for each further half
+#: perftest's default port; each further half uses the next port
 FIRST_PORT = 18515
 SECONDS = 4
-#: both halves of a good port gave 92.6 and 97.3 of 200 Gb/s: NVIDIA dgx-spark-playbooks, performance guide
+#: least share of the nominal rate: both halves of a good port reached 92.6 and 97.3 of 200 Gb/s (NVIDIA dgx-spark-playbooks,
+#: performance guide)
 GOOD_SHARE = 0.875
-#: a card that the firmware or the power supply holds back gives 13 Gb/s behind a green link of 200
+#: a card that is throttled by firmware or power supply reaches 13 Gb/s although its link reports 200
 DEGRADED_GBPS = 25.0
 SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
 DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"
 
 
 def findings(selection: Selection, members: Sequence[Links]) -> list[tuple[str, Finding]]:
-    """What was measured between each member and the next, with the hosts that it is about."""
+    """Measure the bandwidth between each member and the next, and return the findings with the names of both hosts."""
     if sys.stderr.isatty():
         print(f"Measuring {count(len(members) - 1, 'link')}, {SECONDS} s each.", file=sys.stderr)
     selection.fleet.connect()
@@ -38,7 +42,11 @@ def findings(selection: Selection, members: Sequence[Links]) -> list[tuple[str, 
 
 
 def judged(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
-    """What the rates of the halves say of the link. nominal_gbps: what the slower end shows; 0: unknown."""
+    """Return the finding about a link from the rates of its halves.
+
+    Args:
+        nominal_gbps: rate of the slower end, in Gbit/s; 0 if unknown.
+    """
     why = {rate["error"]: [row["adapter"] for row in rates if row["error"] == rate["error"]] for rate in rates}
     errors = [f"{', '.join(adapters)}: {error}" for error, adapters in why.items() if error]
     if errors:
@@ -55,7 +63,7 @@ def judged(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
 
 
 def _pair(selection: Selection, links: Links, other: Links) -> Finding:
-    """The first writes to the second."""
+    """Measure from the first member to the second."""
     halves = list(zip(_halves(links), _halves(other), strict=False))
     if not halves:
         return Finding("bandwidth", "unknown", "no half of the port is up with an address on both hosts")
@@ -91,11 +99,11 @@ def _end(mine: Link, its: Link, number: int) -> dict[str, Any]:
 
 
 def _explained(sent: dict[str, Any], received: dict[str, Any] | None) -> dict[str, Any]:
-    """Why the sender could not connect, the listener knows better."""
+    """Add the listener's error to the sender's, as only the listener knows why the sender could not connect."""
     why = received["error"] if received and sent["gbps"] is None else ""
     return {**sent, "error": f"{sent['error']}; {why}"} if why not in ("", sent["error"]) else sent
 
 
 def _nominal(links: Links) -> float:
-    """Of the port; its halves share it, and each shows all of it."""
+    """Return the rate of the port in Gbit/s. Its halves share it, and each reports all of it."""
     return max((link.rate_gbps for link in links.in_use), default=0.0)

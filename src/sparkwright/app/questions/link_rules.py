@@ -1,4 +1,4 @@
-"""The fast links of several hosts, held against each other: what a cluster needs of them, and what its host files should say."""
+"""Comparison of the fast links of several hosts: what a cluster requires of them, and what its host files should declare."""
 
 from __future__ import annotations
 
@@ -16,34 +16,37 @@ from sparkwright.protocol.cluster import clocks_apart
 
 @dataclass(frozen=True)
 class Links:
-    """What one host answered. paths: as its module has them. given: what its file says; None: nothing.
-
-    ahead_s: how far its clock is ahead of the laptop's, at the least and at the most, seconds; None: not known.
-    """
+    """The links of one host, as it reported them."""
 
     host: str
     links: tuple[Link, ...]
     findings: tuple[Finding, ...] = ()
+    #: as its module returns them
     paths: tuple[Mapping[str, Any], ...] = ()
     kernel: str = ""
     driver: str = ""
+    #: the fabric in its host file; None if there is none
     given: Fabric | None = None
+    #: least and greatest number of seconds that its clock is ahead of the laptop's; None if unknown
     ahead_s: tuple[float, float] | None = None
 
     @property
     def used(self) -> Fabric | None:
-        """Its end of the link: as its file says, else as it looks."""
+        """The fabric that its file declares, or else the one that its links suggest."""
         return self.given or proposed(self.links)
 
     @property
     def in_use(self) -> list[Link]:
-        """The links of that end, in its order."""
+        """The links of that fabric, in its order."""
         there = {link.interface: link for link in self.links if link.interface}
         return [there[name] for name in (self.used.interfaces if self.used else ()) if name in there]
 
 
 def proposed(links: Sequence[Link]) -> Fabric | None:
-    """What a host file should say: the port with most of its halves up and an address; None where there is none."""
+    """Return the fabric that a host file should declare: the port with the most active halves and an address.
+
+    Returns None if there is no such port.
+    """
     ports = fabric.ports([link for link in links if link.active and link.interface]).values()
     able = [group for group in ports if group[0].addresses]
     best = max(able, key=len, default=None)
@@ -55,7 +58,7 @@ def proposed(links: Sequence[Link]) -> Fabric | None:
 
 
 def findings(members: Sequence[Links]) -> list[tuple[str, Finding]]:
-    """What is wrong between them and on each, with the host that it is about ("" for all)."""
+    """Return the problems on each host and between them, with the host's name ("" for all hosts)."""
     found = [(member.host, finding) for member in members for finding in member.findings if finding.verdict != "ok"]
     found += [(member.host, finding) for member in members for finding in (*_as_written(member), *_paths(member))]
     found += [("", finding) for rule in _BETWEEN for finding in rule(members)]
@@ -63,7 +66,7 @@ def findings(members: Sequence[Links]) -> list[tuple[str, Finding]]:
 
 
 def _as_written(links: Links) -> Iterator[Finding]:
-    """What its file says beside what there is."""
+    """Yield the differences between a host's file and its actual links."""
     end = links.used
     if end is None:
         yield Finding("fabric", "bad", "no link is up that has an IPv4 address", source=known.PLAYBOOKS)
@@ -98,7 +101,7 @@ def _paths(links: Links) -> Iterator[Finding]:
 
 
 def _equal(name: str, value: Callable[[Links], str], why: str, source: str) -> Callable[..., Iterator[Finding]]:
-    """A rule that members must agree on something; a member of which it is not known disagrees with nobody."""
+    """Return a rule that members must agree on a value. A member with an unknown value is ignored."""
 
     def rule(members: Sequence[Links]) -> Iterator[Finding]:
         found = {member.host: value(member) for member in members}
@@ -118,7 +121,7 @@ def _mtu(members: Sequence[Links]) -> Iterator[Finding]:
 
 
 def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
-    """Each half of the port in one subnet with its peers, and in another than its twin."""
+    """Require that each half of a port shares a subnet with its peers, but not with the other half."""
     for member in members:
         nets = [str(IPv4Interface(link.addresses[0]).network) for link in member.in_use if link.addresses]
         if len(set(nets)) < len(nets):
@@ -133,7 +136,7 @@ def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
 
 
 def _clocks(members: Sequence[Links]) -> Iterator[Finding]:
-    """Each beside the first one's, as the laptop saw both."""
+    """Compare each clock with the first member's, both as the laptop saw them."""
     timed = [(member.host, *member.ahead_s) for member in members if member.ahead_s is not None]
     for host, least_s, most_s in timed[1:]:
         name, first_least_s, first_most_s = timed[0]

@@ -1,4 +1,4 @@
-"""Where `logs` reads: a saved file here, or the log of a container on a host. And how it is shown."""
+"""The source of `logs`, which is a saved file or the log of a container on a host, and the output."""
 
 from __future__ import annotations
 
@@ -25,27 +25,32 @@ from sparkwright.fleet.member import Member
 from sparkwright.project.inventory.host import Host
 from sparkwright.visible import visible
 
-#: of a saved log, in which a start is looked for
+#: number of lines of a saved log in which a start is searched
 FIRST_LINES = 2000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """What was read of one log. source: {"host": NAME} or {"file": PATH}. state: an EngineState as JSON, known when the
-    log holds a start. engine: whose log it is. error: why there is none, with error_exit. title: of the host."""
+    """A log, and the state of the engine that it shows."""
 
+    #: {"host": NAME} or {"file": PATH}
     source: Mapping[str, str]
+    #: an EngineState as JSON
     state: Mapping[str, Any]
+    #: the engine that wrote the log
     engine: Engine
     text: str = ""
+    #: True if the log holds the start of an engine
     known: bool = True
+    #: reason for a missing log
     error: str = ""
     error_exit: Exit = Exit.OK
+    #: of the host
     title: str = ""
 
     @property
     def exit(self) -> Exit:
-        """How a command about this log ends."""
+        """The exit code of a command about this log."""
         if self.error:
             return self.error_exit
         if self.state["failure"]:
@@ -54,9 +59,11 @@ class Found:
 
 
 def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
-    """A saved log with its last lines. engine: who wrote it; empty: as its first lines say.
+    """Read a saved log. Raises Refused if it can't be read, or for an unknown engine.
 
-    Raises Refused when it can't be read, or there is no such engine.
+    Args:
+        tail: how many of the last lines to return.
+        engine: the engine that wrote the log; empty to recognise it by the first lines.
     """
     try:
         with Path(name).open("rb") as saved:
@@ -72,7 +79,7 @@ def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
 
 
 def recognised(lines: Iterable[bytes]) -> Engine:
-    """The engine whose starts begin as one of these lines does; the usual one for none."""
+    """Return the engine whose starts begin like one of these lines, or else the usual engine."""
     for line in lines_of(lines):
         for engine in map(engines.of, engines.TITLES):
             if engine.log.begins(line):
@@ -87,7 +94,7 @@ def _named(name: str) -> Engine:
 
 
 def of_hosts(pattern: str, tail: int) -> list[Found]:
-    """The logs of the containers that the hosts' recipes name."""
+    """Return the logs of the containers that the hosts' recipes name."""
     selection = reach(pattern)
 
     def log_of(member: Member) -> Mapping[str, Any]:
@@ -110,7 +117,11 @@ def of_hosts(pattern: str, tail: int) -> list[Found]:
 
 
 def show(result: Found, *, state: bool, json: bool, titled: bool) -> None:
-    """Print one log, or its state; titled: with its host's name above."""
+    """Print one log, or its state.
+
+    Args:
+        titled: print the host's name above it.
+    """
     if json:
         answer = error_row(result.error, result.error_exit) if result.error else {}
         body = result.state if state else {"text": result.text}

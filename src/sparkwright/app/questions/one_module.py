@@ -1,4 +1,4 @@
-"""One module, asked of one host: what it found, checked. And hosts one after the other, where a person is asked for each."""
+"""Running one module on one host for its answer, and acting on one host after the other."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def ask_module(
     exclusive: bool = False,
     become: bool = False,
 ) -> dict[str, Any]:
-    """Run one module and return what it found. Raises Failed with the host's words and exit code.
+    """Run one module and return its answer. Raises Failed with the host's message and exit code.
 
-    check: it only looks. exclusive: it holds the host's lock, as a deploy does. become: as root.
+    Args:
+        check: run in check mode.
+        exclusive: hold the host's lock, as a deploy does.
+        become: run as root.
     """
     task = Task(id=name, name=name.replace("_", " "), module=name, args=args, become=become)
     about: dict[str, Any] = {"host": member.host.name, "server": member.host.server}
@@ -45,15 +48,15 @@ def ask_module(
 
 @contextlib.contextmanager
 def host_row(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
-    """Make an error about one host that host's row: it is printed, its exit code is kept, and the other hosts are shown.
+    """Print an error about one host and keep its exit code, so that the other hosts are still shown.
 
     Args:
-        codes: of the command, one a host.
+        codes: exit codes of the command, one per host.
     """
     try:
         yield
     except BrokenPipeError:
-        raise  # nobody reads any more
+        raise  # the reader is gone
     except Exception as error:
         found = broke(error)
         found.where = found.where or host
@@ -62,7 +65,7 @@ def host_row(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
 
 
 def in_turn(selection: Selection, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
-    """Act on one host after the other. An error is told, and its exit code is that of its host. Closes the fleet."""
+    """Act on one host after the other. An error is printed and gives the host's exit code. Closes the fleet."""
     codes: list[Exit] = []
     try:
         for member in selection.fleet.members:

@@ -1,4 +1,4 @@
-"""`status --watch` on a terminal: hosts asked again and again over the same connections, and keys that open what tells more."""
+"""`status --watch` on a terminal: hosts are asked repeatedly over the same connections, and keys open details."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from sparkwright.shell import join
 
 __all__ = ["possible", "watch"]
 
-#: what a key opens for the marked host, as words after the program's name
+#: command that a key runs for the marked host
 OPENS = {"l": ("logs", "--tail", "300", "--host"), "d": ("diagnose", "--host"), "h": ("history", "--host")}
 PAGER = ("less", "-R")
-#: how long the answers of a round are collected before they are shown; later ones are shown as they come
+#: how long the answers of a round are collected before they are shown, in seconds; later ones are shown as they come
 SETTLE_S = 0.4
-#: a question that is open longer than this, or than two rounds, makes what was known of the host old
+#: seconds after which an open request makes the host's state unknown, but at least two rounds
 SILENT_S = 5.0
 
 
 def watch(selection: Selection, *, every_s: float) -> int:
-    """Show the hosts until q or Ctrl-C. Returns 0."""
+    """Show the hosts until q or Ctrl-C. Return 0."""
     pool = ThreadPoolExecutor(min(FORKS, len(selection.fleet.members)) + 1)
     try:
         with Screen() as screen:
@@ -52,13 +52,16 @@ def watch(selection: Selection, *, every_s: float) -> int:
     except KeyboardInterrupt:
         pass
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # a host that is off would be waited for
+        pool.shutdown(wait=False, cancel_futures=True)  # don't wait for hosts that are off
         hang_up(selection.fleet.members)
     return Exit.OK
 
 
 class _Watch:
-    """What is known, and what was asked for and has not come. Each host is asked by itself: a slow one delays no other."""
+    """The screen of `status --watch`: what is known of the hosts, and the requests that are open.
+
+    Each host is asked on its own, so that a slow host delays no other.
+    """
 
     def __init__(self, selection: Selection, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
         self._chosen, self._screen, self._pool = selection, screen, pool
@@ -66,14 +69,14 @@ class _Watch:
         self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
         self._view = View(rows=list(self._rows.values()), every_s=every_s)
         self._rates = Rates()
-        #: a host's connection carries one question at a time
+        #: a host's connection carries one request at a time
         self._busy = {host.name: threading.Lock() for host in selection.hosts}
         self._asked_s: dict[str, float] = {}
         self._came: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._round_s = self._next_s = 0.0
 
     def run(self) -> None:
-        """Until q."""
+        """Run until q is pressed."""
         key = ""
         while key != "q":
             self._take()
@@ -88,7 +91,7 @@ class _Watch:
             self._act(key)
 
     def _ask(self) -> None:
-        """Of every host whose last answer is here."""
+        """Ask every host that has no open request."""
         self._round_s = time.monotonic()
         self._next_s = self._round_s + self._view.every_s
         for member in self._chosen.fleet.members:
@@ -114,7 +117,12 @@ class _Watch:
         return partial(self._show, member, answer, time.time(), time.monotonic())
 
     def _show(self, member: Member, answer: fan_out.Answer, came_s: float, now_s: float) -> None:
-        """came_s, now_s: when it came, on both clocks; it may be shown much later, after a pager."""
+        """Show a host's answer.
+
+        Args:
+            came_s: wall-clock time of the answer, in seconds since the epoch.
+            now_s: the same on the monotonic clock. The answer may be shown much later, after a pager.
+        """
         name, traffic = member.host.name, dict(self._view.traffic)
         self._asked_s.pop(name, None)
         self._rows[name] = fleet_status.row(member, answer, self._wanted, self._gateways)
@@ -126,7 +134,7 @@ class _Watch:
             self._want_acts(anew=True)
 
     def _now(self) -> list[Row]:
-        """The rows, those of hosts that have not answered for long as unknown."""
+        """Return the rows. Hosts that have not answered for long are unknown."""
         now_s, limit_s = time.monotonic(), max(SILENT_S, 2 * self._view.every_s)
         silent_s = {name: now_s - asked_s for name, asked_s in self._asked_s.items() if now_s - asked_s > limit_s}
         return [
@@ -137,10 +145,10 @@ class _Watch:
         ]
 
     def _want_acts(self, *, anew: bool = False) -> None:
-        """The history of the marked host: asked for when it is marked, and again after each of its answers."""
+        """Request the history of the marked host: when it is marked, and after each of its answers."""
         host = self._view.host
         if host in self._asked_s or (host in self._view.acts and not anew):
-            return  # its answer is still to come, and asks for them then
+            return  # its pending answer requests the history again
         member = next(member for member in self._chosen.fleet.members if member.host.name == host)
         if member.link is not None:
             self._submit(member, partial(self._history, member))
@@ -165,7 +173,7 @@ class _Watch:
             self._open(OPENS[key])
 
     def _open(self, words: tuple[str, ...]) -> None:
-        """A command of ours, for the marked host, through the user's pager; the screen comes back after it."""
+        """Show a command for the marked host in the user's pager, and then the screen again."""
         self._screen.__exit__()
         try:
             _page([*words, self._view.host], {**os.environ, "COLUMNS": str(self._screen.size[0])})
@@ -174,13 +182,16 @@ class _Watch:
 
 
 class Rates:
-    """Tokens per second of all streams, from one look at a server's counter to the next."""
+    """Tokens per second of all streams, from two readings of a server's counter."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
 
     def of(self, host: str, answer: Mapping[str, Any], now_s: float) -> Traffic:
-        """What a `status` event says of the traffic. A counter that went back is another server's: no rate then."""
+        """Return the traffic in a `status` event.
+
+        A counter that went back belongs to another server, so there is no rate then.
+        """
         counts = answer.get("traffic") or {}
         total, before = counts.get("generated"), self._last.pop(host, None)
         if total is not None:
@@ -195,7 +206,7 @@ class Rates:
 
 
 def _checked_c(answer: Mapping[str, Any]) -> float | None:
-    """Temperature of the GPU at the last check."""
+    """Return the temperature of the GPU at the last check."""
     try:
         return checked(answer["record"]).gpu.temperature_c
     except ValueError:
@@ -203,10 +214,10 @@ def _checked_c(answer: Mapping[str, Any]) -> float | None:
 
 
 def _acts(member: Member) -> tuple[Act, ...] | None:
-    """The last acts on a host, newest first; None where it can't be asked: its row says why."""
+    """Return the last history entries of a host, newest first; None if it can't be asked, for which its row has the reason."""
     try:
         events = [row for row in member.request({"verb": "history"}) if row["event"] == "history"]
-    except Exception:  # the connection, or its end while the screen is left
+    except Exception:  # the connection failed, or was closed on exit
         hang_up([member])
         member.link = None
         return None
@@ -219,7 +230,11 @@ def _act_line(row: Event) -> str:
 
 
 def _page(words: list[str], env: Mapping[str, str]) -> None:
-    """A command's output in a pager: PAGER's, else less; without one on the terminal, until Enter. words: of its line."""
+    """Show a command's output in a pager: $PAGER or less. Without a pager, print it and wait for Enter.
+
+    Args:
+        words: the command's arguments.
+    """
     command = [sys.executable, "-c", "from sparkwright.cli import main; main()", *words]
     pager = os.environ.get("PAGER", "").split() or list(PAGER)
     if shutil.which(pager[0]) is None:
@@ -227,8 +242,8 @@ def _page(words: list[str], env: Mapping[str, str]) -> None:
         input("Enter to return ")
         return
     if words[0] == "logs" and PurePath(pager[0]).name == "less":
-        pager.append("+G")  # its end is what is new
-    at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # the pager's own, and the command's
+        pager.append("+G")  # the newest lines are at the end
+    at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # handled by pager and command
     try:
         with (
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running,
@@ -243,7 +258,7 @@ def _page(words: list[str], env: Mapping[str, str]) -> None:
 
 
 def _pump(title: bytes, source: IO[bytes], pager: IO[bytes]) -> None:
-    """What a command prints, as it comes. The pager may be left before."""
+    """Copy the output of a command to the pager as it comes. The pager may exit early."""
     with contextlib.suppress(BrokenPipeError, ValueError), pager:
         pager.write(title)
         for line in source:

@@ -1,1 +1,1 @@
-"""Runs of playbooks: from the options of a command to a fleet, its screen and its rolling record."""
+"""Runs of playbooks: from a command's options to a fleet, its output, and its rollout record."""

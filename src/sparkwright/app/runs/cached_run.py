@@ -1,4 +1,4 @@
-"""A run of plans that an earlier run left behind (app/plans/plan_cache.py): the same tasks, notes and panel, nothing planned."""
+"""Runs of cached plans (app/plans/plan_cache.py): the same tasks, notes and panel without planning."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sparkwright.secret import Secret
 
 
 def place_of(playbook: str, given: Mapping[str, Any]) -> Place:
-    """Where the plans of a command are kept. given: the command's options."""
+    """Return the place of a command's cached plans. given: the command's options."""
     return Place(Project.here().root, playbook, given)
 
 
 def find(pending: PendingConnections, place: Place) -> list[CachedPlan]:
-    """The plans of the hosts that connecting has begun to, if nothing that they were made from has changed.
+    """Return the cached plans of the pending hosts, if their inputs are unchanged; otherwise none.
 
-    None for a cluster of which a member can't be reached: that is for a run to say that is planned.
+    Returns none for a cluster with an unreachable member, as a run with planning reports that.
     """
     found = place.find()
     if not found or {cached_plan.host.name: cached_plan.host.way for cached_plan in found} != {
@@ -48,13 +48,17 @@ def _same_login(made: CachedPlan) -> bool:
     try:
         return made.user == (made.host.user or ssh_config.resolve(made.host).user)
     except Refused:
-        return False  # the link says why
+        return False  # the connection reports the reason
 
 
 def run(
     pending: PendingConnections, made: Sequence[CachedPlan], *, diff: bool, json: bool, on_event: Listener | None = None
 ) -> list[int]:
-    """Run them. on_event: see `Shown`. Returns each host's exit code. Raises as `session.run`."""
+    """Run cached plans and return each host's exit code. Raises as `session.run` does.
+
+    Args:
+        on_event: see `Shown`.
+    """
     hosts = [cached_plan.host for cached_plan in made]
     fleet = Fleet([Member(host) for host in hosts])
     shown = Shown(SelectedHosts(Project.here(), hosts, fleet), json=json, diff=diff, rows=True, on_event=on_event)
@@ -69,7 +73,7 @@ def run(
 
 
 class _Again:
-    """What planning does beside the plans, for one host after the other: it may be asked from several threads."""
+    """Preparation of a host for a cached plan: secrets, restart plan, notes and panel. May be called from several threads."""
 
     def __init__(self, fleet: Fleet, made: Sequence[CachedPlan], shown: Shown) -> None:
         self._fleet, self._shown = fleet, shown
@@ -79,7 +83,7 @@ class _Again:
         self._one_by_one = threading.Lock()
 
     def plan(self, member: Member) -> Plan:
-        """A member's plan as a run of its own."""
+        """Return a member's plan with a run id of its own."""
         made = self._made[member.host.name]
         with self._one_by_one:
             member.secrets = secret_source.of(made.host) | self._server_keys(made)
@@ -92,7 +96,7 @@ class _Again:
         return replace(made.plan, run_id=new_run_id(), who=who())
 
     def _server_keys(self, made: CachedPlan) -> dict[str, Secret]:
-        """Each is read once for all hosts: its command may ask a person."""
+        """Return the server's keys. Each key is read once for all hosts, as its command may ask the user."""
         for name, (source, where) in made.keys.items():
             if name not in self._keys:
                 self._keys[name] = secret_source.server_key(source, where)
@@ -100,7 +104,7 @@ class _Again:
 
 
 def _learnt(member: Member, made: CachedPlan) -> bool:
-    """Whether a host said of its engine what spark.lock does not."""
+    """Return True if a host reported something about its engine that spark.lock does not hold."""
     if not member.engine_version or not made.host.recipe:
         return False
     known = made.engine.get("engine_version"), made.engine.get("options")

@@ -1,4 +1,4 @@
-"""The gateway of a group: found by the group's name or its host's, its files checked, its playbook run there."""
+"""The gateway of a group: found by the name of the group or of its host, checked, and deployed there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEPLOY, ROLLBACK = "gateway/deploy", "gateway/rollback"
 
 
 def deploy(**given: Any) -> list[int]:
-    """Run the playbook on the gateway's host. Returns its exit code. Raises Refused before any host is asked."""
+    """Run the playbook on the gateway's host. Return its exit code. Raises Refused before any host is asked."""
     project = Project.here()
     inventory = Inventory.load(project.root)
     gateway = chosen(inventory, given["host"])
@@ -37,14 +37,14 @@ def _with_key(gateway: Gateway) -> str:
 
 
 def rollback(**given: Any) -> list[int]:
-    """Run the playbook that goes back, on the gateway's host; the routes of now are not read. Returns its exit code."""
+    """Run the rollback playbook on the gateway's host, without reading the present routes. Return its exit code."""
     gateway = chosen(Inventory.load(Project.here().root), given["host"])
     gateways.refuse_without_key(gateway)
     return playbooks.run(ROLLBACK, "gateway.rollback", **{**given, "host": gateway.host})
 
 
 def chosen(inventory: Inventory, name: str) -> Gateway:
-    """The gateway of this group, or on this host. Raises Refused."""
+    """Return the gateway of a group, or on a host. Raises Refused if there is none."""
     by_host = {gateway.host: gateway for gateway in inventory.gateways.values()}
     found = inventory.gateways.get(name) or by_host.get(name)
     if found is not None:

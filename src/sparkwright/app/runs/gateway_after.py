@@ -1,4 +1,4 @@
-"""After a deploy that changed a server: the gateways in front of it, where they were deployed before, route what there is now."""
+"""Deploy of the gateways after a deploy that changed a server behind them, so that they route the present servers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from sparkwright.fleet.member import hang_up
 from sparkwright.program import name as program
 from sparkwright.project.inventory.gateway import Gateway
 
-#: options of a deploy that are about servers
+#: options of a deploy that concern only servers
 OF_SERVERS = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable", "rollback")
 
 
 def deployed(selection: Selection, given: Mapping[str, Any], on_event: Listener | None = None) -> list[int]:
-    """Deploy each of them once more. Returns their exit codes; none where no server was changed. given: the deploy's options.
+    """Deploy each deployed gateway in front of a changed server again. Return their exit codes.
 
-    on_event: a program, instead of who is at the terminal.
+    If a gateway can't be deployed, the servers stay. The error is printed, with exit code FAILED instead of REFUSED.
 
-    A gateway that can't be deployed leaves the servers as they are: that is said, with its exit code, FAILED instead of REFUSED.
+    Args:
+        given: options of the deploy.
+        on_event: called with each event instead of printing it.
     """
     changed = {member.host.machine for member in selection.fleet.members if _changed(member.recap)}
     if given["check"] or not changed:
@@ -35,7 +37,10 @@ def deployed(selection: Selection, given: Mapping[str, Any], on_event: Listener 
 
 
 def _changed(recap: Mapping[str, Any] | None) -> bool:
-    """Whether another server is kept now; one whose throughput could not be judged is, too."""
+    """Return True if the run left another server in place.
+
+    A server whose throughput could not be judged counts too.
+    """
     return recap is not None and recap["exit"] in (Exit.OK, Exit.INCONCLUSIVE) and recap["changed"] > 0
 
 
@@ -61,7 +66,7 @@ def _deployed(gateway: Gateway, given: Mapping[str, Any], on_event: Listener | N
 
 
 def _stands(gateway: Gateway) -> bool:
-    """Whether it was deployed. Raises where its host can't be asked."""
+    """Return True if the gateway was deployed. Raises if its host can't be asked."""
     members = machines(reach(gateway.host, "light")).fleet.members
     try:
         (answer,) = fan_out.everyone(members, lambda member: {"verb": "status", "gateway": True}, "status")

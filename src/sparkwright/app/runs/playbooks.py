@@ -1,4 +1,4 @@
-"""A playbook on the hosts of a pattern, from the options of a command."""
+"""Running a playbook on the hosts of a pattern, with the options of a command."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ if TYPE_CHECKING:
 
 from sparkwright.app.connect import PendingConnections, checked, left_of, need_of, with_recipe
 
-#: options about how a run goes over many hosts
+#: options of a rolling run
 ROLLING = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
 def run(playbook: str, command: str, *, on_event: Listener | None = None, **given: Any) -> list[int]:
-    """Run a playbook. command: how to give it again, as `restart`. on_event: a program, instead of who is at the terminal.
+    """Run a playbook and return the exit codes, one per host.
 
-    Returns the exit codes, one a host.
+    Args:
+        command: the command without the program's name, for example `restart`, which is suggested for continuing the run.
+        on_event: called with each event instead of printing it.
     """
     given["check"] = given["check"] or given["dry_run"]
     given["host"] = with_recipe(given["host"], given.pop("recipe", ""))
@@ -52,7 +54,7 @@ def run(playbook: str, command: str, *, on_event: Listener | None = None, **give
 
 
 def _refuse_conflicts(selection: Selection) -> None:
-    """Before any host is asked: what the gateways in front of these servers could not route."""
+    """Raise Refused, before any host is asked, for what the gateways in front of these servers could not route."""
     from sparkwright.project.gateway.routes import refuse_conflicts
 
     deployed = {member.host.name for member in selection.fleet.members}

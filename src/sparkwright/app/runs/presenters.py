@@ -1,4 +1,4 @@
-"""Who hears the events of a command: programs, a terminal, or a log."""
+"""Presenters of a command's events: a program, a terminal, or a log."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sparkwright.fleet.fleet import Fleet
 
 
 class Listener(Subscriber, Protocol):
-    """A program that hears the events itself."""
+    """A program that receives the events itself."""
 
     def follows(self, fleet: Fleet) -> None:
-        """Told of the fleet before its first event: it may set `ask_stop`, and interrupt it later."""
+        """Called with the fleet before its first event. The listener may set `ask_stop`, and interrupt the fleet later."""
 
 
 class Shown:
-    """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end.
+    """The output of a command: JSON lines, or text (live on a terminal) with a panel at the end.
 
-    hears: a program, instead of all of them; nothing is printed then.
-
-    rows: of many hosts it shows a row each and no panels; of a cluster a row each and the panel of its head, which serves.
+    Args:
+        rows: show one row per host and no panels if there are several hosts; for a cluster, the panel of its head too.
+        on_event: a program that receives the events instead; nothing is printed then.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Shown:
         selection.fleet.subscribers = [lines, Tables(lines.write), *([self._summary] if panels else [])]
 
     def serves(self, served: Served) -> None:
-        """Remember what a host is to serve, for the panel."""
+        """Store the server that a host is going to run, for the panel."""
         if self._summary is not None and served.host not in self._workers:
             self._summary.serves(served)
 
@@ -63,7 +63,7 @@ class Shown:
 
 
 def _lines(diff: bool, *, many: bool, together: bool) -> Any:
-    """Every task of a host; of many hosts one row each, unless their differences are asked for."""
+    """Return the presenter of lines: every task of a host, or one row per host unless `diff` is set."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines
         from sparkwright.console.events.lines import Lines

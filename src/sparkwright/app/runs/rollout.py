@@ -1,4 +1,4 @@
-"""A rolling run from the command line: its policy, its record on the laptop, which hosts must serve, and its outcome."""
+"""A rolling run: its policy, its record on the laptop, the hosts that must keep serving, and its outcome."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from sparkwright.project import playbook, recipe
 from sparkwright.project.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event
 
-#: modules that take a server down; a play with one of them keeps `min_serving`
+#: modules that take a server down; a play with one of them respects `min_serving`
 TAKE_DOWN = ("stop_and_keep", "stopped")
 EVERYONE = "all"
 
 
 @dataclass(frozen=True)
 class RolloutOptions:
-    """What a command line says about rolling; what it leaves open is the playbook's. command: how to give it again."""
+    """The command line's options for a rolling run. The playbook decides what they leave open."""
 
+    #: the command that is suggested, with --resume, for continuing the run
     command: str = ""
     canary: int = 0
     serial: str = ""
@@ -42,12 +43,12 @@ class RolloutOptions:
     skip_unreachable: bool = False
 
     def policy(self, play: playbook.Play) -> RolloutPolicy:
-        """How a play goes over its hosts. Raises Refused for what is no size and no percentage."""
+        """Return the rollout policy of a play. Raises Refused for an invalid batch size or percentage."""
         if self.canary < 0:
             raise Refused(f"--canary {self.canary} is not a number of hosts.")
         given, usual = sizes(self.serial), tuple(play.serial)
         if self.canary and len(usual) > 1:
-            usual = usual[1:]  # [1, "25%"] begins with a canary of its own
+            usual = usual[1:]  # [1, "25%"] begins with its own canary
         return RolloutPolicy(
             canary=self.canary,
             serial=given or usual,
@@ -66,7 +67,10 @@ class RolloutOptions:
 
 
 class RolloutRun:
-    """One playbook on its way over the chosen hosts. A run that only looks, or takes all at once, keeps no record."""
+    """The rollout of a playbook to the selected hosts.
+
+    A read-only run, and one on all hosts at once, keeps no record.
+    """
 
     def __init__(
         self, selection: Selection, book: playbook.Playbook, given: playbook.Options, rolling: RolloutOptions
@@ -102,7 +106,10 @@ class RolloutRun:
             self.record = Record(self._file.playbook, names, self._options())
 
     def may_begin(self) -> bool:
-        """Whether everyone is there. A rolling run does not begin with somebody missing, unless --skip-unreachable."""
+        """Return True if every host is reachable.
+
+        A rolling run does not begin with a host missing, unless --skip-unreachable is set.
+        """
         fleet = self._chosen.fleet
         lost = [member.host.name for member in fleet.reach()] if self.record or self._together else []
         if not lost or (self._asked.skip_unreachable and not self._together):
@@ -113,7 +120,7 @@ class RolloutRun:
         return False
 
     def roll(self, n: int) -> Roll:
-        """How the n-th play goes over its hosts."""
+        """Return the rollout settings of the n-th play."""
         play = self._book.plays[n]
         if self._given.check or play.file.read_only or self._together:
             return Roll(RolloutPolicy(max_fail_percentage=100), together=self._together)
@@ -129,7 +136,7 @@ class RolloutRun:
         )
 
     def tell(self) -> list[int]:
-        """Say what was done and what was not. Returns an exit code for what no host's recap says."""
+        """Report what was done and what was not. Return exit codes that no host's recap covers."""
         fleet = self._chosen.fleet
         if self.record is None and not fleet.stopped:
             return []
@@ -153,12 +160,12 @@ class RolloutRun:
         return [Exit.FAILED if lists["done"] else Exit.REFUSED]
 
     def left_behind(self, error: Inconclusive) -> None:
-        """The laptop leaves while hosts are at it: say how the rest goes on."""
+        """Add to the error how to resume the run that the laptop leaves while hosts are working."""
         if self._kept:
             error.fix += f" Then `invoke {self._asked.command} --resume` goes on with the rest."
 
     def close(self) -> None:
-        """Let go of the hosts that were only asked."""
+        """Disconnect from hosts that were only asked whether they serve."""
         self._looks.close()
 
     def _save(self, record: Record) -> None:
@@ -174,19 +181,19 @@ class RolloutRun:
         return Guard(kept, self._looks.serves) if kept else None
 
     def _options(self) -> dict[str, Any]:
-        """What must be the same when it goes on."""
+        """Return the options that must be unchanged when the run is resumed."""
         words = ("tags", "skip_tags", "start_at_task", "extra")
         given = {word: getattr(self._given, word) for word in words}
         return dict(json.loads(json.dumps(given, default=dict)))
 
     def _prints(self, name: str) -> Prints:
-        """What a host is made from now: its own values, the playbook, the recipe, the templates, what the lock pins."""
+        """Return fingerprints of a host's inputs: its values, playbook, recipe, templates, and pins of the lock."""
         project, inventory = self._chosen.project, self._chosen.inventory
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
         files = sorted((project.root / "templates").glob("*.j2"))
-        plays = json.dumps(self._book.plays[0].document.data, default=str)  # with what it includes
+        plays = json.dumps(self._book.plays[0].document.data, default=str)  # including its included files
         found = {_shown(self._book.path, project.root): _digest(plays)}
         found |= {
             f"hosts/{host.machine}.yml": _digest(repr(sorted(asdict(replace(host, where="", set_at={})).items())))
@@ -202,7 +209,7 @@ class RolloutRun:
 
 
 class _Looks:
-    """Asks hosts whether they serve, beside the run: nothing of it is shown, and it leaves nothing in a host's journal."""
+    """Requests to hosts about whether they serve. They are not shown, and leave no entry in a host's journal."""
 
     def __init__(self, selection: Selection) -> None:
         self._chosen = selection
@@ -210,7 +217,7 @@ class _Looks:
         self._mine: list[Member] = []
 
     def serves(self, names: Sequence[str]) -> set[str]:
-        """Those that gave a token now. Who can't be asked does not count as serving."""
+        """Return the hosts that generated a token now. An unreachable host does not count."""
         if not names:
             return set()
         with ThreadPoolExecutor(max_workers=min(FORKS, len(names))) as pool:
@@ -218,7 +225,7 @@ class _Looks:
             return {name for name, serving in zip(names, answers, strict=True) if serving}
 
     def close(self) -> None:
-        """Close the connections that only these questions needed."""
+        """Close the connections that only these requests needed."""
         hang_up(self._mine)
 
     def _member(self, name: str) -> Member:

@@ -1,4 +1,4 @@
-"""How every run of a playbook ends on the laptop: its hosts are told of and let go, also when Ctrl-C comes in between."""
+"""The end of a playbook run on the laptop, also after Ctrl-C: disconnect from the hosts, and report a run that goes on there."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from sparkwright.fleet.fleet import Fleet
 
 @contextmanager
 def ending(fleet: Fleet, left_behind: Callable[[Inconclusive], None] = lambda error: None) -> Iterator[None]:
-    """For the block that runs it. left_behind: hears why the laptop leaves while hosts are at work."""
+    """Close the fleet after the block that runs it.
+
+    Args:
+        left_behind: called with the error if the laptop leaves while hosts are working.
+    """
     try:
         yield
     except Inconclusive as error:
         left_behind(error)
         raise
-    except KeyboardInterrupt:  # between two of the fleet's waits, which have their own answer to it
+    except KeyboardInterrupt:  # outside the fleet's waits, which handle Ctrl-C themselves
         names = ",".join(member.host.name for member in fleet.members)
         stopped = Inconclusive("stopped by Ctrl-C.", fix=f"What was begun goes on: `invoke attach --host {names}`.")
         left_behind(stopped)

@@ -1,4 +1,4 @@
-"""From a command to a fleet: the user's files become plans, the plans go to the hosts, the events to the console."""
+"""Runs of a playbook: user files become plans, the plans go to the hosts, and the events go to the console."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task, new_run_id, who
 from sparkwright.visible import listed
 
-#: how long --wait waits: longer than any deploy takes
+#: time limit of --wait in seconds, longer than any deploy takes
 WAIT_S = 4 * 3600.0
-#: options that are variables of the playbook, and what it takes without them
+#: options that are variables of the playbook, with their defaults
 SWITCHES = {"rollback": True, "new_baseline": False, "keep": False, "undo": False, "anyway": False}
 
 
 def options(**given: Any) -> playbook.Options:
-    """The options of a command as the compiler takes them."""
+    """Convert a command's options to the compiler's."""
     return playbook.Options(
         check=given["check"],
         diff=given["diff"],
@@ -55,9 +55,11 @@ def run(
     place: Place | None = None,
     on_event: Listener | None = None,
 ) -> list[int]:
-    """Run a playbook on the chosen hosts. Returns each host's exit code, and one more for a run that was stopped.
+    """Run a playbook on the selected hosts. Return each host's exit code, and one more if the run was stopped.
 
-    place: where the plan of such a command is kept. on_event: see `Shown`.
+    Args:
+        place: place of the cached plan of this command.
+        on_event: see `Shown`.
     """
     read = playbook.load(clusters.path_of(selection, book))
     if not any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in read.plays):
@@ -82,7 +84,11 @@ def run(
 
 
 def ask(selection: Selection, header: dict[str, Any], *, json: bool, on_event: Listener | None = None) -> list[int]:
-    """One request to each chosen host, shown as it is answered. on_event: see `Shown`."""
+    """Send a request to each selected host and show the events. Return the exit codes.
+
+    Args:
+        on_event: see `Shown`.
+    """
     fleet = selection.fleet
     Shown(selection, json=json, diff=False, on_event=on_event)
     fleet.ask(lambda member: fleet.request(member, header))
@@ -90,7 +96,11 @@ def ask(selection: Selection, header: dict[str, Any], *, json: bool, on_event: L
 
 
 def one_task(selection: Selection, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
-    """Run one module on each chosen host, shown as a task of a play. read_only: it changes nothing, and needs no lock."""
+    """Run one module on each selected host, shown as a task of a play.
+
+    Args:
+        read_only: the module changes nothing, and needs no lock.
+    """
     name = module.replace("_", " ")
     task = Task(id=module, name=name, module=module, args=args)
     return tasks(selection, name, lambda host: (task,), exclusive=not read_only, json=json)
@@ -105,7 +115,12 @@ def tasks(
     json: bool,
     check: bool = False,
 ) -> list[int]:
-    """Run some tasks on each chosen host, shown as a play. exclusive: they hold the host's lock. check: they change nothing."""
+    """Run tasks on each selected host, shown as a play.
+
+    Args:
+        exclusive: hold the host's lock.
+        check: change nothing.
+    """
     fleet = selection.fleet
     Shown(selection, json=json, diff=False)
 
@@ -120,7 +135,7 @@ def tasks(
 
 
 def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
-    """Print the tasks of a playbook, with their tags, after --tags and --skip-tags. Touches no host."""
+    """Print the tasks of a playbook with their tags, after --tags and --skip-tags. No host is touched."""
     plays = playbook.list_tasks(playbook.load(Project.here().playbook(book)), given)
     if json:
         say_json({"plays": plays})
@@ -131,7 +146,7 @@ def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
 def _play(
     selection: Selection, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll
 ) -> Mapping[str, CachedPlan]:
-    """Run one play. Returns `Planner.made`."""
+    """Run one play. Return `Planner.made`."""
     here = {name for host in selection.inventory.match(play.hosts) for name in (host.name, host.machine)}
     hosts = [member.host for member in selection.fleet.members if member.host.name in here]
     planner = Planner(selection, play, given, shown.serves)

@@ -1,1 +1,1 @@
-"""A host's first minute: found, logged in to, surveyed, and written into the project's files."""
+"""Setup of hosts: find them, log in, survey them, and write them into the project's files."""

@@ -1,4 +1,4 @@
-"""`hosts.check`: what is on each host and what it lacks, a row each."""
+"""The `hosts.check` command: what each host has and lacks, one row per host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ COLUMNS = grid.columns(
 
 
 def run(pattern: str, *, json: bool) -> list[int]:
-    """Log in to the hosts of a pattern and show them. Exit code 1 for one that lacks something, 3 for one that is not reached."""
+    """Log in to the hosts of a pattern and show them.
+
+    Return exit code 1 for a host that lacks something, and 3 for an unreachable host.
+    """
     selection = machines(reach(pattern))
     try:
         found = selection.fleet.ask(lambda member: _of(selection, member))
@@ -48,7 +51,7 @@ def run(pattern: str, *, json: bool) -> list[int]:
 
 
 def _of(selection: Selection, member: Member) -> dict[str, Any]:
-    """The survey of one host, and what its doctor calls bad: what a deploy would be refused or fail for."""
+    """Return the survey of one host with the bad findings of its doctor, for which a deploy would be refused or fail."""
     names = [host.recipe for host in selection.inventory.servers_of(member.host.name) if host.recipe]
     recipes = [recipe.load(selection.project.root, name) for name in names]
     seen = ask_module(selection.fleet, member, "survey", survey.wanted(recipes))

@@ -1,4 +1,4 @@
-"""The texts that a first host, or one more, adds to a project. Pure."""
+"""Texts that a new host adds to a project. Pure."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from sparkwright.project import schema_line
 from sparkwright.project.inventory.name_rules import SIGNS, SIGNS_SHOWN
 from sparkwright.visible import one_line
 
-#: a file's name, and no sign of a pattern
+#: a host's name, which is a file name without a pattern's characters
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 GROUP = "lab"
 _DIR = re.compile(r"(?m)^  dir: .*$")
 _RECIPE = re.compile(r"(?m)^recipe: \S+")
 _PORT = re.compile(r"(?m)^serve_port: [0-9]+")
-#: of [USER@]ADDRESS[:PORT], as a person types it
+#: parts of a typed [USER@]ADDRESS[:PORT]
 _WORD = re.compile(r"[^@\s:-][^@\s:]{0,254}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.%]{2,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class NewHost:
-    """A host's file to be. user, port: None for what the ssh configuration says."""
+    """A host to add to the project."""
 
     name: str
     address: str
+    #: None for the ssh configuration's
     user: str | None = None
+    #: None for the ssh configuration's
     port: int | None = None
     groups: tuple[str, ...] = (GROUP,)
     recipe: str = ""
 
     @classmethod
     def typed(cls, text: str, **more: Any) -> NewHost:
-        """From [USER@]ADDRESS[:PORT]; an IPv6 address has no port here. Raises Refused for what is none."""
+        """Parse [USER@]ADDRESS[:PORT]; an IPv6 address takes no port here. Raises Refused if the text has another form."""
         user, _, rest = text.rpartition("@")
         address, _, digits = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
         port = int(digits) if re.fullmatch(r"[0-9]{1,5}", digits) else None
@@ -50,13 +52,13 @@ class NewHost:
 
 
 def name_of(address: str) -> str:
-    """The name of a host in the project: the first step of a name, the whole of an IP address."""
+    """Return the host's name in the project: the first label of a host name, or the whole IP address."""
     name = address if re.fullmatch(r"[0-9.]+", address) else address.split(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "spark1"
 
 
 def refuse_name(name: str, what: str = "name") -> str:
-    """The name, when it can be a host's or a group's. Raises Refused."""
+    """Return the name if a host or a group can have it. Raises Refused otherwise."""
     if not NAME.fullmatch(name) or SIGNS.search(name) or name in ("all", "groups", "ungrouped"):
         fix = f"Use letters, digits, `.`, `_` and `-`: {SIGNS_SHOWN}." if SIGNS.search(name) else "Choose another."
         raise Refused(f"'{one_line(name, at_most=80)}' can't be a {what}.", fix=fix)
@@ -64,7 +66,12 @@ def refuse_name(name: str, what: str = "name") -> str:
 
 
 def host_text(host: NewHost, found: Sequence[str], command: str) -> str:
-    """hosts/NAME.yml. found: what was seen there, one sentence each. command: what wrote it."""
+    """Return the text of hosts/NAME.yml.
+
+    Args:
+        found: results of the survey, one sentence each.
+        command: the command that writes the file.
+    """
     about = [f"# Written by `sparkwright {command}`. Every key: docs/files/host.md, or complete it in your editor."]
     about += ["# Found there:", *(f"#   {one_line(line, at_most=120)}" for line in found)] if found else []
     optional = "# user: ops                    # else as your ssh configuration says"
@@ -84,7 +91,11 @@ def host_text(host: NewHost, found: Sequence[str], command: str) -> str:
 
 
 def with_groups(text: str, known: Mapping[str, Any] | None, groups: Sequence[str]) -> str:
-    """groups.yml with the groups that are not in it yet at its end. text: the file, empty where there is none."""
+    """Return groups.yml with the missing groups added at its end.
+
+    Args:
+        text: the present file; empty if there is none.
+    """
     new = [group for group in groups if group not in (known or {})]
     start = text or schema_line.line("groups")
     if new and not start.endswith("\n"):
@@ -93,21 +104,21 @@ def with_groups(text: str, known: Mapping[str, Any] | None, groups: Sequence[str
 
 
 def with_dir(recipe: str, folder: str, host: str) -> str:
-    """A recipe's text with the folder in which a host already has the model."""
+    """Return a recipe's text with the folder in which a host already has the model."""
     line = f"  dir: {_yaml(folder)}      # as {host} has it; proved by its hashes before it serves"
     return _DIR.sub(lambda _: line, recipe, count=1)
 
 
 def with_recipe(host: str, recipe: str) -> str:
-    """A shipped host's text with another recipe."""
+    """Return a shipped host's text with another recipe."""
     return _RECIPE.sub(f"recipe: {recipe}", host, count=1)
 
 
 def with_port(host: str, port: int) -> str:
-    """The shipped sandbox's text with another port."""
+    """Return the shipped sandbox's text with another port."""
     return _PORT.sub(f"serve_port: {port}", host, count=1)
 
 
 def _yaml(value: str) -> str:
-    """A value as YAML reads it back as text."""
+    """Format a value so that YAML reads it as text."""
     return yaml.safe_dump(value, default_style=None, width=1000).split("\n")[0]

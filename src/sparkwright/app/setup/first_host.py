@@ -1,4 +1,4 @@
-"""`init` with a host: a new project for it, with the recipe that suits it, and the commands that come next."""
+"""The `init` command with a host: a new project with a suitable recipe, and the next commands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sparkwright.errors import Exit
 from sparkwright.project import recipe, starter
 from sparkwright.shell import join
 
-#: a file of the starter that stands for no host of the user's
+#: the starter's example, which is not a host of the user
 EXAMPLE = "hosts/spark1.yml"
-#: as hosts/sandbox.yml has it
+#: port in hosts/sandbox.yml
 SANDBOX_PORT = 18471
 
 
 def asked(folder: Path) -> Exit:
-    """Three questions - which host, which recipe, write it? - and the files. Ctrl-C, or no: nothing is written."""
+    """Ask for the host, the recipe, and the confirmation, and write the files. Nothing is written after Ctrl-C or a no."""
     starter.refuse_project(folder)
     host = found_host.ask_which(sandbox=True)
     found = _chosen(host, named="", asking=True, offline=False)
@@ -40,9 +40,15 @@ def asked(folder: Path) -> Exit:
 
 
 def given(folder: Path, host: NewHost, *, named: str, offline: bool) -> Exit:
-    """The same without a question. named: the recipe; empty: the best that fits. offline: the host is not asked.
+    """Create the project without questions.
 
-    Raises Unreachable, Refused; nothing is written then.
+    Args:
+        named: the recipe; empty for the best one that fits.
+        offline: do not ask the host.
+
+    Raises:
+        Unreachable: the host can't be surveyed; nothing is written then.
+        Refused: the folder, the host or the recipe is unsuitable; nothing is written then.
     """
     starter.refuse_project(folder)
     files.refuse_name(host.name)
@@ -63,7 +69,7 @@ def _is_real(found: Found) -> bool:
 
 
 def _texts(found: Found) -> tuple[dict[str, str], set[str]]:
-    """What differs from the starter's files, by path, and which of them is left out."""
+    """Return the texts that differ from the starter's files, by path, and the paths of the files to omit."""
     top, host, choice = starter.source(), found.host, found.choice
     if not _is_real(found):
         sandbox = f"hosts/{SANDBOX}.yml"
@@ -81,7 +87,7 @@ def _texts(found: Found) -> tuple[dict[str, str], set[str]]:
 
 
 def _free_port() -> int:
-    """The sandbox's usual port, or one near it where another project's sandbox has it."""
+    """Return the sandbox's usual port, or one near it if another project's sandbox uses it."""
     for port in range(SANDBOX_PORT, SANDBOX_PORT + 500, 10):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,7 +108,7 @@ def _write(folder: Path, found: Found) -> Exit:
 
 
 def show_notes(found: Found) -> None:
-    """What is there already and what becomes of it."""
+    """Print how files that are already on the host will be used."""
     choice, seen = found.choice, found.survey
     if choice is not None and choice.moved:
         say(f"The model is taken from {choice.moved}: a deploy proves its files and downloads only what is missing.")
@@ -123,7 +129,7 @@ def show_notes(found: Found) -> None:
 
 
 def show_next(found: Found, folder: Path) -> None:
-    """The three commands that come next."""
+    """Print the three next commands."""
     lacks = bool(found.survey and survey.missing(found.survey)) or (found.survey is None and _is_real(found))
     commands = ("doctor", "provision", "deploy") if lacks else ("plan", "deploy", "client")
     why = {
@@ -142,7 +148,7 @@ def show_next(found: Found, folder: Path) -> None:
 
 
 def named_host(address: str, *, name: str = "", user: str = "", groups: tuple[str, ...] = ()) -> NewHost:
-    """A host as flags give it. Raises Refused for what can't be one."""
+    """Return the host that the flags describe. Raises Refused for invalid flags."""
     host = NewHost.typed(address)
     host = replace(host, name=name or host.name, user=user or host.user, groups=groups or host.groups)
     for group in host.groups:

@@ -1,4 +1,4 @@
-"""One host for a project: found or named, logged in to, and what is proposed for it. Asks where somebody can answer."""
+"""Selection of one host for a project: find or name it, log in, and propose a recipe. Asks on a terminal."""
 
 from __future__ import annotations
 
@@ -24,32 +24,38 @@ from sparkwright.sandbox import memory
 from sparkwright.shell import join
 
 SANDBOX = "sandbox"
-#: what is known of the sandbox before it is started
+#: survey of the sandbox before it is started
 SIMULATED: dict[str, Any] = {"memory_bytes": memory.TOTAL, "models": [], "servers": []}
 CANDIDATES = grid.columns(("", 0), ("HOST", 0), ("FOUND IN", 0))
 CHOICES = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
-#: how a verdict is shown in the table
+#: verdicts in the table
 FITS = {"fits": "yes", "unknown": "unknown", "too large": "no"}
-#: recipes that are listed; any other is typed
+#: most recipes that are listed; others can be typed
 MOST = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A host that was chosen. survey: None where it was not asked. choice: its recipe; None for none."""
+    """A host that was selected for the project."""
 
     host: NewHost
+    #: None if the host was not asked
     survey: dict[str, Any] | None
+    #: its recipe; None for no recipe
     choice: Choice | None
 
     @property
     def lines(self) -> list[str]:
-        """What was seen there, one sentence each."""
+        """The results of the survey, one sentence each."""
         return [] if self.survey is None else survey.lines(self.survey)
 
 
 def ask_which(*, sandbox: bool) -> NewHost:
-    """Look for hosts, list them, and ask which one it is. sandbox: whether the simulated one is among them."""
+    """Find hosts, list them, and ask for one.
+
+    Args:
+        sandbox: include the simulated host.
+    """
     with terminal().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
         rows = candidates.find(Path.home() / ".ssh")[: candidates.MOST]
     rows += [Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware")] if sandbox else []
@@ -69,7 +75,10 @@ def ask_which(*, sandbox: bool) -> NewHost:
 
 
 def see(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, Any] | None:
-    """Log in and survey it. None where a person goes on without. Raises Unreachable where nobody is asked."""
+    """Log in and survey the host. Raises Unreachable if it can't be surveyed.
+
+    Returns None if the user chose to continue without a survey.
+    """
     as_host = Host(name=host.name, address=host.address, user=host.user, port=host.port)
     if not asking:
         return survey.of(as_host, recipes, lambda error: False)
@@ -91,7 +100,11 @@ def see(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, 
 def choose(
     recipes: Sequence[Recipe], seen: dict[str, Any] | None, reserve_gib: float, *, named: str, asking: bool
 ) -> Choice | None:
-    """The recipe for a host. named: by its user; then nothing is asked. Raises Refused for one that does not fit its memory."""
+    """Return the recipe for a host. Raises Refused for a named recipe that does not fit its memory.
+
+    Args:
+        named: recipe that the user named; nothing is asked then.
+    """
     rows = proposal.choices(recipes, seen, reserve_gib)
     if named:
         choice = next((choice for choice in rows if choice.name == named), None)
@@ -128,7 +141,11 @@ def chosen(
     offline: bool,
     quiet: bool = False,
 ) -> Found:
-    """See a host, show what is there, and choose its recipe. quiet: for a program; only errors are said."""
+    """Survey a host, show the results, and select its recipe.
+
+    Args:
+        quiet: print errors only, for a program.
+    """
     simulated = host.address == SANDBOX
     seen = None if offline or simulated else see(host, recipes, asking=asking)
     if seen is not None and not quiet:
@@ -143,7 +160,7 @@ def chosen(
 
 
 def _accepted(error: UnknownKey) -> bool:
-    """The question of ssh, in its words."""
+    """Ask whether to accept a host key, in the words of ssh."""
     key, target = error.key, error.target
     say(f"The authenticity of host '{target.known_as}' can't be established.")
     say(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")

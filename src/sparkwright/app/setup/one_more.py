@@ -1,4 +1,4 @@
-"""`hosts.add`: one more host in a project that is there."""
+"""The `hosts.add` command: add a host to an existing project."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ from sparkwright.project.inventory.inventory import Inventory
 
 
 def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: bool) -> Exit:
-    """See a host, choose its recipe, write hosts/NAME.yml and its groups. host: None to ask which.
+    """Survey a host, select its recipe, and write hosts/NAME.yml and its groups.
 
-    Raises Refused before anything for a name that is taken; Unreachable where nobody can say to go on.
+    Args:
+        host: None to ask for it.
+
+    Raises:
+        Refused: the name is taken; nothing was done then.
+        Unreachable: the host can't be surveyed, and nobody can confirm to continue.
     """
     project = Project.here()
     inventory = Inventory.load(project.root)
@@ -61,14 +66,14 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
 
 
 def _reserve_gib(inventory: Inventory) -> float:
-    """What must stay free, as the hosts there have it; the most of theirs."""
+    """Return the memory to leave free, in GiB: the largest reserve of the project's hosts."""
     given = [host.vars.get("reserve_gib") for host in inventory.hosts.values()]
     figures = [float(item) for item in given if isinstance(item, int | float)]
     return max(figures, default=float(recipe.DEFAULTS["reserve_gib"]))
 
 
 def _write(root: Path, host: NewHost, lines: list[str]) -> list[str]:
-    """The host's file, and groups.yml where a group is new; a project that can't be read with them is unchanged."""
+    """Write the host's file, and groups.yml for a new group. If the project can't be read with them, they are undone."""
     own, groups = root / "hosts" / f"{host.name}.yml", root / "hosts/groups.yml"
     before = groups.read_text() if groups.exists() else ""
     after = files.with_groups(before, yaml.safe_load(before) or {}, host.groups)

@@ -1,4 +1,4 @@
-"""Which recipes fit a host, and in which order they are proposed. Pure; what is not known is said to be unknown."""
+"""Selection of recipes that fit a host, in the order in which they are proposed. Pure; unknown facts stay unknown."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from sparkwright.project.recipe.engine_settings import served_memory
 from sparkwright.project.recipe.scope import USUAL_SHM
 from sparkwright.trust.container_words import size_bytes
 
-#: of the recipes that ship: what hosts/spark1.yml and hosts/sandbox.yml serve
+#: the shipped recipe that hosts/spark1.yml and hosts/sandbox.yml use
 USUAL = "qwen3.5-35b"
 Verdict = Literal["fits", "unknown", "too large"]
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Memory of a host for which a recipe is chosen."""
+    """The memory of a host for which a recipe is selected."""
 
     total_bytes: int
-    #: what must stay free, GiB
+    #: memory that must stay free, in GiB
     reserve_gib: float = RESERVE_GIB
-    #: of the host itself, with nothing served
+    #: memory that the host itself uses, with nothing served
     own: Row = SYSTEM
     available_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether a recipe's server fits a host."""
+    """The verdict on whether a recipe's server fits a host."""
 
     verdict: Verdict
     #: the verdict's figures, as a clause
     why: str
-    #: None where the server's memory is not known
+    #: None if the server's memory is unknown
     budget: Budget | None = None
-    #: the flag and its largest value that fits, as "FLAG VALUE", of a server that does not fit; empty where none does
+    #: for a server that does not fit, the flag with the largest value that would fit, as "FLAG VALUE"; empty if there is none
     largest: str = ""
 
 
@@ -53,9 +53,9 @@ class Choice:
 
     recipe: Recipe
     fit: Fit
-    #: the model's row of the survey; None: not on the disk
+    #: the model's row of the survey; None if it is not on disk
     found: Mapping[str, Any] | None = None
-    #: a container there serves from that folder, or under the recipe's name
+    #: True if a container on the host serves from that folder, or under the recipe's name
     served: bool = False
 
     @property
@@ -72,21 +72,24 @@ class Choice:
 
     @property
     def on_disk(self) -> str:
-        """The model's size and folder there; empty when it is not there."""
+        """The size and folder of the model on the host; empty if it is not there."""
         return f"{units.size(self.found['size_bytes'])} in {self.found['dir']}" if self.found else ""
 
     @property
     def moved(self) -> str:
-        """The folder to take the model from, where it is another than the recipe's; empty where nothing is to be changed."""
+        """The folder to use instead of the recipe's model folder; empty if nothing has to change."""
         return str(self.found["dir"]) if self.found and self.found["place"] == "folder" else ""
 
 
 def choices(
     recipes: Sequence[Recipe], survey: Mapping[str, Any] | None, reserve_gib: float = RESERVE_GIB
 ) -> list[Choice]:
-    """Every recipe for one host, the best first: those whose model is there, then the usual one, then by name.
+    """Return the proposals for one host, the best first.
 
-    survey: None where the host was not asked.
+    Recipes that are served or whose model is on the host come first, then the usual one, then by name; too large ones are last.
+
+    Args:
+        survey: None if the host was not asked.
     """
     found = [_choice(recipe, survey, reserve_gib) for recipe in recipes if recipe.file.parallel is None]
     return sorted(
@@ -118,7 +121,7 @@ def _choice(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float
 
 
 def surveyed(survey: Mapping[str, Any], reserve_gib: float) -> HostMemory:
-    """Return the memory of a host as its survey has it; what it holds now is its own where nothing is served there."""
+    """Return the memory of a host from its survey. If the host serves nothing, the memory in use is its own."""
     total, available = int(survey["memory_bytes"]), survey.get("memory_available_bytes")
     models = (survey.get("ollama") or {}).get("models", ())
     if available is None or survey["servers"] or models is None or models:
@@ -137,11 +140,11 @@ def fit(
     """Return whether a recipe's server fits a host that serves nothing else, by the budget of `plan` and `deploy`.
 
     Args:
-        recipe: The recipe. One that takes some files of a repository tells nothing of the size of the others.
-        host: The host's memory.
-        files_bytes: The model's files; None where that is not known.
-        locked: The model's entry of the lock, by which some engines are counted.
-        start: What earlier starts on the host taught; None for nothing.
+        recipe: the recipe. If it takes only some files of a repository, their size says nothing about the weights.
+        host: the host's memory.
+        files_bytes: size of the model's files; None if unknown.
+        locked: the model's entry of the lock, by which some engines are counted.
+        start: figures from earlier starts on the host; None for none.
     """
     memory, model = served_memory(recipe, {"model": locked}), recipe.file.model
     entire = not (model.chosen or model.allow or model.ignore)
@@ -173,7 +176,7 @@ def fit(
 
 
 def budget_clause(found: Budget) -> str:
-    """Return what a budget adds up to, as "97.1 of 119.7 GiB (86.1 for the engine, 7.0 on the host's side, 4.0 reserve)"."""
+    """Return the sum of a budget, as "97.1 of 119.7 GiB (86.1 for the engine, 7.0 on the host's side, 4.0 reserve)"."""
     side = sum(row.size_bytes for row in found.rows if row.name == budget.HOST_SIDE)
     reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
     parts = [
@@ -185,6 +188,9 @@ def budget_clause(found: Budget) -> str:
 
 
 def _shm_bytes(recipe: Recipe) -> int:
-    """What the server's /dev/shm may hold, bytes; half of all memory is not told of `ipc: host`, which the host knows."""
+    """Return the size limit of the server's /dev/shm in bytes.
+
+    It is 0 for `ipc: host`: only the host knows that limit, which is half of its memory.
+    """
     container = recipe.file.container.model_dump()
     return 0 if container.get("ipc") == "host" else size_bytes(str(container.get("shm_size") or USUAL_SHM))

@@ -1,4 +1,4 @@
-"""Short questions on a terminal, with defaults; end of input is an answer too: nothing is written."""
+"""Short questions on a terminal, with defaults. At the end of the input nothing is written."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ENDED = "the input ended; nothing was written."
 
 
 def possible() -> bool:
-    """Whether somebody is there to be asked, and sees the question."""
+    """Return True if standard input and output are a terminal, so that a question can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def ask(question: str, default: str = "") -> str:
-    """A line of text; the default for an empty one. Raises Inconclusive at the end of the input."""
+    """Ask for a line of text, with a default for an empty one. Raises Inconclusive at the end of the input."""
     shown = f"{question} [{default}]" if default else question
     try:
         answer = Prompt.ask(Text(shown), console=terminal(), default=default, show_default=False)
@@ -32,26 +32,26 @@ def ask(question: str, default: str = "") -> str:
 
 
 def choose(question: str, names: Sequence[str], default: int = 0) -> str:
-    """One of numbered names, by its number or itself; any other text is returned as it was typed."""
+    """Ask for one of several names, by its number or name. Any other text is returned as typed."""
     answer = ask(question, str(default + 1))
     return names[int(answer) - 1] if answer.isdecimal() and 0 < int(answer) <= len(names) else answer
 
 
 def choose_one_of(question: str, names: Sequence[str]) -> str:
-    """As `choose`, until it is one of them."""
+    """Ask until the answer is one of the names."""
     while (answer := choose(question, names)) not in names:
         say(f"'{one_line(answer, at_most=60)}' is none of them.")
     return answer
 
 
 def agree(question: str, *, default: bool = True) -> bool:
-    """Yes or no."""
+    """Ask a yes or no question."""
     answer = ask(f"{question} {'[Y/n]' if default else '[y/N]'}").lower()
     return default if not answer else answer in ("y", "yes")
 
 
 def typed_yes(question: str) -> bool:
-    """Whether `yes` was typed in full, as ssh asks for a host's key."""
+    """Return True if the user typed `yes` in full, as ssh asks for a host key."""
     while (answer := ask(f"{question} (yes/no)").lower()) not in ("yes", "no"):
         say("Please type yes or no.")
     return answer == "yes"

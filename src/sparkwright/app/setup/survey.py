@@ -1,4 +1,4 @@
-"""What is on a host that may be in no project yet. An unknown key is shown, never accepted silently."""
+"""The survey of a host that may not be in a project yet. An unknown host key is shown, never accepted silently."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sparkwright.remote.ssh import host_keys
 from sparkwright.remote.ssh.host_keys import UnknownKey
 from sparkwright.visible import first
 
-#: keys that one login may ask for: the host's, and those of its jump hosts
+#: most host keys to confirm in one login: the host's, and those of its jump hosts
 MOST_KEYS = 8
-#: whether a key that no file knows is the right one
+#: returns True to accept an unknown host key
 Accept = Callable[[UnknownKey], bool]
 
 
 def wanted(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
-    """The arguments of `survey`: the models of these recipes."""
+    """Return the arguments of the module `survey`: the models of these recipes."""
     pairs = dict.fromkeys((recipe.file.model.id, recipe.file.model.dir) for recipe in recipes)
     return {"ids": [model for model, _ in pairs], "dirs": [folder for _, folder in pairs]}
 
 
 def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
-    """The answer of the module `survey`. Raises Unreachable, UnknownKey among it where `accept` says no."""
+    """Return the answer of the module `survey`. Raises Unreachable, or UnknownKey if `accept` returns False."""
     options: set[bytes] = set()
     while True:
         fleet = Fleet([Member(host)])
@@ -48,20 +48,20 @@ def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
 
 
 def hardware(found: dict[str, Any]) -> str:
-    """GPU, memory and disk, in one sentence."""
+    """Return GPU, memory and disk in one sentence."""
     gpu = found["gpu"]["name"] if found["gpu"] else "no GPU found"
     memory = f"{units.gib(found['memory_bytes'])} GiB of memory, {units.gib(found['memory_available_bytes'])} available"
     return f"{gpu}, {memory}, {units.size(found['disk_free_bytes'])} of disk free, {found['architecture']}"
 
 
 def docker(found: dict[str, Any]) -> str:
-    """Whether Docker answers this login."""
+    """Return a sentence on whether this login can use Docker."""
     about = found["docker"]
     return f"Docker {about['version'] or ''}".rstrip() if about["reachable"] else f"Docker: {about['error']}"
 
 
 def ollama(found: dict[str, Any]) -> str:
-    """Whether Ollama runs, and what it holds; a deploy unloads that."""
+    """Return a sentence on whether Ollama runs, and the models it holds, which a deploy would unload."""
     about = found["ollama"]
     if not about["reachable"]:
         return "Ollama is not running"
@@ -71,7 +71,7 @@ def ollama(found: dict[str, Any]) -> str:
 
 
 def servers(found: dict[str, Any]) -> list[str]:
-    """A sentence for each container that serves models."""
+    """Return a sentence for each container that serves models."""
     return [
         f"container {server['name']} ({server['engine']}) serves {first(server['models'], 3) or 'who has its key'}"
         f" on port {server['port']}{', verified by sparkwright' if server['verified'] else ''}"
@@ -80,18 +80,18 @@ def servers(found: dict[str, Any]) -> list[str]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """What was found, for a person; a model once for each of its places."""
+    """Return the results of a survey as sentences, with one for each place of a model."""
     models = [f"{model['id']}: {units.size(model['size_bytes'])} in {model['dir']}" for model in found["models"]]
     return [hardware(found), docker(found), ollama(found), *servers(found), *models]
 
 
 def missing(found: dict[str, Any]) -> list[str]:
-    """What a deploy needs and this host lacks, in a few words each."""
+    """Return what the host lacks for a deploy, in a few words each."""
     lacks = [] if found["gpu"] else ["no GPU found"]
     lacks += [] if found["docker"]["reachable"] else [f"Docker: {found['docker']['error']}"]
     return lacks
 
 
 def refused(error: SparkwrightError) -> bool:
-    """Whether it answered, and took none of the keys: a person copies one there."""
+    """Return True if the host answered and accepted none of the keys: the user has to copy a key to it."""
     return "accepts none of" in error.message

@@ -1,4 +1,4 @@
-"""What `caches.list` and `caches.prune` do: the compile caches of hosts, shown, and removed after a yes."""
+"""The `caches.list` and `caches.prune` commands: list the compile caches of hosts, and remove them after confirmation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ KEY = 12
 
 
 def show(selection: Selection, *, json: bool) -> list[Exit]:
-    """The caches of each host, with why they stay."""
+    """Show the caches of each host, with the reason why each is kept."""
     return in_turn(selection, lambda member: _show(selection, member, json=json), json=json)
 
 
 def prune(selection: Selection, *, check: bool, yes: bool, json: bool) -> list[Exit]:
-    """Show what would go from each host, ask, and remove it. check: only show."""
+    """Show the unused caches of each host, ask, and remove them.
+
+    Args:
+        check: only show them.
+    """
     return in_turn(selection, lambda member: _prune(selection, member, check=check, yes=yes, json=json), json=json)
 
 

@@ -1,4 +1,4 @@
-"""An image from one host to another: straight between them with a key made for it, through this laptop when that fails."""
+"""Copying of an image between hosts: directly with a temporary key, or else through this laptop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sparkwright.trust.image_name import Name, pinned
 KEY = "SPARKWRIGHT_COPY_KEY"
 MARGIN = 1.05
 
-#: $1: the image. $2: the tag it arrives under. $3: how it is packed. sh has no pipefail, so the exit code goes round the pipe.
+#: Arguments: image, incoming tag, pack command. sh has no pipefail, so the exit code bypasses the pipe.
 SAVE = (
     'docker tag "$1" "$2" || exit 1; '
     'exec 3>&1; code=$( { { docker save "$2"; echo $? >&4; } | $3 >&3; } 4>&1 ); '
@@ -42,45 +42,50 @@ SAVE = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is copied.
+    """The image to copy."""
 
-    ref: with the digest, where that is known. ids: those that the lock allows for the digest. sizes: what a pull downloads, by
-    platform, as the lock has it.
-    """
-
+    #: with the digest, if it is known
     ref: str
+    #: image ids that the lock allows for the digest
     ids: tuple[str, ...] = ()
+    #: download size in bytes by platform, from the lock
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As modules take it."""
+        """Return the image in the form that modules take."""
         return {"ref": self.ref, "ids": list(self.ids)}
 
     @property
     def incoming(self) -> str:
-        """A tag of its own for the way: nobody takes for the image what was not compared yet."""
+        """A temporary tag, so that an image that was not compared yet is not used."""
         return f"{Name.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
 
 
 @dataclass(frozen=True)
 class ImageTransfer:
-    """One image on its way. here, there: what `inspect_image` found at the source and at the target. incoming: the tag it arrives
-    under. packer: what both ends have to pack with.
-    """
+    """The transfer of one image between two hosts."""
 
     fleet: Fleet
     source: Member
     target: Member
+    #: answer of `inspect_image` at the source
     here: dict[str, Any]
+    #: answer of `inspect_image` at the target
     there: dict[str, Any]
+    #: the tag under which the image arrives
     incoming: str
+    #: compression program that both ends have
     packer: str
 
 
 def copy(selection: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
-    """Copy an image between two members; returns how it went, one sentence. image: empty for what the target's recipe names.
+    """Copy an image between two members, and return one sentence about the outcome.
 
-    Raises Refused before anything is sent when the source has no such image, or the target can't take it.
+    Args:
+        image: empty for the image of the target's recipe.
+
+    Raises:
+        Refused: the source has no such image, or the target can't take it; nothing was sent then.
     """
     wanted = _wanted(selection, target, image)
     here = ask_module(fleet, source, "inspect_image", wanted.to_json())
@@ -90,7 +95,7 @@ def copy(selection: Selection, fleet: Fleet, source: Member, target: Member, ima
         raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
     if not Name.parse(wanted.ref).digest and here["digests"]:
         wanted = replace(wanted, ref=pinned(wanted.ref, here["digests"][0]))
-    # a host that sends may report any size: the lock's bounds it
+    # the sender may report any size, so the lock's size limits it
     most = image_archive.bound(here["size_bytes"], wanted.sizes.get(here["platform"]))
     there = ask_module(fleet, target, "inspect_image", {**wanted.to_json(), "most_bytes": most})
     if there["present"] and there["layers"] == here["layers"]:
@@ -102,7 +107,7 @@ def copy(selection: Selection, fleet: Fleet, source: Member, target: Member, ima
     try:
         way = _some_way(transfer)
     except BaseException:
-        with suppress(SparkwrightError):  # what broke the copy is what has to be said
+        with suppress(SparkwrightError):  # the error of the copy has to be reported
             ask_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
         raise
     compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
@@ -114,7 +119,7 @@ def copy(selection: Selection, fleet: Fleet, source: Member, target: Member, ima
 
 
 def _some_way(transfer: ImageTransfer) -> str:
-    """Carry it, straight if that goes. Returns how."""
+    """Transfer the image, directly if possible. Return the way it took."""
     try:
         return _straight(transfer)
     except SparkwrightError as error:
@@ -152,7 +157,7 @@ def _refuse_what_cannot_be(wanted: Wanted, transfer: ImageTransfer) -> None:
 
 
 def _straight(transfer: ImageTransfer) -> str:
-    """Host to host. Raises something of Exit.UNREACHABLE when they can't reach each other."""
+    """Transfer the image from host to host. Raises an error with Exit.UNREACHABLE if they can't reach each other."""
     fleet, target, link = transfer.fleet, transfer.target, transfer.target.open()
     if not isinstance(link, SshLink):
         raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
@@ -177,7 +182,10 @@ def _straight(transfer: ImageTransfer) -> str:
 
 
 def _addresses(target: Member, own: list[str]) -> list[str]:
-    """Where the target's sshd may be for another host: its own networks, then what the laptop uses, unless that is loopback."""
+    """Return the addresses at which another host may reach the target's sshd.
+
+    These are the target's own networks, then the address that the laptop uses unless that is loopback.
+    """
     resolved = ssh_config.resolve(target.host)
     ports = dict.fromkeys([22, resolved.port])
     found = [f"{address}:{port}" for address in own for port in ports]
@@ -195,7 +203,7 @@ def _key_pair() -> tuple[Secret, str]:
 
 @contextmanager
 def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
-    """A secret that a member has for one request."""
+    """Give a member a secret for one request."""
     before = dict(member.secrets)
     member.secrets = {**before, name: secret}
     try:

@@ -1,4 +1,4 @@
-"""What `images.prune` and `images.copy` do: the images of hosts, removed after a yes, or brought to other hosts."""
+"""The `images.prune` and `images.copy` commands: remove images from hosts after confirmation, or copy them between hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("
 
 
 def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
-    """Show what would go on each host, ask, and remove it. everything: of all repositories. check: only show."""
+    """Show the unused images of each host, ask, and remove them.
+
+    Args:
+        everything: images of all repositories.
+        check: only show them.
+    """
     given = {"everything": everything, "check": check, "yes": yes, "json": json}
     return in_turn(selection, lambda member: _prune(selection, member, **given), json=json)
 
@@ -48,7 +53,7 @@ def _prune(selection: Selection, member: Member, *, everything: bool, check: boo
 
 
 def _prune_args(selection: Selection, member: Member, *, everything: bool) -> dict[str, Any]:
-    """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
+    """Return the repositories that recipes and lock name, and the lock's pins of any host, whose images are kept."""
     root: Path = selection.project.root
     lock = lock_of(selection.project, member.host)
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
@@ -58,7 +63,7 @@ def _prune_args(selection: Selection, member: Member, *, everything: bool) -> di
 
 
 def _show(host: str, found: dict[str, Any]) -> None:
-    """Print what stays and what would go."""
+    """Print the images to keep and the images to remove."""
     going = any(not row["kept"] for row in found["images"])
     names = [row["names"][0] if row["names"] else row["id"][7:19] for row in found["images"]]
     rows = [
@@ -70,7 +75,11 @@ def _show(host: str, found: dict[str, Any]) -> None:
 
 
 def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
-    """Copy an image from one host to others, over ssh. image: empty for what the receiving host's recipe names."""
+    """Copy an image from one host to others, over ssh.
+
+    Args:
+        image: empty for the image of the receiving host's recipe.
+    """
     selection = choose(f"{source_name},{to}")
     sources = selection.inventory.machines_of(selection.inventory.match(source_name))
     if len(sources) != 1:
@@ -100,7 +109,7 @@ def _copy(selection: Selection, source: Member, targets: list[Member], image: st
             codes.append(error.exit)
 
     try:
-        for member in targets:  # one after the other: they would share the source's network and its engine
+        for member in targets:  # in sequence, as they would share the source's network and its Docker Engine
             selection.fleet.each([member], copy_to)
     finally:
         selection.fleet.close()

@@ -1,4 +1,4 @@
-"""What moving on from one lock entry to another would change, as rows a person can judge."""
+"""Differences between two entries of the lock, as rows for a person to judge."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ SHOWN_FILES = 12
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that differs. before, after: as a person reads them; None: absent or not known."""
+    """A difference between two entries."""
 
     what: str
+    #: as text; None if absent or unknown
     before: str | None
+    #: as text; None if absent or unknown
     after: str | None
 
     def __str__(self) -> str:
@@ -27,7 +29,11 @@ class Row:
 
 
 def image(old: Entry, new: Entry, engine: str) -> list[Row]:
-    """Between two entries of an image; empty when the digest is the same: the rest follows from it. engine: its title."""
+    """Return the differences between two entries of an image; none if the digest is the same, as it decides the rest.
+
+    Args:
+        engine: title of the engine.
+    """
     if old["digest"] == new["digest"]:
         return []
     rows = [Row("digest", words.short(old["digest"]), words.short(new["digest"]))]
@@ -38,7 +44,7 @@ def image(old: Entry, new: Entry, engine: str) -> list[Row]:
 
 
 def model(old: Entry, new: Entry) -> list[Row]:
-    """Between two entries of a model: the commit, and the files added, removed and changed."""
+    """Return the differences between two entries of a model: the commit, and the files added, removed and changed."""
     rows = _row("commit", old["commit"][:12], new["commit"][:12])
     rows += _chat(old, new)
     before, after = ({file["path"]: file for file in entry["files"]} for entry in (old, new))
@@ -53,7 +59,7 @@ def model(old: Entry, new: Entry) -> list[Row]:
 
 
 def shown(rows: list[Row]) -> Iterator[str]:
-    """Rows as lines; of very many files only the first."""
+    """Format rows as lines. Of very many files only the first are shown."""
     yield from (str(row) for row in rows[: SHOWN_FILES + 6])
     if len(rows) > SHOWN_FILES + 6:
         yield f"... and {len(rows) - SHOWN_FILES - 6} more"
@@ -64,7 +70,7 @@ def _row(what: str, before: str | None, after: str | None) -> list[Row]:
 
 
 def _chat(old: Entry, new: Entry) -> list[Row]:
-    """What the chat template and the sampling defaults do otherwise; nothing where the older ones were never read."""
+    """Return the changes of the chat template and the sampling defaults; none if the old ones were never read."""
     if old.get("chat") is None or new.get("chat") is None:
         return []
     return [Row(*change) for change in chat_template.changes(old["chat"], new["chat"])]

@@ -1,4 +1,4 @@
-"""What `lock` does: find what recipes pin, have hosts ask registries and the hub about it, write spark.lock."""
+"""The `lock` command: find what recipes pin, have hosts ask registries and the hub about it, and write spark.lock."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ from sparkwright.protocol.plan import new_run_id
 
 @dataclass
 class Pinned:
-    """An entry of the lock, or one that is missing, and what its registry or hub said.
+    """An existing or missing entry of the lock, with the answer of its registry or hub."""
 
-    kind: image or model. role: of a second model; None for the recipe's own.
-    """
-
+    #: image or model
     kind: str
     key: str
     wanted: Recipe
@@ -39,16 +37,17 @@ class Pinned:
     new: dict[str, Any] | None = None
     error: SparkwrightError | None = None
     rows: list[Any] = field(default_factory=list)
+    #: of a second model; None for the recipe's own model
     role: Role | None = None
 
     @property
     def complete(self) -> bool:
-        """Nothing is left to be filled in."""
+        """True if nothing is missing in the entry."""
         return self.old is not None and (self.kind == "model" or bool(self.old["manifests"]))
 
     @property
     def state(self) -> str:
-        """error, new, moved, completed or same."""
+        """The state of the entry: error, new, moved, completed or same."""
         if self.error is not None:
             return "error"
         if self.old is None:
@@ -59,11 +58,11 @@ class Pinned:
 
     @property
     def gone(self) -> Any:
-        """The pinned digest, where its registry no longer has it."""
+        """The pinned digest, if its registry no longer has it."""
         return (self.new or {}).get("gone")
 
     def sentence(self) -> str:
-        """Its state for a person, and of what is new what it is."""
+        """Return the state as text, with a summary of a new entry."""
         if self.state in ("moved", "same"):
             return {"moved": "moved upstream", "same": "as pinned"}[self.state]
         new = self.new or {}
@@ -77,7 +76,7 @@ class Pinned:
         return f"{self.state}: {', '.join(about)}"
 
     def to_json(self) -> dict[str, Any]:
-        """As --json gives it."""
+        """Return the entry in the form of --json."""
         rows = [asdict(row) for row in self.rows]
         found = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.gone}
         if self.error is None:
@@ -86,7 +85,14 @@ class Pinned:
 
 
 def pinned_by(selection: Selection, name: str = "") -> list[Pinned]:
-    """What the recipes of the chosen hosts pin. name: only this image, model or recipe. Raises Refused when there is none."""
+    """Return what the recipes of the selected hosts pin.
+
+    Args:
+        name: only this image, model or recipe.
+
+    Raises:
+        Refused: nothing matches.
+    """
     found = list(_entries(selection))
     if not found:
         raise Refused("none of these hosts has a recipe.", fix="Add `recipe: NAME` to a host (see recipes/).")
@@ -100,7 +106,11 @@ def pinned_by(selection: Selection, name: str = "") -> list[Pinned]:
 
 
 def pinned_of(selection: Selection, member: Member, wanted: Recipe, lock: lockfile.Lock | None = None) -> list[Pinned]:
-    """A recipe's image and its model, to be asked through a host. lock: the host's, where it has been read."""
+    """Return a recipe's image and models, to be requested through a host.
+
+    Args:
+        lock: the host's lock, if it was read before.
+    """
     member.secrets = selection.inventory.secrets(member.host)
     folder = lock_folder(selection.project, member.host)
     named = wanted.file.model
@@ -114,7 +124,7 @@ def pinned_of(selection: Selection, member: Member, wanted: Recipe, lock: lockfi
 
 
 def _entries(selection: Selection) -> Iterator[Pinned]:
-    """Each image and model once, asked through the first host that serves it."""
+    """Yield each image and model once, to be requested through the first host that serves it."""
     seen: set[tuple[Path, str]] = set()
     locks: dict[Path, lockfile.Lock] = {}
     for member in selection.fleet.members:
@@ -129,9 +139,12 @@ def _entries(selection: Selection) -> Iterator[Pinned]:
 
 
 def ask_upstream(selection: Selection, entries: Sequence[Pinned], *, follow: bool) -> None:
-    """Fill in what upstream says, host by host in parallel, and hang up. An entry that can't be asked keeps its error.
+    """Fill in the answers of registries and the hub, with all hosts in parallel, and disconnect.
 
-    follow: ask what tags and branches mean now, not only about the pinned digest.
+    An entry that can't be requested keeps its error.
+
+    Args:
+        follow: ask for the present meaning of tags and branches, not only about the pinned digest.
     """
 
     def ask_of(member: Member) -> None:
@@ -167,7 +180,7 @@ def _ask(selection: Selection, entry: Pinned, run_id: str, *, follow: bool) -> N
 
 
 def write(fresh: Sequence[Pinned]) -> None:
-    """Into each lock at once, read anew: another command may have written in between. Raises Failed."""
+    """Write the new entries to each lock, which is read again as another command may have written it. Raises Failed."""
     for folder in {entry.folder for entry in fresh}:
         known = lockfile.load(folder)
         for entry in (entry for entry in fresh if entry.folder == folder):
@@ -184,7 +197,7 @@ def write(fresh: Sequence[Pinned]) -> None:
 
 
 def _kept(entry: Pinned) -> dict[str, Any]:
-    """The new entry; of the same image, what was learnt by running it stays."""
+    """Return the new entry. For the same image it keeps what was learnt by running it."""
     new = dict(entry.new or {})
     if entry.state == "completed" and entry.old is not None:
         new.update({key: value for key, value in entry.old.items() if value})

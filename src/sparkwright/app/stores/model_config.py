@@ -1,4 +1,4 @@
-"""Where a model's config.json is read from: a folder, a file, or the hub. One small request; no weights, no client library."""
+"""Reading of a model's config.json from a folder, a file, or the hub: one small request, no weights, no client library."""
 
 from __future__ import annotations
 
@@ -21,10 +21,17 @@ TIMEOUT_S, REDIRECTS = 10, 10
 
 
 def read(source: str, revision: str = "main") -> Mapping[str, Any]:
-    """A model's config: source is a folder that holds config.json, such a file, or a hub id (then revision counts).
+    """Return a model's config.
 
-    The hub is HF_ENDPOINT, else huggingface.co; HF_TOKEN goes with the request. Raises Refused when there is no such config or
-    it may not be read, Unreachable when the hub does not answer within 10 s.
+    The hub is HF_ENDPOINT, else huggingface.co; HF_TOKEN is sent with the request.
+
+    Args:
+        source: a folder with a config.json, such a file, or a hub id.
+        revision: of the hub's repository.
+
+    Raises:
+        Refused: there is no such config, or it may not be read.
+        Unreachable: the hub does not answer within 10 s.
     """
     path = below_home(source)
     if path.is_dir():
@@ -43,9 +50,11 @@ def read(source: str, revision: str = "main") -> Mapping[str, Any]:
 
 
 def read_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
-    """Return what a model's chat files tell, see chat_template.kept; None where the hub does not hand them out.
+    """Return the facts in a model's chat files, see chat_template.kept; None if the hub does not provide them.
 
-    source, revision: as for `read`; of a config.json the folder in which it stands.
+    Args:
+        source: as for `read`; for a config.json, its folder is used.
+        revision: as for `read`.
     """
     path = below_home(source)
     folder = path if path.is_dir() else path.parent if path.is_file() else None
@@ -64,7 +73,7 @@ def read_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
 
 
 def parse(raw: bytes, where: str) -> Mapping[str, Any]:
-    """The config in these bytes. Raises Refused when they hold none."""
+    """Parse a config. Raises Refused if it is invalid."""
     try:
         config = bounds.json_of(raw, most_bytes=bounds.CONFIG_BYTES, depth=bounds.CONFIG_DEPTH)
     except bounds.TooMuch as error:
@@ -84,7 +93,7 @@ def _fetch(model: str, revision: str) -> bytes:
 
 
 def _file(model: str, revision: str, name: str) -> bytes | None:
-    """A small file of a model; None where the hub has none of this name."""
+    """Return a small file of a model; None if the hub has none of this name."""
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     if not hub.startswith(("https://", "http://")):
         raise Refused(f"HF_ENDPOINT is {hub!r}, which is no http address.")

@@ -1,4 +1,4 @@
-"""What `model.inspect` says of a config.json: for programs, and for a person."""
+"""The output of `model.inspect` about a config.json, for programs and for a person."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ KINDS = {
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a config, as plain JSON; null for unknown. substring_rule: what that rule would have said."""
+    """Return the facts about a config as plain JSON, with null for unknown.
+
+    `substring_rule` is the result of that rule alone.
+    """
     found = classify(config)
     support = architecture_support.SUPPORT.get(found.name)
     return {
@@ -42,7 +45,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
-    """The same for a person."""
+    """Yield the facts about a config as lines for a person."""
     found = classify(config)
     yield f"{source}  {found.name or found.model_type or 'of no named architecture'}"
     yield _line("kind", KINDS[found.kind].format(found.mechanism))
@@ -72,7 +75,7 @@ def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def chat_lines(chat: Mapping[str, Any] | None) -> Iterator[str]:
-    """What its chat template and sampling defaults are, for a person; nothing of a model whose files hold no template."""
+    """Yield lines about the model's chat template and sampling defaults; none if its files hold no template."""
     if chat and chat["template"]:
         yield from (_line(label, text) for label, text in chat_template.lines(chat))
 

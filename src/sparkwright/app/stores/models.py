@@ -1,4 +1,4 @@
-"""What `invoke models.*` do: list, verify, copy and prune the models of hosts."""
+"""The `models.*` commands: list, verify, copy and prune the models of hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ Rows = list[tuple[str, dict[str, Any]]]
 
 
 def ask(selection: Selection, module: str, args_of: Callable[[Host], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What a module that only looks finds on every chosen host, by name. A host that can't say has its error printed."""
+    """Return the answers of a read-only module on every selected host, by host name.
+
+    The error of a host that could not answer is printed.
+    """
     found = selection.fleet.ask(lambda member: ask_module(selection.fleet, member, module, args_of(member.host)))
     for name, error in selection.fleet.errors().items():
         say_error(error, json=False, host=name)
@@ -40,7 +43,7 @@ def ask(selection: Selection, module: str, args_of: Callable[[Host], dict[str, A
 
 
 def list_models(pattern: str, *, as_json: bool) -> list[int]:
-    """Every model of every host, with who uses it."""
+    """List every model of every host, with its users."""
     selection = machines(choose(pattern))
     found = ask(selection, "models", lambda host: {})
     rows = [(host, model) for host in found for model in found[host]["models"]]
@@ -58,20 +61,20 @@ def _objects(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _errors(*options: Selection) -> list[dict[str, Any]]:
-    """The errors as --json gives them, one a host."""
+    """Return the errors in the form of --json, one per host."""
     found = {host: error for selection in reversed(options) for host, error in selection.fleet.errors().items()}
     return [error_row(str(error), error.exit, host=host) for host, error in found.items()]
 
 
 def _cells(host: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """A model as a row of LISTED."""
+    """Return a model as a row of LISTED."""
     state = f"{count(len(row['changed']), 'file')} changed" if row["changed"] else "whole"
     model, used = f"{row['id'] or '?'}@{row['commit'][:12] or '?'}", ", ".join(row["used_by"])
     return host, model, units.size(row["size_bytes"]), state, used or "unused", row["dir"]
 
 
 def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
-    """Compare each host's model with the lock. Exit 2 when a file is missing or wrong."""
+    """Compare each host's model with the lock. The exit code is 2 if a file is missing or wrong."""
     selection = choose(pattern)
     models = {host.name: locked_model(selection.project, host) for host in selection.hosts}
     further = {host.name: _further(selection.project, host) for host in selection.hosts}
@@ -92,7 +95,7 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
 
 
 def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
-    """Bring the locked model of each host's recipe from a host that has it; the hub is not asked."""
+    """Copy the locked model of each host's recipe from a host that has it. The hub is not asked."""
     selection = choose(pattern)
     giver = peers.source_host(selection.inventory, source)
     selection.fleet.members = [member for member in selection.fleet.members if member.host.machine != giver.name]
@@ -126,7 +129,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
 def _handed_out(
     message: peers.Neighbours, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], Any]]:
-    """Each model that somebody needs is handed out once, to all who need it."""
+    """Have each model that is needed handed out once, for all hosts that need it."""
     urls: dict[tuple[str, str], list[str]] = {}
     tokens: dict[tuple[str, str], Any] = {}
     for model in models.values():
@@ -139,7 +142,10 @@ def _handed_out(
 
 
 def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
-    """Show the models that nobody uses, ask, and remove them. Never one that a container mounts or a recipe names."""
+    """Show the unused models, ask, and remove them.
+
+    A model that a container mounts or a recipe names is never removed.
+    """
     selection = machines(choose(pattern))
     own = {host.name: _folders(selection, host) for host in selection.hosts}
     rows = [
@@ -168,7 +174,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
 
 
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
-    """id, commit, files and dir of the model that a host's recipe names, from the lock. Raises Failed, Refused."""
+    """Return id, commit, files and dir of a host's model, from its recipe and the lock. Raises Failed and Refused."""
     wanted = recipes.recipe_of(project, host).file.model
     entry = lock_of(project, host).model(wanted.id, wanted.revision, wanted.chosen)
     if entry is None:
@@ -180,7 +186,7 @@ def locked_model(project: Project, host: Host) -> dict[str, Any]:
 
 
 def _further(project: Project, host: Host) -> list[dict[str, Any]]:
-    """The further models of a host's recipe that the lock holds, as `verify_model` takes them."""
+    """Return the second models of a host's recipe that the lock holds, as `verify_model` takes them."""
     wanted = recipes.recipe_of(project, host)
     known = entries(lock_of(project, host), wanted).get("models") or {}
     models = wanted.file.models
@@ -198,19 +204,19 @@ def _further(project: Project, host: Host) -> list[dict[str, Any]]:
 
 
 def _folders(selection: Selection, machine: Host) -> list[str]:
-    """Where the recipes of a machine say that their models stand."""
+    """Return the model folders in the recipes of a machine."""
     hosts = [host for host in selection.inventory.servers_of(machine.name) if host.recipe]
     files = [recipes.recipe_of(selection.project, host).file for host in hosts]
     return [model.dir for file in files for model in (file.model, *file.models.values())]
 
 
 def _is_kept(folder: str, own: str) -> bool:
-    """Whether the recipe names this folder; ~ is a home that the laptop need not know."""
+    """Return True if the recipe names this folder. ~ is the login's home, which the laptop need not know."""
     return folder.endswith(own[1:]) if own.startswith("~/") else folder == own
 
 
 def _removed(selection: Selection, rows: Rows) -> Rows:
-    """Remove them on all hosts at once; each host looks again before it does."""
+    """Remove the models on all hosts at once. Each host checks again before it removes one."""
     done: Rows = []
 
     def one(member: Member) -> None:

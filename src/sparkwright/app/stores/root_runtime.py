@@ -1,4 +1,4 @@
-"""`runtime.install`: a copy of the runtime that belongs to root, which `become` then runs instead of the user's."""
+"""The `runtime.install` command: a copy of the runtime that belongs to root, which `become` uses instead of the user's."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from sparkwright.visible import one_line
 PASSWORD = "BECOME_PASSWORD"
 SUDO = "sudo"
 BEGIN = b"sparkwright-begin\n"
-#: for sending the runtime (11 MB), unpacking it and everything that sudo does; and for the host's Python
+#: time limits in seconds: to send the runtime (11 MB) and install it with sudo; to find the host's Python
 INSTALL_S, PYTHON_S = 600.0, 60.0
-#: of what a program there prints: an honest one prints two lines
+#: size limit of a program's output, which is normally two lines
 MOST_BYTES = 2**20
 CHUNK_BYTES = 64 * 1024
-#: which Python and processor the host has, as a `runtime_missing` event
+#: a runtime that does not exist: the host answers with its Python and processor in a `runtime_missing` event
 _ABSENT = "0" * 20
-#: what unpacks is at the beginning of standard input, after a line that sudo may have left there: the password
+#: The unpacker is at the beginning of standard input, after the password line, which sudo may not have consumed.
 _UNPACK = (
     "import sys\n"
     f"while (line := sys.stdin.buffer.readline()) != {BEGIN!r}:\n    line or sys.exit(1)\n"
     "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 )
-#: readable for all, for `doctor` and the runner; writable for root
+#: readable by all, for `doctor` and the runner; writable by root
 _INSTALL = '"$@" || exit 1; chmod -R go=rX "$0"'
 
 
 def install(selection: Selection) -> list[Exit]:
-    """Put this version's runtime into root's folder on each host, from the laptop straight to root. Returns their exit codes.
+    """Install this version's runtime in root's folder on each host, through sudo. Return the exit codes.
 
-    Nothing of the user's folders on the host is run or read for it. Raises Refused for a host that is not reached over ssh.
+    Nothing in the user's folders on the host is run or read for it. Raises Refused for a host that is not reached over ssh.
     """
     return in_turn(selection, lambda member: _install(selection, member), json=False)
 
@@ -73,7 +73,7 @@ def _install(selection: Selection, member: Member) -> Exit:
         why = str(answer.get("why") or _last_words(channel))
     except (TimeoutError, TimedOut):
         answer, code, why = {}, -1, f"sudo does not end within {INSTALL_S:g} s"
-    except OSError:  # sudo went away: its words say why
+    except OSError:  # sudo exited, and its error output has the reason
         answer, code, why = {}, -1, _last_words(channel)
     finally:
         channel.close()
@@ -85,7 +85,10 @@ def _install(selection: Selection, member: Member) -> Exit:
 
 
 def _python(link: SshLink, where: str) -> Event:
-    """Which Python a runtime that is not there would be made for."""
+    """Return which Python a new runtime on the host would be made for.
+
+    Raises Unreachable if the host does not answer in time, and Refused if it has no Python 3.11 or newer.
+    """
     channel = link.run(["sh", "-c", bootstrap.start(_ABSENT, "light")])
     try:
         events = _events(channel, Deadline(PYTHON_S))
@@ -100,13 +103,13 @@ def _python(link: SshLink, where: str) -> Event:
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
-    """Cut what is sent into pieces, each of which has to be taken in time."""
+    """Yield the data in pieces, each of which has to be accepted in time."""
     for at in range(0, len(data), CHUNK_BYTES):
         yield data[at : at + CHUNK_BYTES]
 
 
 def _events(channel: Channel, deadline: Deadline) -> list[Event]:
-    """Read what a program prints, to its end or to MOST_BYTES. Raises OSError where it does not end in time."""
+    """Read a program's output, up to its end or MOST_BYTES. Raises OSError if it does not end in time."""
     received, events, size = Received(), list[Event](), 0
     while size < MOST_BYTES:
         channel.settimeout(deadline.left_s())
@@ -119,7 +122,7 @@ def _events(channel: Channel, deadline: Deadline) -> list[Event]:
 
 
 def _last_words(channel: Channel) -> str:
-    """Return the last line of a program's errors, as far as it has come."""
+    """Return the last line of a program's error output, as far as it was received."""
     found = channel.recv_stderr(CHUNK_BYTES) if channel.recv_stderr_ready() else b""
     lines = found.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "sudo gave no reason"

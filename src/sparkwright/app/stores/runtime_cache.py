@@ -1,4 +1,4 @@
-"""`runtime.fetch`: what a first deploy needs from the internet, downloaded beforehand."""
+"""The `runtime.fetch` command: download in advance what a first deploy needs from the internet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ QUIET_S = 2.0
 
 
 def fetch(machines: str, pythons: str) -> None:
-    """Download the wheels for processors and versions of Python, comma separated. Raises Refused for an unknown one."""
+    """Download the wheels. Raises Refused for an unknown processor or Python version.
+
+    Args:
+        machines: processors, separated by commas.
+        pythons: versions of Python, separated by commas.
+    """
     wanted = [(machine, version) for machine in listed(machines) for version in listed(pythons)]
     for machine, version in wanted:
         if machine not in bootstrap.MACHINES:
@@ -34,7 +39,7 @@ def fetch(machines: str, pythons: str) -> None:
 
 
 def _progress(what: str) -> Callable[[int, int, str], None]:
-    """Prints every two seconds which wheel is being downloaded; nothing when it is over sooner."""
+    """Return a callback that prints the current wheel every two seconds; a shorter download prints nothing."""
     printed_s = time.monotonic()
 
     def progress(done: int, total: int, name: str) -> None:

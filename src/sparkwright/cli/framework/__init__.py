@@ -1,1 +1,1 @@
-"""What stands between Invoke and our commands: their options, help, refusals and start-up."""
+"""The layer between Invoke and our commands: options, help, refusals and start-up."""

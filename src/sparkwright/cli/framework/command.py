@@ -1,4 +1,4 @@
-"""A command as an Invoke task: short options for the common five only, help for the usual options, exit codes."""
+"""Commands as Invoke tasks: short options for the common five, help for the usual options, and exit codes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from invoke.tasks import Task
 
 from sparkwright.app.outcome import reporting
 
-#: name, default, what `--help` says. The default () is that of an option that may be given several times.
+#: name, default and help. The default () marks an option that may be given several times.
 Option = tuple[str, str | bool | int | tuple[()], str]
 Body = Callable[..., int | Sequence[int] | None]
-#: what every command has as its last option
+#: the last option of every command
 DEBUG = Parameter("debug", Parameter.KEYWORD_ONLY, default=False)
 
-#: every short option there is, the same in all commands: Fabric's -H, Ansible's -C and -D, Invoke's -d
+#: all short options, the same in all commands: Fabric's -H, Ansible's -C and -D, Invoke's -d
 SHORT = {"host": "H", "check": "C", "diff": "D", "json": "j", "debug": "d"}
 
-#: what `--help` says of these options, unless a command says it otherwise
+#: help of these options, unless a command has its own
 USUAL = {
     "host": "a host, a group, several (spark1,spark2), or all",
     "recipe": "of a host that serves several: only the server of this recipe",
@@ -30,24 +30,27 @@ USUAL = {
 
 
 class Command(Task[Any]):
-    """word: the option that a word after the command stands for, where the word may be left out (`explain [RULE]`)."""
+    """An Invoke task of sparkwright.
+
+    `word` is the option that an optional word after the command stands for (`explain [RULE]`).
+    """
 
     word = ""
 
     def argspec(self, body: Callable[..., Any]) -> Signature:
-        """The options of a command. Its function takes neither Invoke's context nor --debug."""
+        """Return the options of a command. Its function takes neither Invoke's context nor --debug."""
         own = inspect.signature(body)
         return own.replace(parameters=[*own.parameters.values(), DEBUG])
 
     def arg_opts(self, name: str, default: str, taken_names: set[str]) -> dict[str, Any]:
-        """One option as Invoke wants it, with its short name and its help."""
+        """Return one option in Invoke's form, with its short name and its help."""
         found: dict[str, Any] = super().arg_opts(name, default, taken_names)
         if name in SHORT:
             found["names"] = [*found["names"], SHORT[name]]
         return {"help": USUAL.get(name), **found}
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Any]:
-        """Every option. Invoke empties the help texts on the way: whoever asks again gets them again."""
+        """Return every option. Invoke empties the help texts in doing so, so they are restored."""
         texts = self.help.copy()
         try:
             return list(super().get_arguments(ignore_unknown_help))
@@ -65,10 +68,12 @@ def command(
     word: str = "",
     default: bool = False,
 ) -> Callable[[Body], Command]:
-    """Make a function a command. Its docstring is the help, its first line what `--help` lists; help_groups.py has its examples.
+    """Make a function a command. Its docstring is the help, with the first line for lists; help_groups.py has its examples.
 
-    optional: options whose value may be left out. iterable: options that may be given several times.
-    default: the command that its collection's name alone stands for.
+    Args:
+        optional: options whose value may be left out.
+        iterable: options that may be given several times.
+        default: make it the command that the collection's name alone stands for.
     """
 
     def made(body: Body) -> Command:
@@ -87,7 +92,7 @@ def command(
 
 
 def command_of(body: Body, name: str, doc: str, options: Sequence[Option], *positional: str) -> Command:
-    """A command whose options are a table: Invoke reads names and defaults off the signature."""
+    """Make a command whose options are a table, by giving its function a signature for Invoke."""
     run = reporting(body)
     run.__name__, run.__doc__ = name, doc
     defaults = {

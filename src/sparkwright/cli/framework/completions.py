@@ -10,7 +10,7 @@ from sparkwright.cli.help_groups import NAMES
 
 
 def of(collection: Any) -> list[Command]:
-    """Every command, in the order of `--help`."""
+    """Return every command, in the order of `--help`."""
     contexts = {context.name: context for context in collection.to_contexts()}
     return [
         Command(

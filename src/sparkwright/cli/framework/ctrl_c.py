@@ -1,6 +1,6 @@
-"""Ctrl-C while the commands are still being imported, or after they ended: a sentence there too, never a traceback.
+"""A sentence instead of a traceback for Ctrl-C while the commands are imported, or after they ended.
 
-It is imported for its effect, first of all.
+The module is imported for its effect, before all others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SENTENCE = "interrupted by Ctrl-C."
 
 
 def install() -> None:
-    """For these programs only: another program that imports the package keeps its own hook."""
+    """Install the hook in our programs only. Another program that imports the package keeps its own."""
     if PurePath(sys.argv[0]).name in PROGRAMS:
         sys.excepthook = _reported
 
@@ -24,7 +24,7 @@ def _reported(kind: type[BaseException], error: BaseException, trace: TracebackT
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    from sparkwright.errors import Exit  # not at the top: nothing of the package is imported before the hook is set
+    from sparkwright.errors import Exit  # not at the top, as the hook is set before any import
 
     print(SENTENCE, file=sys.stderr, flush=True)
     os._exit(Exit.INCONCLUSIVE)

@@ -1,4 +1,4 @@
-"""What `--help` and `--list` print: the commands in their groups, and one command with its options and examples."""
+"""The output of `--help` and `--list`: the commands in their groups, and one command with its options and examples."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from sparkwright.program import typed
 
 
 def listing(collection: Any, root: str = "") -> str:
-    """Every command, grouped, one line each. root: only those of this collection."""
+    """Return every command, grouped, one line each.
+
+    Args:
+        root: only the commands of this collection.
+    """
     tasks = {name: task for name, task in walk(collection) if name.startswith(f"{root}." if root else "")}
     groups = {title: [name for name in commands if name in tasks] for title, commands in GROUPS.items()}
-    groups["Other tasks"] = sorted(set(tasks) - set(NAMES))  # of a user's own tasks.py
+    groups["Other tasks"] = sorted(set(tasks) - set(NAMES))  # from the user's tasks.py
     shown = {name: spoken(collection, name) for name in tasks}
     width = max(map(len, shown.values()), default=0)
     parts = []
@@ -26,7 +30,11 @@ def listing(collection: Any, root: str = "") -> str:
 
 
 def program_help(binary: str, options: Iterable[Any], collection: Any) -> str:
-    """`sparkwright --help`. options: those that stand before a command."""
+    """Return the text of `sparkwright --help`.
+
+    Args:
+        options: options that stand before a command.
+    """
     lines = [f"Usage: {binary} COMMAND [options]", "", listing(collection), "Options:", *_columns(options), ""]
     return "\n".join([*lines, f"`{binary} COMMAND --help` shows a command's options and two examples.", ""])
 
@@ -36,7 +44,11 @@ def _columns(options: Iterable[Any]) -> list[str]:
 
 
 def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
-    """`sparkwright deploy --help`. context: the command's options, as Invoke parses them."""
+    """Return the text of a command's --help.
+
+    Args:
+        context: the command's options, as Invoke parses them.
+    """
     task = collection[name]
     word = getattr(task, "word", "")
     words = [option for option in context.args.values() if option.positional]
@@ -56,7 +68,7 @@ def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
 
 
 def walk(collection: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every task with its full name, as `bench.serve`."""
+    """Yield every task with its full name, for example `bench.serve`."""
     for name, task in collection.tasks.items():
         yield before + name, task
     for name, part in collection.collections.items():
@@ -64,11 +76,11 @@ def walk(collection: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def spoken(collection: Any, name: str) -> str:
-    """The shortest name of a command: `health` for health.check."""
+    """Return the shortest name of a command: `health` for health.check."""
     part, _, own = name.rpartition(".")
     return part if part and collection.subcollection_from_path(part).default == own else name
 
 
 def first_line(task: Any) -> str:
-    """What a task does, in a few words."""
+    """Return the first line of a task's docstring."""
     return (inspect.getdoc(task) or "").partition("\n")[0]

@@ -1,4 +1,4 @@
-"""How help is laid out: options as they are typed, texts in columns, folded at the terminal's width."""
+"""The layout of help: options as they are typed, texts in columns, wrapped to the terminal's width."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import textwrap
 from typing import Any
 
 WIDEST, LEAST = 100, 60
-#: a column of names wider than this stands on a line of its own
+#: a longer name gets a line of its own
 NAMES_WIDTH = 24
-#: what an option's value is called, where its own name does not say it
+#: names of options' values that differ from the option's name
 VALUES = {"update": "NAME", "a": "RECIPE", "b": "RECIPE", "serial": "SIZE", "help": "COMMAND", "list": "GROUP"}
 Row = tuple[str, str]
 
 
 def spelled(option: Any) -> str:
-    """An option as it is typed: `-H, --host HOST`, `--tags TAGS`, `--no-rollback`, `--update[=NAME]`."""
+    """Return an option as it is typed: `-H, --host HOST`, `--tags TAGS`, `--no-rollback`, `--update[=NAME]`."""
     if option.kind is bool and option.default is True:
         return f"    --no-{option.name.replace('_', '-')}"
     names = [name.replace("_", "-") for name in option.names]
@@ -37,13 +37,13 @@ def _width() -> int:
 
 
 def folded(doc: str) -> list[str]:
-    """A docstring's paragraphs at the terminal's width."""
+    """Return a docstring's paragraphs, wrapped to the terminal's width."""
     paragraphs = [textwrap.wrap(text, _width() - 2, break_on_hyphens=False) for text in doc.split("\n\n")]
     return [line for text in paragraphs for line in ("", *(f"  {line}" for line in text))][1:]
 
 
 def columns(rows: list[Row]) -> list[str]:
-    """Names and texts side by side, the texts texts at the terminal's width."""
+    """Return names and texts side by side, with the texts wrapped to the terminal's width."""
     width = max((len(name) for name, _ in rows if len(name) <= NAMES_WIDTH), default=0)
     space = _width() - width - 4
     lines = []

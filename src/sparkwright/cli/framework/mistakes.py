@@ -1,6 +1,6 @@
-"""What is wrong with a command line, in one sentence that names the nearest right word, and exit code 5.
+"""Messages for mistakes in a command line: one sentence with the closest valid word, and exit code 5.
 
-Invoke's own answer to an unknown option exits with code 1, and it prints a traceback for a number that isn't one.
+Invoke itself exits with code 1 for an unknown option, and prints a traceback for an invalid number.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sparkwright.cli.framework import numbers
 from sparkwright.cli.framework.command import Command
 from sparkwright.errors import Exit
 
-#: options of Invoke's own that look like ours and would be taken without effect, with what is meant
+#: options of Invoke that resemble ours but have no effect, with the option that is meant
 MISTAKEN = {"dry": "--dry-run (the same as --check)"}
-#: options that a bare word after a command may have been meant for
+#: options for which a bare word after a command may be meant
 WORDLIKE = ("--host", "--recipe")
 
 
 def parse(program: Program, original: Callable[[Program], None]) -> None:
-    """Have Invoke's `original` parse the commands, and refuse a mistake in one sentence. Raises Invoke's Exit."""
+    """Parse the commands with Invoke's `original`. Raises Invoke's Exit, with one sentence, for a mistake."""
     words: list[str] = program.core.unparsed
     if {"--help", "-h"} & set(words):
         _help_first(program, words)
@@ -42,13 +42,13 @@ def parse(program: Program, original: Callable[[Program], None]) -> None:
         if program.args[name].value:
             raise _refusal(f"unknown option --{name}. Did you mean {meant}?")
     for context in program.tasks:
-        own = isinstance(_task(program, str(context.name)), Command)  # a user's own tasks know their own numbers
+        own = isinstance(_task(program, str(context.name)), Command)  # the user's own tasks check their own numbers
         if own and (wrong := numbers.out_of_range(context)):
             raise _refusal(wrong)
 
 
 def _name_word(program: Program, words: list[str]) -> None:
-    """`explain RULE` is `explain --rule=RULE`: Invoke knows only words that must be there."""
+    """Replace `explain RULE` with `explain --rule=RULE`, as Invoke has no optional words."""
     if len(words) > 1 and not words[1].startswith("-"):
         option = getattr(_task(program, words[0]), "word", "")
         if option:
@@ -56,7 +56,7 @@ def _name_word(program: Program, words: list[str]) -> None:
 
 
 def _task(program: Program, name: str) -> Any:
-    """The task of this name, or None."""
+    """Return the task of this name, or None."""
     try:
         return program.collection[name]
     except (KeyError, ValueError):
@@ -64,7 +64,7 @@ def _task(program: Program, name: str) -> Any:
 
 
 def _help_first(program: Program, words: Sequence[str]) -> None:
-    """`play --help` asks for help, though a word is expected there."""
+    """Treat `play --help` as a request for help, although the command expects a word."""
     command = _command(words, _contexts(program))
     if command is not None:
         program.args.help.value = command.name
@@ -72,7 +72,7 @@ def _help_first(program: Program, words: Sequence[str]) -> None:
 
 
 def _contexts(program: Program) -> dict[str, Any]:
-    """The commands by name. Making them takes 30 ms, so only where something is wrong."""
+    """Return the commands by name. This takes 30 ms, so it is done only after a mistake."""
     return {
         str(name): to_context
         for to_context in program.collection.to_contexts()
@@ -85,7 +85,7 @@ def _command(words: Sequence[str], contexts: dict[str, Any]) -> Any:
 
 
 def _not_there(program: Program) -> str:
-    """What `--help WORD` or `--list WORD` is asked for, and is not there; empty when it is."""
+    """Return a message if the word after `--help` or `--list` is unknown; empty otherwise."""
     wanted, group = program.args.help.value, program.args.list.value
     if isinstance(wanted, str) and _task(program, wanted) is None:
         return _unknown(wanted, (), "", None, _contexts(program))
@@ -100,7 +100,11 @@ def _refusal(sentence: str) -> InvokeExit:
 
 
 def _sentence(text: str, words: Sequence[str], context: Any, contexts: dict[str, Any]) -> str:
-    """Invoke's complaint, as an operator expects it. context: the command that it stands after, if any."""
+    """Return Invoke's error message in our wording.
+
+    Args:
+        context: the command that the mistake follows, if any.
+    """
     named = context.name if context is not None and context.name else ""
     if text.startswith("No idea what"):  # words: data
         word = text.removeprefix("No idea what ").removesuffix(" is!").strip("'\"")  # words: data
@@ -132,6 +136,6 @@ def _unknown(word: str, words: Sequence[str], named: str, context: Any, contexts
 
 
 def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
-    names = {item.lstrip("-"): item for item in known}  # dashes alone make nothing alike
+    names = {item.lstrip("-"): item for item in known}  # dashes must not count as similarity
     near = difflib.get_close_matches(word.lstrip("-"), names, n=1)
     return f" Did you mean {names[near[0]]}?" if near else f" See {otherwise}."

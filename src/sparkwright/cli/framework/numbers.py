@@ -1,11 +1,11 @@
-"""The numbers of a command line: what is none, and what means nothing for its option."""
+"""Checks of numbers in a command line: valid, and within the range of their option."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-#: the smallest value of an option that is a number, where not every number means something
+#: the smallest valid value of numeric options
 LEAST: dict[str, float] = {
     "canary": 0,
     "every": 0.1,
@@ -19,25 +19,25 @@ LEAST: dict[str, float] = {
     "timeout-s": 0.1,
     "token-s": 0,
 }
-#: of any of them: what waits or counts can't take more. A seed is no amount
+#: the largest valid value of durations and counts; a seed has no limit
 MOST = 1e9
 ANY = ("seed",)
 
 
 def out_of_range(context: Any) -> str:
-    """What is wrong with a number that was given to a command and means nothing for its option; empty when nothing is."""
+    """Return a message if a number is out of range for its option; empty otherwise."""
     numbers = (option for option in context.args.values() if option.kind in (int, float) and option.got_value)
     for option in (number for number in numbers if number.name not in ANY):
         name = option.name.replace("_", "-")
         least = LEAST.get(name, -MOST)
-        if not least <= option.value <= MOST:  # nor is a NaN
+        if not least <= option.value <= MOST:  # also False for NaN
             bound = f"at least {least:g}" if option.value < least else f"a number up to {MOST:,.0f}"
             return f"--{name} must be {bound}, got {option.value}."
     return ""
 
 
 def none_in(words: Sequence[str], command: Any) -> str:
-    """The option of a command that is to be a number, and isn't."""
+    """Return a message that names the option whose value must be a number, and is not."""
     for n, word in enumerate(words):
         option, _, value = word.partition("=")
         value = value or (words[n + 1] if n + 1 < len(words) else "")

@@ -1,4 +1,4 @@
-"""The program `sparkwright`, and what `invoke` takes from it: our help, our refusals, and an end without a traceback."""
+"""The program `sparkwright`, and our help, error messages and exit codes for `invoke`."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _list_flat = Program.list_flat
 
 
 class Sparkwright(Program):
-    """Invoke's program with the options that mean something here."""
+    """Invoke's program with only the options that have an effect here."""
 
     def core_args(self) -> list[Any]:
-        """The options that may stand before or after a command of ours."""
+        """Return the options that may stand before or after a command of ours."""
         found = [option for option in super().core_args() if option.name in KEPT]
         for option in found:
             option.help = KEPT[str(option.name)]
         return found
 
     def parse_core_args(self) -> None:
-        """Invoke reads the others too: they have their defaults."""
+        """Parse the options, and add Invoke's other options with their defaults, as Invoke reads them."""
         super().parse_core_args()
         for option in super().core_args():
             if option.name not in KEPT:
                 self.core[0].add_arg(option)
 
     def _make_parser(self) -> Parser:
-        """A parser of the commands that are named, which is 30 ms sooner there than one of all."""
+        """Return a parser of only the named commands, which saves 30 ms."""
         words = {*self.core.unparsed, self.args.help.value}
         return Parser(
             initial=self.initial_context,
@@ -55,14 +55,14 @@ class Sparkwright(Program):
         )
 
     def print_help(self) -> None:
-        """`sparkwright --help`."""
+        """Print the text of `sparkwright --help`."""
         from sparkwright.cli.framework import help
 
         _print(help.program_help(self.binary, self.core_args(), self.collection))
 
 
 def install() -> None:
-    """Have `invoke` answer in our words too. It imports tasks.py, and this with it, before it parses the tasks."""
+    """Install our help and messages in `invoke`, which imports this module through tasks.py before it parses the tasks."""
     Program.parse_tasks = _parsed  # type: ignore[assignment,method-assign]
     Program.list_flat = _listed  # type: ignore[assignment,method-assign]
     Program.print_task_help = _command_help  # type: ignore[assignment,method-assign]
@@ -89,7 +89,7 @@ def _command_help(program: Program, name: str) -> None:
 
 
 def _print(text: str) -> None:
-    """To standard output, and to its end: `--help | head` closes the pipe in between."""
+    """Print text and flush it. Exit with code 0 if the pipe is closed, as by `--help | head`."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:

@@ -1,1 +1,1 @@
-"""What a person, or a program, sees of a run while it goes on: the subscribers of its events."""
+"""The live output of a run for a person or a program: subscribers of its events."""

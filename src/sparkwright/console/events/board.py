@@ -1,4 +1,4 @@
-"""Where each of many hosts is: one row a host, kept up from the events. What the live table and the plain lines show."""
+"""The state of many hosts, one row per host, updated from the events, for the live table and the plain lines."""
 
 from __future__ import annotations
 
@@ -21,73 +21,74 @@ VERDICTS = {
     Exit.REFUSED: "refused",
 }
 STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
-#: the module that gives the previous server back what it had: the failed host serves as before
+#: the module that completes the restore of the previous server: the failed host serves as before
 RESTORES = "grant_restart_previous"
 PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
 
 
 @dataclass
 class Row:
-    """One host. stage: the task that runs, or what it ended with. verdict: waiting, running, or how it ended.
-
-    like: the host that failed before it, of which the very same is to be said.
-    """
+    """The state of one host."""
 
     host: str
+    #: the running task, or the final message
     stage: str = ""
     progress: str = ""
+    #: waiting, running, or the outcome
     verdict: str = "waiting"
     proof: str = ""
     counts: str = ""
     restored: bool = False
     failure: Event | None = None
+    #: name of an earlier host that failed for the same reason
     like: str = ""
     began_s: float | None = None
     took_s: float | None = None
 
     @property
     def style(self) -> str:
-        """Of its verdict."""
+        """The style of its verdict."""
         return STYLES.get(self.verdict, "failed")
 
     @property
     def ended(self) -> bool:
-        """Whether it is done, or will not get further."""
+        """True if the host's run has ended."""
         return self.took_s is not None
 
 
 @dataclass
 class Board:
-    """clock: monotonic seconds."""
+    """The rows of all hosts."""
 
+    #: monotonic seconds
     clock: Callable[[], float] = time.monotonic
     rows: dict[str, Row] = field(default_factory=dict)
 
     def hosts(self, names: list[str]) -> None:
-        """Who takes part."""
+        """Set the hosts of the run."""
         self.rows = {name: Row(name) for name in names}
 
     def on(self, event: Event) -> None:
-        """Take an event of a host in."""
+        """Update the row of an event's host."""
         row = self.rows.get(event.get("host", ""))
         handle = getattr(self, f"_on_{event['event']}", None)
         if row is not None and handle is not None:
             handle(row, event)
 
     def took_s(self, row: Row) -> float | None:
-        """How long a host has been at it, or was."""
+        """Return how long a host has been running, or ran, in seconds; None if it has not started."""
         if row.took_s is not None or row.began_s is None:
             return row.took_s
         return self.clock() - row.began_s
 
     def totals(self) -> str:
-        """8 hosts: 6 ok, 1 failed, 1 waiting."""
+        """Return a summary: "8 hosts: 6 ok, 1 failed, 1 waiting"."""
         verdicts = [row.verdict for row in self.rows.values()]
         parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
         return f"{rollout_lines.how_many(self.rows)}: {', '.join(parts)}"
 
     def foremost(self, most: int) -> list[Row]:
-        """At most so many rows, in the inventory's order; those that run or failed go before the others."""
+        """Return at most this many rows, in the inventory's order. Running and failed hosts take precedence."""
         order = list(self.rows.values())
         if len(order) <= most:
             return order
@@ -124,7 +125,7 @@ class Board:
         row.verdict += ", restored" if code is Exit.FAILED and row.restored else ""
         row.took_s, row.progress = float(event["seconds"]), ""
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
-        fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it
+        fix = row.failure["fix"] if row.failure else ""  # printed with the failure's explanation
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
         row.like = next((item.host for item in self.rows.values() if _says_the_same(item, row)), "")
 
@@ -132,7 +133,7 @@ class Board:
 
 
 def _says_the_same(first: Row, row: Row) -> bool:
-    """Whether a row that ended badly would only repeat what was said of an earlier one."""
+    """Return True if a host failed for the same reason as an earlier one."""
     if first is row or row.style != "failed" or not first.ended or first.like:
         return False
     return (first.verdict, first.stage, _details(first)) == (row.verdict, row.stage, _details(row))

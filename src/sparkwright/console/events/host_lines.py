@@ -1,4 +1,4 @@
-"""Many hosts as plain text, for logs, pipes and cron: one line a host, when it is done; a failure with what is known of it."""
+"""Many hosts as plain text, for logs, pipes and cron: one line per finished host, with an explanation of a failure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 
 WIDTH_VERDICT = 12
-#: characters of what a host says of itself on its line
+#: most characters of a host's message on its line
 LONGEST = 1000
 
 
 class HostLines:
-    """write: where a line goes, with its style. together: the hosts are a cluster; its failures wait for each other, the root
-    cause is told first, and notes of tasks are shown: there are few hosts, and a note may be what differs between them.
+    """One line of plain text per host.
+
+    In a cluster the lines of failed members are held back until the root cause is known, which is printed first. Notes of tasks
+    are shown there: there are few hosts, and a note may be what differs between them.
+
+    Args:
+        write: called with the style and the text of a line.
+        together: the hosts are a cluster.
     """
 
     def __init__(
@@ -34,7 +40,7 @@ class HostLines:
         self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
-        """Who takes part."""
+        """Set the hosts of the run."""
         self.board.hosts(names)
         self._width = max(map(len, names), default=0)
 
@@ -62,7 +68,7 @@ class HostLines:
             self._rolled = event
 
     def _cause_is_known(self, last: Row) -> bool:
-        """All have ended; or one was refused by itself, for which the others may wait minutes."""
+        """Return True if all hosts have ended, or if one was refused on its own, which the others may not notice for minutes."""
         refused = last.verdict == VERDICTS[Exit.REFUSED] and not causes.because_of_another(last)
         return refused or all(row.ended for row in self.board.rows.values())
 
@@ -79,7 +85,7 @@ class HostLines:
             self.write(style, text)
 
     def ended(self, row: Row) -> None:
-        """The line of a host that is done."""
+        """Print the line of a finished host."""
         took = units.duration(row.took_s or 0)
         stage = words.as_of(row.like) if row.like else row.stage[:LONGEST].replace("\n", " ")
         self.write(row.style, f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {stage}")

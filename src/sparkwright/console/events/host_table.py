@@ -1,4 +1,4 @@
-"""Many hosts on a terminal: a table that lives while they work, and stays when they are through."""
+"""Many hosts on a terminal: a table that is updated while they work, and stays at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkwright.console.events.live_lines import STYLES
 from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.visible import visible
 
-#: lines of the terminal that are not the table's rows
+#: lines of the terminal besides the table's rows
 AROUND = 6
 A_SECOND = 4
 STYLE = {**STYLES, "muted": "dim"}
@@ -22,7 +22,7 @@ COLUMNS = grid.columns(("HOST", 0), ("VERDICT", 0), ("TIME", 2), ("PROGRESS", 1)
 
 
 class HostTable(HostLines):
-    """The lines of single hosts are rows of a table; failures are explained above it."""
+    """A live table with one row per host. Failures are explained above it."""
 
     def __init__(self, *, console: Console | None = None, board: Board | None = None, together: bool = False) -> None:
         super().__init__(write=self._print, board=board, together=together)
@@ -40,16 +40,16 @@ class HostTable(HostLines):
         super().close()
 
     def ended(self, row: Row) -> None:
-        """Its row says it; a failure is explained above the table."""
+        """Explain a failure above the table. The row shows everything else."""
         if row.failure is not None and not row.like:
             super().ended(row)
 
     def _print(self, style: str, text: str) -> None:
-        """A line above the table, or below it at the end."""
+        """Print a line above the table, or below it at the end."""
         self._console.print(Text(visible(text).rstrip(), style=STYLE.get(style, "")), soft_wrap=True)
 
     def _table(self) -> Text:
-        """At the end every row with all that it says; before that as much as the terminal holds."""
+        """Return the table: as many rows as fit the terminal, and at the end all of them in full."""
         every = len(self.board.rows)
         room = every if self._ended else max(3, self._console.size.height - AROUND)
         rows = self.board.foremost(room)

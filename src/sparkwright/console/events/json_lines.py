@@ -1,4 +1,4 @@
-"""`--json`: the events as they are, one object a line; the recaps come last."""
+"""The output of `--json`: the unchanged events, one object per line, with the recaps last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HIDDEN = ("alive",)
 
 
 class JsonLines:
-    """Prints events to stdout and nothing else. Recaps are kept until the end, so that the last line is one."""
+    """Prints events to stdout and nothing else. Recaps are held back, so that the last line is a recap."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout

@@ -1,4 +1,4 @@
-"""One line a task and host, as plain text, for logs, pipes and cron. The live console prints the same in colour."""
+"""Plain text for logs, pipes and cron: one line per task and host. The live console prints the same in colour."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ from sparkwright.visible import visible
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8
 SKIPPED_EACH = 3
-#: characters of two texts that are compared line by line; comparing takes time by the square
+#: most characters of two texts that are compared line by line, which takes quadratic time
 COMPARED = 200_000
-#: the module that tells the memory budget of a start
+#: the module that reports the memory budget of a start
 BUDGET = "assert_memory_fits"
-#: events that leave a row of skipped tasks as it is
+#: events that do not end a sequence of skipped tasks
 SAYS_NOTHING = ("task_started", "recap", "rolled")
 
 
 class Lines:
-    """write: where a finished line goes, with the style of its first word. diff: show what differs, field by field."""
+    """One line of plain text per task and host.
+
+    Args:
+        diff: show the differences, field by field.
+        write: called with the style of the first word and the finished line.
+    """
 
     def __init__(self, *, diff: bool = False, write: Callable[[str, str], None] | None = None) -> None:
         self.diff = diff
@@ -45,7 +50,7 @@ class Lines:
         self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
-        """Who takes part: one host needs no name in front of each line."""
+        """Set the hosts of the run. With a single host, lines have no host name."""
         self._many = len(names) > 1
         self._width = max(map(len, names), default=0)
 
@@ -131,7 +136,7 @@ class Lines:
             self._differences(event)
 
     def _not_shown(self, event: Event) -> str:
-        """What a task says, without a failure that was told before: a rescue begins with what it is for."""
+        """Return a task's message without a failure that was printed before: a rescue's message begins with its failure."""
         reported = [
             item for item in self._failures.get(event["host"], ()) if item and event["msg"].startswith(f"{item} ")
         ]
@@ -142,7 +147,7 @@ class Lines:
         self._recaps.append(event)
 
     def _tell_skipped(self, host: str) -> None:
-        """Those skipped in a row: a line each, or one for many, which nobody would read one by one."""
+        """Print consecutive skipped tasks: one line for each, or a single line for many."""
         names = self._skipped.pop(host, [])
         if len(names) > SKIPPED_EACH:
             names = [f"{len(names)} tasks: {names[0]} ... {names[-1]}"]
@@ -152,7 +157,7 @@ class Lines:
     def _line(self, status: str, host: str, text: str) -> str:
         who = f"{host:<{self._width}}  " if self._many else ""
         start = f"{status:<{WIDTH_STATUS}} {who}"
-        return start + text.replace("\n", "\n" + " " * len(start))  # no text looks like a line of its own
+        return start + text.replace("\n", "\n" + " " * len(start))  # indents continuation lines
 
     def _differences(self, event: Event) -> None:
         indent = " " * (WIDTH_STATUS + 1)
@@ -164,26 +169,30 @@ class Lines:
                     self.write(style, f"{indent}{sign} {field}: {row}{why if sign == '+' else ''}")
 
     def _recap(self, recap: Event, shown_of: dict[str, str]) -> None:
-        """shown_of: the messages that are shown, and of which host: others only name it."""
+        """Print a host's recap.
+
+        Args:
+            shown_of: messages that were printed, with their host, to which later hosts with the same message refer.
+        """
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(style, f"{recap['host']:<{self._width}} : {shown(recap)}  in {units.duration(recap['seconds'])}")
         if (stages := self._stages.get(recap["host"])) is not None and stages.sentence:
             self.write("muted", f"  stages: {stages.sentence}")
         message = recap.get("msg")
-        if message and message not in self._failures.get(recap["host"], ()):  # told where it failed
+        if message and message not in self._failures.get(recap["host"], ()):  # not printed with the failed task
             first = shown_of.setdefault(message, recap["host"])
             text = message if first == recap["host"] else words.as_of(first)
             self.write("fix", "  " + text.replace("\n", "\n  "))
 
 
 def _is_skip(event: Event) -> bool:
-    """Skipped for good: not one whose turn can only be known later."""
+    """Return True for a task that was skipped for good, not for one that is only decided later."""
     skipped = event["event"] == "task_finished" and event["status"] == "skipped"
     return skipped and not event["msg"].startswith(KNOWN_AFTER)
 
 
 def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
-    """(style, text) of what is known of a failed task: the way out, the evidence, the place."""
+    """Yield style and text of the lines that explain a failed task: fix, evidence, place."""
     if event.get("fix"):
         yield "fix", f"{indent}→ {event['fix']}"
     rows = event.get("data", {}).get("evidence", ())
@@ -194,7 +203,7 @@ def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
 
 
 def budget_lines(data: Any) -> list[str]:
-    """The table of a memory budget that a host gave as JSON; empty for what is none."""
+    """Return the table of a memory budget from a host's JSON; empty if it is invalid."""
     try:
         return Budget.of_json(data).lines()
     except ValueError:
@@ -202,7 +211,7 @@ def budget_lines(data: Any) -> list[str]:
 
 
 def _fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """A field, before and after; of a mapping only the keys that differ, each as a field."""
+    """Yield a field with both values. For a mapping, yield the keys that differ, each as a field."""
     field, before, after = change["field"], change["before"], change["after"]
     if not (isinstance(before, dict) and isinstance(after, dict)):
         yield field, before, after
@@ -213,7 +222,10 @@ def _fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
-    """What goes and what comes, each with its sign; of a text of several lines those that differ, and the next ones."""
+    """Return the removed and added lines, each with its sign.
+
+    For texts of several lines these are the changed lines, with one line of context.
+    """
     texts = isinstance(before, str) and isinstance(after, str)
     if texts and "\n" in before + after and len(before) + len(after) <= COMPARED:
         compared = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
@@ -223,7 +235,7 @@ def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
 
 
 def _lines_of(value: Any) -> list[str]:
-    """A value for a person: on a terminal one line is cut, in a pipe it is whole."""
+    """Return the lines of a value for a person. On a terminal a single line is cut, in a pipe it is complete."""
     text = value if isinstance(value, str) and len(value) <= COMPARED else ""
     if "\n" in text:
         return text.splitlines()
@@ -232,7 +244,7 @@ def _lines_of(value: Any) -> list[str]:
 
 
 def plain(style: str, text: str) -> None:
-    """A line to stdout."""
+    """Print a line to stdout."""
     del style
     sys.stdout.write(visible(text).rstrip() + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The same lines on a terminal: in colour, with a bar below them for what takes long."""
+"""The lines of tasks on a terminal: in colour, with a progress bar below them for slow tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STYLES = {
 
 
 class Live(Lines):
-    """Writes through Rich; a bar a host while a task reports progress."""
+    """Prints through Rich, with a bar per host while a task reports progress."""
 
     def __init__(self, *, diff: bool = False, console: Console | None = None) -> None:
         super().__init__(diff=diff, write=self._print)
@@ -78,12 +78,12 @@ class Live(Lines):
             self._progress.refresh()
 
     def _print(self, style: str, text: str) -> None:
-        """A line above the bars."""
+        """Print a line above the bars."""
         self._console.print(styled(style, text), soft_wrap=True)
 
 
 def styled(style: str, text: str) -> Text:
-    """A line in the colour of its style; a status at its beginning is all that is coloured."""
+    """Return a line in the colour of its style. If it begins with a status, only that is coloured."""
     line = Text(visible(text).rstrip())
     if style in ("ok", "changed", "failed", "skipped", "ignored") and text.startswith(style):
         line.stylize(STYLES[style], 0, len(style))

@@ -1,4 +1,4 @@
-"""What a rolling run says between its batches and at its end."""
+"""The messages of a rolling run between its batches and at its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkwright.console import words
 from sparkwright.protocol.events import Event
 from sparkwright.visible import count
 
-#: the rows at the end: what they are called, the key of the event, their style
+#: the rows at the end: title, key of the event, style
 ROWS = (
     ("done", "done", "ok"),
     ("already done", "earlier", "ok"),
@@ -19,24 +19,24 @@ ROWS = (
 
 
 def looking(event: Event) -> str:
-    """What is shown while all hosts are checked."""
+    """Return the message that is shown while all hosts are checked."""
     return f"checking {how_many(event['hosts'])} before changing any"
 
 
 def how_many(names: Collection[str]) -> str:
-    """So many hosts; servers, where one of them is one of several on its host."""
+    """Return the number of hosts as text, or of servers if a host has several."""
     return count(len(names), "server" if any("/" in name for name in names) else "host")
 
 
 def batch(event: Event) -> str:
-    """The title of a batch."""
+    """Return the title of a batch."""
     kind = "canary" if event["canary"] else f"batch {event['n']}"
     left = f", {event['left']} left" if event["left"] else ""
     return f"{kind}: {words.names(event['hosts'])}{left}"
 
 
 def lines(event: Event) -> list[tuple[str, str]]:
-    """(style, text) of each line: who is done, who is not, why it stopped, how it goes on."""
+    """Return style and text of each line: finished and unfinished hosts, the reason of a stop, and how to resume."""
     shown = [("failed", f"{event['playbook']} stopped: {event['why']}.")] if event["why"] else []
     shown += [(style, f"  {name:<12} {words.names(event[key], 40)}") for name, key, style in ROWS if event[key]]
     if event["resume"]:

@@ -1,4 +1,4 @@
-"""What listens to a run. The fleet hands every event of every host to each subscriber, in one thread."""
+"""The interface of an event subscriber. The fleet passes every event of every host to each subscriber, in one thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkwright.protocol.events import Event
 
 
 class Subscriber(Protocol):
-    """`on` gets events with their `host`; `close` comes once, at the end, also after an error."""
+    """A subscriber to events. Each event has a `host`. `close` is called once at the end, also after an error."""
 
     def on(self, event: Event) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The panel at the end of a run: what runs now, what was proved, and, of a new server, how an agent reaches it."""
+"""The panel at the end of a run: the running server, its proofs, and for a new server the settings of a client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.engines.model import chat_template
 from sparkwright.protocol.events import Event
 
-#: the module that makes a verified server the last good one, and the field that tells of another one than before
+#: the module that records the last verified state, and the field of its diff for a different server
 GRANT, LAST_GOOD = "grant_restart", "last good state"
 PROOFS = (
     "verify_health",
@@ -29,16 +29,7 @@ OPEN = ("off", "not asked for", "unknown", "not compared", "doubtful", "inconclu
 
 @dataclass
 class Served:
-    """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it.
-
-    reach: how, when not from everywhere. engine: its title. task: what it serves with it, of engines.http.Task.
-    proved: by module, so that what a second start proved stands for it alone.
-    max_model_len: the context's length in tokens; None: not known.
-    key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
-    pictures: its recipe has a probe that shows it one.
-    cluster: of which the host is the head. members: its members: it serves with all of them.
-    new: another server than before: clients may need other settings.
-    """
+    """The server of a host, gathered from the results of its tasks."""
 
     host: str
     recipe: str
@@ -46,26 +37,43 @@ class Served:
     model: str
     commit: str
     served_name: str
+    #: as the laptop reaches it
     url: str
+    #: context length in tokens; None if unknown
     max_model_len: int | None = None
+    #: how to reach the URL; empty if nothing is needed
     reach: str = ""
+    #: the client's variable for the server's key; empty if it needs no key
     key_variable: str = ""
+    #: a warning for its user
     warning: str = ""
+    #: title of the engine
     engine: str = "vLLM"
+    #: an engines.http.Task
     task: str = GENERATE
+    #: True if the recipe has a probe with a picture
     pictures: bool = False
     engine_version: str = ""
+    #: the cluster whose head the host is
     cluster: str = ""
+    #: members of the cluster, which serve together
     members: tuple[str, ...] = ()
+    #: by module, so that only the proof of the last start counts
     proved: dict[str, str] = field(default_factory=dict)
     done: bool = False
+    #: True if the server differs from the previous one: clients may need other settings
     new: bool = False
-    #: what the lock knows of the model's chat template and sampling, see engines.model.chat_template.kept
+    #: the lock's facts about chat template and sampling, see engines.model.chat_template.kept
     chat: dict[str, Any] = field(default_factory=dict)
 
 
 class Summary:
-    """A subscriber. snippet: renders templates/client.j2 for a host. write: where text goes."""
+    """A subscriber that prints the panel.
+
+    Args:
+        snippet: renders templates/client.j2 for a host.
+        write: called with the style and the text of a line.
+    """
 
     def __init__(self, snippet: Callable[[Served], str], write: Callable[[str, str], None]) -> None:
         self._served: dict[str, Served] = {}
@@ -74,7 +82,7 @@ class Summary:
         self._write = write
 
     def serves(self, served: Served) -> None:
-        """What a host is to serve, known before its run begins."""
+        """Set the server that a host is going to run, before its run begins."""
         self._served[served.host] = served
 
     def on(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Tables at the end of a command: what verify proved, what diagnose found. A subscriber; it prints when everyone is done."""
+"""Tables at the end of a command: the proofs of verify, and the findings of diagnose."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STYLES = {
 }
 
 ARROW = "→ "
-#: (title, key of a row) of each column; all of them stay, whatever the width
+#: (title, key of a row) of each column; no column is dropped, whatever the width
 Columns = Sequence[tuple[str, str]]
 
-#: module: where its rows are, and the columns
+#: by module: key of its rows, and the columns
 TABLES: dict[str, tuple[str, Columns]] = {
     "verdict": (
         "rows",
@@ -33,7 +33,11 @@ TABLES: dict[str, tuple[str, Columns]] = {
 
 
 class Tables:
-    """write: where a line goes, with its style."""
+    """A subscriber that prints the tables when all hosts are done.
+
+    Args:
+        write: called with the style and the text of a line.
+    """
 
     def __init__(self, write: Callable[[str, str], None]) -> None:
         self._write = write
@@ -58,14 +62,18 @@ class Tables:
 
 
 def _readable(found: object, shape: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a host's answer that have the shape; a host may answer anything."""
+    """Yield the rows of a host's answer that have the right shape, as a host may answer anything."""
     for row in found if isinstance(found, list) else ():
         with contextlib.suppress(Misfit):
             yield from fitted([row], [shape], name)
 
 
 def lines(rows: Sequence[dict[str, Any]], columns: Columns, room: int | None) -> list[tuple[str, str]]:
-    """(style, text) of each line; a fix stands below what it is for, with an arrow. room: as `grid.lines` takes it."""
+    """Return style and text of each line. A fix follows its finding, with an arrow.
+
+    Args:
+        room: as `grid.lines` takes it.
+    """
     kept = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
     cells = [[" ".join(str(row.get(key, "")).splitlines()) for _, key in kept] for row in rows]
     for row, cell in zip(rows, cells, strict=True):
@@ -78,7 +86,7 @@ def lines(rows: Sequence[dict[str, Any]], columns: Columns, room: int | None) ->
 
 
 def _styled(verdict: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """A row's first line in the style of its verdict, then its evidence, then its fix."""
+    """Yield a row's lines: the first in the style of its verdict, then its evidence, then its fix."""
     style = "muted"
     for n, text in enumerate(texts):
         style = "fix" if text.lstrip().startswith(ARROW) else style

@@ -1,1 +1,1 @@
-"""`status --watch` on a terminal: what it shows (frame.py), how that is painted and keys are read (screen.py)."""
+"""`status --watch` on a terminal: its frame (frame.py), and painting and reading keys (display.py)."""

@@ -1,6 +1,6 @@
-"""The terminal of `status --watch`: its other screen, only changed lines painted anew, and one key at a time.
+"""The terminal of `status --watch`: the alternate screen, painting of changed lines only, and reading of keys.
 
-A window of 80 by 24 is 2 KB. A line that did not change is not sent again, so that a slow line to a laptop far away keeps up.
+A window of 80 by 24 is 2 KB. An unchanged line is not sent again, for the sake of slow connections to a remote laptop.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from sparkwright.console.terminal import terminal
 #: terminals that cannot move their cursor
 NO_SCREEN = ("", "dumb", "unknown")
 ESCAPE = "\x1b"
-#: what a terminal sends for a key, as we name it
+#: names of the keys by the bytes that a terminal sends
 KEYS = {f"{ESCAPE}[A": "up", f"{ESCAPE}[B": "down", f"{ESCAPE}OA": "up", f"{ESCAPE}OB": "down", "k": "up", "j": "down"}
-#: after an escape the rest of a key comes at once
+#: how long to wait for the rest of a key after an escape, in seconds
 REST_S = 0.05
 ERASE_REST, CLEAR = f"{ESCAPE}[K", f"{ESCAPE}[2J"
 
 
 def possible() -> bool:
-    """Whether standard input and output are a terminal that can be painted on."""
+    """Return True if standard input and output are a terminal that can be painted on."""
     painted = os.environ.get("TERM", "") not in NO_SCREEN
     return painted and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 class Screen:
-    """Open it with `with`: a terminal on standard input and output, given back as it was.
+    """A context manager for the terminal on standard input and output, which is restored at the end.
 
-    Something else may wake a waiter with `wake`, from any thread.
+    Any thread may end a `wait` with `wake`.
     """
 
     def __init__(self) -> None:
@@ -72,11 +72,11 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Its columns and lines now."""
+        """The present number of columns and lines."""
         return self._console.width, self._console.height
 
     def paint(self, lines: Sequence[Text]) -> None:
-        """Show these lines and nothing else."""
+        """Show exactly these lines."""
         if self._anew:
             self._anew, self._painted = False, []
             self._console.file.write(CLEAR)
@@ -90,24 +90,24 @@ class Screen:
         self._painted = found
 
     def wait(self, timeout_s: float) -> str:
-        """The next key, by its name; empty when `wake` was called, the window has another size, or the time is over."""
+        """Return the name of the next key; empty after `wake`, a change of the window's size, or the timeout."""
         ready, _, _ = select.select([self._input, self._woken], [], [], max(0.0, timeout_s))
         if self._woken in ready:
             os.read(self._woken, 4096)
         return self._key() if self._input in ready else ""
 
     def wake(self) -> None:
-        """End the present `wait`."""
+        """End the current `wait`."""
         try:
             os.write(self._waker, b".")
         except BlockingIOError:
-            pass  # full of such calls already
+            pass  # the pipe is full of wake-ups already
 
     def _key(self) -> str:
         found = os.read(self._input, 1).decode("ascii", "replace")
         while found[:1] == ESCAPE and len(found) < 3 and select.select([self._input], [], [], REST_S)[0]:
             found += os.read(self._input, 1).decode("ascii", "replace")
-        return KEYS.get(found, found) or "q"  # nothing to read: the terminal is gone
+        return KEYS.get(found, found) or "q"  # end of input: the terminal is gone
 
     def _styled(self, line: Text) -> str:
         with self._console.capture() as shown:
@@ -119,7 +119,7 @@ class Screen:
         self.wake()
 
     def _on_suspend(self, number: int, frame: FrameType | None) -> None:
-        """Ctrl-Z: the shell gets its terminal as it was, and `fg` brings the screen back."""
+        """Handle Ctrl-Z: restore the terminal for the shell, and show the screen again after `fg`."""
         self.__exit__()
         os.kill(os.getpid(), signal.SIGSTOP)
         self.__enter__()

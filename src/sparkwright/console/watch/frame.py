@@ -1,4 +1,4 @@
-"""What `status --watch` shows: a line a host, the last acts on the marked one, and the keys. Pure; one Text a line."""
+"""The frame of `status --watch`: a line per host, the latest history of the marked host, and the keys. Pure."""
 
 from __future__ import annotations
 
@@ -20,55 +20,59 @@ COLUMNS = grid.columns(
     *(("FREE", 3), ("GPU", 5), ("CHECKED", 6), ("RECIPE", 7), ("WHY", 0)),
 )
 KEYS = {"up/down": "host", "l": "logs", "d": "diagnose", "h": "history", "r": "refresh", "q": "quit"}
-#: lines of the last acts, where the window has room
+#: most lines of history, if there is room
 ACTS = 6
-#: the title, the keys, and what is empty beside them
+#: lines for the title, the keys, and the empty lines around them
 AROUND = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Of a server now. running, waiting: requests. tok_per_s: of all streams, since the question before. None: not known.
+    """The traffic of a server now. None means unknown."""
 
-    temperature_c: of the GPU, now or at the last check.
-    """
-
+    #: running requests
     running: float | None = None
+    #: waiting requests
     waiting: float | None = None
+    #: of all streams, since the previous request
     tok_per_s: float | None = None
+    #: of the GPU, now or at the last check
     temperature_c: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One line of a host's history. at_s: seconds since the epoch."""
+    """An entry of a host's history."""
 
+    #: seconds since the epoch
     at_s: float
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is drawn. rows: in the order of the inventory. traffic, acts: by host. chosen: number of the marked row.
+    """The data of a frame."""
 
-    at: when the last answer came, in words; empty before the first.
-    """
-
+    #: in the order of the inventory
     rows: Sequence[Row] = ()
+    #: by host
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    #: by host
     acts: Mapping[str, Sequence[Act]] = field(default_factory=dict)
+    #: index of the marked row
     chosen: int = 0
     every_s: float = 5.0
+    #: time of the last answer, as text; empty before the first
     at: str = ""
 
     @property
     def host(self) -> str:
-        """The marked one's name; empty while there are no rows."""
+        """The name of the marked host; empty while there are no rows."""
         return self.rows[self.chosen].host if self.rows else ""
 
 
 def lines(view: View, width: int, height: int) -> list[Text]:
-    """The screen: `height` lines at most, each at most `width` characters."""
+    """Return the screen: at most `height` lines of at most `width` characters."""
     below = [*gateways(view.rows, width), Text(), *_acts(view)]
     room = max(3, height - AROUND - len(below))
     body = [*_table(view, width, room), *below, Text(), _keys(width)]
@@ -86,7 +90,7 @@ def _title(view: View) -> Text:
 
 
 def _keys(width: int) -> Text:
-    """The keys; in a narrow window the last ones before `q` are left out."""
+    """Return the line of keys. In a narrow window the last ones before `q` are left out."""
     shown = list(KEYS.items())
     while len(shown) > 1 and sum(len(key) + len(does) + 4 for key, does in shown) > width:
         del shown[-2]
@@ -94,7 +98,7 @@ def _keys(width: int) -> Text:
 
 
 def _table(view: View, width: int, room: int) -> list[Text]:
-    """The table around the marked row; a sentence that is folded belongs to its row."""
+    """Return the table around the marked row. A wrapped sentence stays with its row."""
     cells = [_cells(view, number, row) for number, row in enumerate(view.rows)]
     title, *shown = grid.lines(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
     head = [Text(grid.text(line), style="dim") for line in title]
@@ -106,7 +110,7 @@ def _table(view: View, width: int, room: int) -> list[Text]:
 
 
 def _around(blocks: Sequence[list[Text]], selection: int, room: int) -> list[Text]:
-    """As many rows as there is room for, the marked one among them; what is left out is counted."""
+    """Return as many rows as fit, including the marked one, and the number of hidden rows."""
     if sum(map(len, blocks)) <= room:
         return [line for block in blocks for line in block]
     first = last = min(selection, len(blocks) - 1)
