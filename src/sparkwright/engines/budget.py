@@ -69,14 +69,14 @@ class Learned:
 
     @property
     def source(self) -> str:
-        """Where its figures are from, as a clause."""
+        """The source of the figures, as a clause."""
         about = "" if self.same else " with another model or other arguments of this image"
         return f"measured {moment(self.at, MINUTE)}{about}"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is known of a start besides its engine's memory model."""
+    """Facts about a start beyond its engine's memory model."""
 
     #: the last verified start like it
     learned: Learned | None = None
@@ -91,10 +91,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """total_bytes: MemTotal. available_bytes: MemAvailable when it was made; None on a laptop."""
+    """The memory budget of a start."""
 
+    #: MemTotal
     total_bytes: int
     rows: tuple[Row, ...]
+    #: MemAvailable when the budget was made; None on a laptop
     available_bytes: int | None = None
     #: tokens that the KV cache held, and requests of full length that fitted, at the last start
     kv_tokens: int | None = None
@@ -107,17 +109,17 @@ class Budget:
 
     @property
     def left_bytes(self) -> int:
-        """What stays beyond the reserve; below 0 it does not fit."""
+        """The bytes left beyond the reserve; below 0 the server does not fit."""
         return self.total_bytes - self.need_bytes
 
     @property
     def limits_bytes(self) -> int:
-        """What the server may take beyond that while it serves."""
+        """The bytes that the server may use beyond `need_bytes` while it serves."""
         return sum(row.size_bytes for row in self.rows if row.at_most and row.about == "server")
 
     @property
     def fits(self) -> bool:
-        """Whether the rows add up to no more than the host has."""
+        """True if the rows add up to no more than the host has."""
         return self.left_bytes >= 0
 
     def of(self, about: About) -> int:
@@ -247,7 +249,7 @@ def _host_side(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
 
 
 def _compile_row(memory: Memory, total_bytes: int, start: Start) -> Row:
-    """What a cold start takes for a while beyond what it keeps: it compiles before its KV cache exists."""
+    """Return the row for the temporary peak of a cold start, which compiles before its KV cache exists."""
     name = "compile peak"
     if start.warm:
         return Row(name, 0, "the compile cache is warm")
@@ -260,7 +262,7 @@ def _compile_row(memory: Memory, total_bytes: int, start: Start) -> Row:
 
 
 def _start_check(memory: Memory, total_bytes: int, counted_bytes: int) -> list[Row]:
-    """What must be available at a start beyond what is counted already, though the engine does not take it."""
+    """Return a row for memory that must be available at a start beyond what is counted, though the engine does not take it."""
     more = int(memory.start_share * total_bytes) - counted_bytes
     source = f"the engine wants {memory.start_share:g} of {gib(total_bytes)} GiB available, and does not take it"
     return [Row("start-up check", more, source)] if more > 0 else []

@@ -9,8 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Command:
-    """What a container was told to serve. model: as the engine was given it; empty when the command names none."""
+    """The model and the flags in a container's command."""
 
+    #: as it stands in the command; empty if the command names none
     model: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
 

@@ -1,7 +1,7 @@
-"""What an engine compiles at its start and can find again: where that lies in its container, and what it depends on.
+"""Compile caches of an engine: their location in the container, and what their contents depend on.
 
-A new container begins without any of it, unless the folders are kept on the host. They hold code that the engine runs, made for one
-image, one model and one set of arguments: nothing else ever gets them.
+A new container starts without them, unless the folders are kept on the host. They hold code that the engine runs, made for one
+image, one model and one set of arguments; nothing else ever gets them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ LIVE, CACHE = "live", "cache"
 
 @dataclass(frozen=True, slots=True)
 class CompileCaches:
-    """One engine's. variables: of the environment, each with the folder below MOUNT that it is set to.
+    """The compile caches of one engine."""
 
-    places: folders of the container that no variable moves, each with the name of its own folder on the host.
-
-    usual: the ends of the folders in which they lie without these variables: a recipe that mounts one keeps them itself.
-    indifferent: flags that change nothing of what is compiled.
-    """
-
+    #: environment variables, each with the folder below MOUNT that it is set to
     variables: Mapping[str, str]
+    #: ends of the folders that hold the caches without these variables: a recipe that mounts one keeps its caches itself
     usual: tuple[str, ...]
+    #: flags that change nothing of what is compiled
     indifferent: frozenset[str]
+    #: folders of the container that no variable moves, each with the name of its own folder on the host
     places: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -52,7 +50,8 @@ class CompileCaches:
         return {MOUNT: f"{live}/{CACHE}", **{place: f"{live}/{name}" for place, name in self.places.items()}}
 
     def kept_elsewhere(self, env: Mapping[str, str], mounted: Iterable[str]) -> bool:
-        """Whether a recipe keeps them by itself: it sets one of the variables, or mounts a folder over their usual places.
+        """Return True if a recipe keeps the caches itself: it sets one of the variables, or mounts a folder over their usual
+        places.
 
         mounted: folders of the container.
         """

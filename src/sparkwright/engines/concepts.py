@@ -1,7 +1,7 @@
-"""What engines call the same thing: one table, to tell a flag of another engine from a typing error.
+"""Flags of different engines with the same meaning, to tell a flag of another engine from a typing error.
 
-Sources: the help of vLLM 0.32.0 and of llama-server b11549; SGLang 0.5.23's server_args.py; TensorRT-LLM's trtllm-serve. What has no
-flag there is empty; a YAML key is written with dots.
+Sources: the help of vLLM 0.32.0 and of llama-server b11549; SGLang 0.5.23's server_args.py; TensorRT-LLM's trtllm-serve. A
+concept without a flag in an engine has an empty tuple there; a YAML key is written with dots.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def owners(name: str) -> list[str]:
 
 
 def here(engine: str, name: str) -> str:
-    """What this engine calls a flag of another one, where the same value says the same; empty for nothing."""
+    """Return this engine's name for a flag of another engine, if the same value means the same; empty for none."""
     own = CONCEPTS.get(of(name), {}).get(engine, ())
     return own[0] if len(own) == 1 and not {own[0], name} & NOT_THE_SAME else ""
 
@@ -133,9 +133,9 @@ def counterpart(engine: str, name: str) -> str:
 
 
 def elsewhere(engine: str, name: str) -> str:
-    """Whose flag it is and what this engine has instead, as half a sentence; empty for one that is its own or nobody's.
+    """Return the owner of a flag and this engine's counterpart, as half a sentence; empty for a flag of this engine or of none.
 
-    "max-model-len is vLLM's; llama.cpp has ctx-size for the longest context".
+    Example: "max-model-len is vLLM's; llama.cpp has ctx-size for the longest context".
     """
     theirs, concept = owners(name), of(name)
     if not theirs or engine in theirs:

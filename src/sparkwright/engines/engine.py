@@ -1,12 +1,24 @@
-"""What an engine must answer, so that everything else is written once.
+"""The interface of an engine. The rest of sparkwright uses engines through it alone.
 
-An engine is a folder here with four files: http.py (how its server is asked and what it answers), flags.py (its command line),
-log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host); image.py, where an image of
-it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files; parallel.py, where it
-serves one model from several hosts; causes.py, what makes it slow and no other; prefix_cache.py, where it tells of that; caches.py,
-where it compiles at its start what it can find again; imports.py, where recipes of others can be taken in; probe_flags.py, where a flag
-causes what `expect.probes` finds. Each holds one value of the type that is named below, or is itself one: a module whose functions are
-the type's. A part is imported when it is asked for: a health check needs http.py alone.
+An engine is a folder here with four files:
+  http.py: the server's paths and answers
+  flags.py: the command line
+  log.py: the reader of the log
+  advice.py: findings about a recipe, and the memory that the engine needs
+
+and, where the engine has the feature, with:
+  image.py: reads the engine's version and options from an image
+  key_file.py: the file with the API key
+  files.py: the choice of single files from a repository
+  parallel.py: one model on several hosts
+  causes.py: causes of slowness of this engine alone
+  prefix_cache.py: what the engine reports about its prefix cache
+  caches.py: compile caches
+  imports.py: recipes written elsewhere
+  probe_flags.py: flags that cause what `expect.probes` finds
+
+Each file holds one value of the type named below, or is itself one: a module whose functions are the type's. A part is imported
+on first use: a health check needs http.py alone.
 
 An engine with description.py is known from its recipe alone: its parts are made from that description, which travels with the
 container as a label.
@@ -67,17 +79,20 @@ NEEDED = ("http", "flags", "advice")
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine. name: of its folder, as recipes write it. title: as people write it. described: how one that its recipe
-    describes is asked, as its label holds it; empty for what is usual. task: what it serves with it."""
+    """An inference engine."""
 
+    #: name of its folder, as recipes write it
     name: str
+    #: name for people
     title: str
+    #: description from the recipe, as the container's label holds it; empty for the defaults
     described: str = ""
+    #: task that the server has
     task: Task = GENERATE
 
     @property
     def needs_description(self) -> bool:
-        """Whether a recipe has to say how it is asked."""
+        """True if a recipe must describe the server's API."""
         return self._has("description")
 
     @property
@@ -96,12 +111,13 @@ class Engine:
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """What its recipe described, by the section's keys; empty where engines need no description, or it is none."""
+        """The recipe's description of the server, by the section's keys; empty if there is none or the engine needs none."""
         found: Mapping[str, Any] = self._part("description", "read")(self.described) if self.described else {}
         return found
 
     def mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
-        """What is wrong with a section that describes an engine: where in it, and why, as "must be ..."."""
+        """Return the mistakes in a section that describes an engine, each as its place in the section and the reason ("must be
+        ...")."""
         found: Iterable[tuple[tuple[str | int, ...], str]] = (
             self._part("description", "mistakes")(section) if self.needs_description else ()
         )
@@ -109,12 +125,12 @@ class Engine:
 
     @property
     def served(self) -> bool:
-        """Whether this release serves with it."""
+        """True if this release of sparkwright can serve with the engine."""
         return all(map(self._has, NEEDED))
 
     @cached_property
     def http(self) -> Http:
-        """How its server is asked, and what it answers."""
+        """The HTTP interface of its server."""
         found: Http = self._part("http", "HTTP")
         if self.task == GENERATE:
             return found
@@ -122,7 +138,7 @@ class Engine:
 
     @cached_property
     def log(self) -> LogBook:
-        """What its log tells."""
+        """The reader of its log."""
         found: LogBook = self._part("log", "LOG")
         return found
 
@@ -139,13 +155,13 @@ class Engine:
 
     @cached_property
     def advice(self) -> Advice:
-        """What is wrong with a recipe, and what the engine will make of it."""
+        """The rules about its recipes, and the settings that it will derive from them."""
         found: Advice = self._part("advice", "ADVICE")
         return found
 
     @cached_property
     def image(self) -> Image | None:
-        """What an image tells of it; None where images tell nothing."""
+        """The reader of its images; None if images report nothing."""
         found: Image | None = self._part("image", "IMAGE") if self._has("image") else None
         return found
 
@@ -155,61 +171,61 @@ class Engine:
 
     @cached_property
     def key(self) -> ServerKey | None:
-        """How it reads its key from a file; None where it does not."""
+        """The API key in a file; None if the engine reads none from a file."""
         found: ServerKey | None = self._part("key_file", "SERVER_KEY") if self._has("key_file") else None
         return found
 
     @cached_property
     def files(self) -> Files | None:
-        """How it chooses its files from a repository's; None where it serves the whole folder."""
+        """The choice of files from a repository; None if the engine serves the whole folder."""
         found: Files | None = self._part("files", "FILES") if self._has("files") else None
         return found
 
     @cached_property
     def parallel(self) -> Parallel | None:
-        """How it serves one model from several hosts; None where it does not, or not with this release."""
+        """Serving one model from several hosts; None if the engine, or this release of sparkwright, can't."""
         found: Parallel | None = self._part("parallel", "PARALLEL") if self._has("parallel") else None
         return found
 
     @cached_property
     def prefix_cache(self) -> PrefixCache:
-        """What it tells of its prefix cache; nothing where it tells nothing."""
+        """The reader of what the engine reports about its prefix cache; an empty one if it reports nothing."""
         found: PrefixCache = self._part("prefix_cache", "PREFIX_CACHE") if self._has("prefix_cache") else Untold()
         return found
 
     @cached_property
     def task_flags(self) -> TaskFlags:
-        """What its flags have to do with tasks; nothing is known where it has no such part."""
+        """The flags that decide about tasks; empty if the engine has no such part."""
         found: TaskFlags = self._part("task_flags", "TASK_FLAGS") if self._has("task_flags") else TaskFlags()
         return found
 
     @cached_property
     def probe_flags(self) -> ProbeFlags:
-        """Which of its flags causes what a probe of its answers finds; nothing is known where it has no such part."""
+        """The flags that cause what probes find; empty if the engine has no such part."""
         found: ProbeFlags = self._part("probe_flags", "PROBE_FLAGS") if self._has("probe_flags") else ProbeFlags()
         return found
 
     @cached_property
     def causes(self) -> tuple[Detector, ...]:
-        """What makes it slow and no other engine."""
+        """The detectors of causes of slowness that only this engine has."""
         found: tuple[Detector, ...] = self._part("causes", "DETECTORS") if self._has("causes") else ()
         return found
 
     @cached_property
     def caches(self) -> CompileCaches | None:
-        """What it compiles at its start and can find again; None where nothing of that is known."""
+        """The compile caches; None if none are known."""
         found: CompileCaches | None = self._part("caches", "CACHES") if self._has("caches") else None
         return found
 
     @cached_property
     def imports(self) -> Imports | None:
-        """What others say otherwise when they start it; None where no recipe of others is taken in."""
+        """The differences between recipes written elsewhere and ours; None if recipes for this engine can't be imported."""
         found: Imports | None = self._part("imports", "IMPORTS") if self._has("imports") else None
         return found
 
     @cached_property
     def member(self) -> Callable[[Text], MemberLog] | None:
-        """What the log of a cluster's member tells, without the rest of `parallel`; None where that is None."""
+        """The reader of a cluster member's log, without the rest of `parallel`; None if the engine has no such part."""
         found: Callable[[Text], MemberLog] | None = self._part("parallel", "MEMBER") if self._has("parallel") else None
         return found
 

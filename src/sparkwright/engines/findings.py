@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, and what helps: values that every engine's advice is made of."""
+"""Findings about a recipe and ways to resolve them, as every engine's advice returns them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """error: the engine refuses to start, or the result is wrong. flag: the flag concerned, for the line in the recipe.
+    """A problem of a recipe."""
 
-    rule: its name; whoever registers a rule fills it in.
-    """
-
+    #: error: the engine refuses to start, or the result is wrong
     severity: Severity
     sentence: str
     ways_out: tuple[Way, ...] = ()
     source: str = ""
+    #: the flag concerned, to find the line in the recipe
     flag: str = ""
+    #: name of the rule; filled in when a rule is registered
     rule: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -21,7 +21,10 @@ class ModelFlag:
 
 
 class Flags(Protocol):
-    """What a recipe's section of flags means to one engine. Flags are given as `named` returns them, unless it says otherwise."""
+    """The meaning of a recipe's section of flags to one engine.
+
+    Methods take flags as `named` returns them, unless stated otherwise.
+    """
 
     @property
     def ENTRYPOINT(self) -> tuple[str, ...] | None:
@@ -54,10 +57,10 @@ class Flags(Protocol):
         """A flag's own name."""
 
     def value(self, flags: Mapping[str, Any], name: str) -> Any:
-        """What a flag is set to; None when it is not given."""
+        """Return the value of a flag; None if it is not set."""
 
     def misfit(self, flags: Mapping[str, Any], name: str) -> str:
-        """Why a flag's value is none that it can have, as "must be at least 1, got -3"; "" where nothing is known against it."""
+        """Return why a flag's value is invalid, as "must be at least 1, got -3"; "" if nothing is known against it."""
 
     def argv(self, flags: Mapping[str, Any]) -> tuple[str, ...]:
         """The words of these flags, in their order."""
@@ -91,14 +94,14 @@ def pin_it(role: Role, model_id: str) -> str:
 
 
 def names_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:
-    """Whether these flags, under their own names, name a model there already."""
+    """Return True if these flags, under their own names, already name a model at this place."""
     if not place.key:
         return flags.get(place.flag) is not None
     return bool((_object(flags.get(place.flag)) or {}).get(place.key)) or f"{place.flag}.{place.key}" in flags
 
 
 def takes_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:
-    """Whether a model that is named there has any effect with these flags, under their own names."""
+    """Return True if a model that is named at this place has an effect with these flags (under their own names)."""
     if not place.key:
         return not place.needs or flags.get(place.needs) not in (None, False)
     return _object(flags.get(place.flag)) is not None or _dotted(flags, place)
@@ -128,7 +131,7 @@ def _object(given: Any) -> Mapping[str, Any] | None:
 
 
 def spelling(flags: Flags, written: Iterable[str], name: str) -> str:
-    """How a flag's own name is spelled among these; "" when it is not there."""
+    """Return the spelling of a flag's own name among these; "" if it is not there."""
     return next((item for item in reversed(list(written)) if flags.canonical(item) == name), "")
 
 

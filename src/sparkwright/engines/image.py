@@ -1,4 +1,4 @@
-"""What an engine's image tells of the engine in it."""
+"""The interface to the version and the options of the engine in an image."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 
 class Image(Protocol):
-    """How an image is asked for the version and the options of its engine.
+    """Commands that print the version and the options of an image's engine, and readers of their output.
 
-    Options are shapes by name, as one release of the engine lists them; they are kept as what differs from a release that is known.
+    Options are shapes by name, as one release of the engine lists them; they are stored as the difference from a known release.
     """
 
     @property
@@ -30,10 +30,10 @@ class Image(Protocol):
         """The options that ASK_OPTIONS printed; empty when it is no such list."""
 
     def difference(self, shapes: Mapping[str, str]) -> dict[str, Any]:
-        """What is kept of them."""
+        """Return the options as they are stored: as the difference from a known release."""
 
     def is_current(self, difference: Mapping[str, Any] | None) -> bool:
-        """Whether `applied` can use what was kept, or nothing was to be had; else the image is to be asked again."""
+        """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
 
     def applied(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
         """The options again; empty where none were kept."""

@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What an engine will take of a host's memory. Neither a share nor bytes: not known."""
+    """An engine's need of a host's memory. Neither a share nor bytes: not known."""
 
     #: of MemTotal, on the GPU's side, weights among it; 0 for an engine without such a share
     share: float = 0.0
@@ -64,16 +64,16 @@ class Memory:
     start_share: float = 0.0
 
     def gpu_bytes(self, total_bytes: int) -> int:
-        """What a start of it takes on the GPU's side, bytes: without what it takes later, or on the host's side."""
+        """Return the bytes that a start takes on the GPU's side, without what is taken later or on the host's side."""
         return self.engine_bytes(total_bytes) - sum(part.size_bytes for part in self.parts if part.later or part.host)
 
     @property
     def known(self) -> bool:
-        """Whether anything is known of it."""
+        """True if the need is known."""
         return bool(self.share or self.bytes)
 
     def engine_bytes(self, total_bytes: int) -> int:
-        """What it takes by its flags, bytes; `host_bytes` come on top. total_bytes: the host's MemTotal."""
+        """Return the bytes that the engine takes by its flags; `host_bytes` come on top. total_bytes: the host's MemTotal."""
         return int(self.share * total_bytes) + self.bytes
 
     def largest(self, total_bytes: int, room_bytes: int) -> tuple[str, float] | None:

@@ -61,12 +61,12 @@ def plainer(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def delta_counts(delta: Mapping[str, Any]) -> bool:
-    """Whether a chunk carries generated text of any kind; the first chunk only names the role."""
+    """Return True if a chunk carries generated text of any kind; the first chunk only names the role."""
     return any(delta.get(kind) for kind in ("content", "reasoning", "reasoning_content", "tool_calls"))
 
 
 def delta_speaks(delta: Mapping[str, Any]) -> bool:
-    """Whether a chunk carries something for the user: text or a tool call, not thinking."""
+    """Return True if a chunk carries something for the user: text or a tool call, not thinking."""
     return bool(delta.get("content") or delta.get("tool_calls"))
 
 
@@ -154,7 +154,7 @@ def bytes_name(given: Sequence[Any]) -> str:
 
 
 def tokens_of(answer: Any) -> int:
-    """How many tokens a whole answer was made of. A single one may have no text: a mark of thinking, half a character."""
+    """Return the number of tokens in a whole answer. A single token may have no text: a thinking mark, half a character."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
     reported = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
     return reported if reported is not None else int(any(spoken(answer)))

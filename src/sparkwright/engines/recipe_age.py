@@ -17,7 +17,7 @@ FLAG = "date"
 
 @dataclass(frozen=True)
 class Case:
-    """What the rule checks."""
+    """The input of the rule."""
 
     written: str = ""  # the recipe's `date`, YYYY-MM-DD; empty for none
     today: str = ""  # YYYY-MM-DD

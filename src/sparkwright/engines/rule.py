@@ -15,16 +15,18 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[C, E]):
-    """name: as in findings. reason: why it applies. sources: where that is documented. example: one for which it has a finding.
+    """A rule."""
 
-    findings: the rule itself.
-    """
-
+    #: as in findings
     name: str
     title: str
+    #: why the rule applies
     reason: str
+    #: where that is documented
     sources: tuple[str, ...]
+    #: a case for which the rule has a finding
     example: E
+    #: the rule's function
     findings: Callable[[C], Iterable[Finding]]
 
 

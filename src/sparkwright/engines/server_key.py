@@ -16,7 +16,7 @@ MAKE = "`openssl rand -hex 24` makes one."
 
 
 def valid(key: str) -> bool:
-    """Whether a text can be a server's key; VALID says what can."""
+    """Return True if a text can be a server's key, see VALID."""
     return _KEY.fullmatch(key) is not None
 
 
@@ -33,20 +33,21 @@ def key_of_lines(written: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServerKey:
-    """How one engine reads its key from a file that its container alone sees.
+    """The way in which one engine reads its key from a file that only its container sees."""
 
-    flag, variable: would hold the key itself, where everybody reads it. option: the flag that names the file; empty: a shell in the
-    container sets `variable` from the file before the engine starts. mount: where the container sees it. alone: why `option` can't
-    be given for anything else; the end of a sentence. text: the file with this key; key_of: the key in such a file, empty when it
-    holds none.
-    """
-
+    #: flag that would hold the key itself, readable by everybody
     flag: str
+    #: environment variable that would hold the key itself, readable by everybody
     variable: str
+    #: flag that names the file; if empty, a shell in the container sets `variable` from the file before the engine starts
     option: str
+    #: path of the file in the container
     mount: str
+    #: why `option` can't be used for anything else, as the end of a sentence
     alone: str
+    #: returns the file's content for a key
     text: Callable[[str], str] = line_of
+    #: returns the key in such a file, empty if it holds none
     key_of: Callable[[str], str] = key_of_lines
 
     @property
@@ -62,5 +63,5 @@ class ServerKey:
 
     @property
     def suffix(self) -> str:
-        """How the file's name ends."""
+        """The suffix of the file's name."""
         return PurePath(self.mount).suffix

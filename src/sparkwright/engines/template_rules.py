@@ -19,7 +19,7 @@ OWN_TEMPLATE = ("chat-template", "chat-template-file")
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules check."""
+    """The input of the rules."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)  # under their own names
     chat: Mapping[str, Any] = field(default_factory=dict)  # of the lock, see chat_template.kept

@@ -1,4 +1,4 @@
-"""Which releases of vLLM load an architecture: all that a registry from 0.10.2 to 0.33.0 holds, and some that none does.
+"""Releases of vLLM that load an architecture: all in a registry from 0.10.2 to 0.33.0, and some that are in none.
 
 Source: the registries in architecture_releases, read from each release's wheel; Qwen3.5 came with 0.17.0 (merged 2026-02-09,
 0.16.0 lacks it). Between two releases that were read it is not known when a name came or went.
@@ -72,9 +72,11 @@ SUPPORT: dict[str, Support] = {
 
 
 def loads(name: str, version: str) -> bool | None:
-    """Whether this release of vLLM loads the architecture; None where that is not known (then ask the engine).
+    """Return True if this release of vLLM loads the architecture; None if that is not known (then ask the engine).
 
-    name: architectures[0]. version: as the engine says it; a build of its own (+cu130, .post1) counts as its release.
+    Args:
+        name: architectures[0].
+        version: as the engine reports it; a build of its own (+cu130, .post1) counts as its release.
     """
     known = SUPPORT.get(name)
     options = _version(version)

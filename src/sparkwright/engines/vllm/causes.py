@@ -1,4 +1,4 @@
-"""What makes vLLM slow and no other engine: read from its log, its flags and its rate. Pure. Sources: docs/measuring.md."""
+"""Causes of slowness that only vLLM has, read from its log, its flags and its rate. Pure. Sources: docs/measuring.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a recipe expects of chunked prefill, turned into flags for this model and engine, or into a refusal.
+"""Flags for the chunked prefill that a recipe expects with this model and engine, or a refusal.
 
-`disabled` is not always to be had: prefix caching on a recurrent hybrid needs it, and releases until 0.11.0 ignore the flag.
+`disabled` is not always possible: prefix caching on a recurrent hybrid needs chunked prefill, and releases until 0.11.0 ignore
+the flag.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where an image says which vLLM it holds. Never guessed from its tag."""
+"""The places in an image that state its vLLM version. The version is never guessed from the tag."""
 
 from __future__ import annotations
 

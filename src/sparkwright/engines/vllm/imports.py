@@ -1,4 +1,5 @@
-"""How others start vLLM. Sources: vllm-project/recipes@8959cf6, spark-arena/recipe-registry@3075780, spark-arena/eugr-recipes@0d81770."""
+"""Other people's ways to start vLLM. Sources: vllm-project/recipes@8959cf6, spark-arena/recipe-registry@3075780,
+spark-arena/eugr-recipes@0d81770."""
 
 from __future__ import annotations
 

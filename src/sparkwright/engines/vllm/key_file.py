@@ -1,8 +1,8 @@
-"""How vLLM is given its API key without it standing in an argument or in the environment: by its own configuration file.
+"""vLLM's API key in its own configuration file, so that no argument and no environment variable holds it.
 
 `vllm serve MODEL --config FILE` reads FILE (it must end in .yaml or .yml) as if its keys stood before the other flags, so a flag
 of the command line outranks it, and takes one such file only. Seen on 0.32.0: 401 without the key, the log says `***`, and the
-key is in no process's command line or environment. /health, /metrics and /version ask for none.
+key is in no process's command line or environment. /health, /metrics and /version need no key.
 """
 
 from __future__ import annotations

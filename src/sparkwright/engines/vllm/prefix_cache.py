@@ -1,4 +1,4 @@
-"""What vLLM tells of its prefix cache, and why a recurrent model may never hit it.
+"""vLLM's reports about its prefix cache, and reasons why a recurrent model may never hit it.
 
 Sources: vLLM 0.11 to 0.33 as docs/measuring.md and the rows name them; 0.32.0's own /metrics.
 """
@@ -35,13 +35,13 @@ def block_tokens(cache: Mapping[str, str]) -> int:
 
 
 def is_off(cache: Mapping[str, str]) -> bool | None:
-    """Whether the engine itself says that there is none; None when it says nothing."""
+    """Return True if the engine reports that prefix caching is off; None if it reports nothing."""
     answer = cache.get("enable_prefix_caching")
     return None if answer not in ("True", "False") else answer == "False"
 
 
 def is_hybrid(cache: Mapping[str, str]) -> bool:
-    """Whether the cache holds recurrent states too."""
+    """Return True if the cache holds recurrent states too."""
     padded, mode = cache.get("mamba_page_size_padded", "None"), cache.get("mamba_cache_mode", "none")
     return padded != "None" or mode not in ("none", "None", "")
 

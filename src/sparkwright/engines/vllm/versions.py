@@ -38,10 +38,10 @@ def parse(text: str | None) -> Version | None:
 
 
 def at_least(version: Version | None, since: str) -> bool | None:
-    """Whether an engine of this version holds what the release `since` brought; None when that can't be known.
+    """Return True if an engine of this version has what the release `since` brought; None if that is not known.
 
-    A development version is counted on from the tag before it (0.16.1rc1.dev42 was made after 0.16.0, before 0.17.0), so it
-    surely holds what 0.16.0 had and surely not what came after 0.17.
+    A development version is counted from the tag before it: 0.16.1rc1.dev42 was made after 0.16.0 and before 0.17.0, so it surely
+    has what 0.16.0 had and surely lacks what came after 0.17.
     """
     if version is None:
         return None
@@ -56,7 +56,7 @@ def at_least(version: Version | None, since: str) -> bool | None:
 
 
 def within(version: Version | None, since: str = "", until: str = "") -> bool | None:
-    """Whether a version lies in [since, until); an empty bound is open. None when that can't be known."""
+    """Return True if a version lies in [since, until); an empty bound is open. None if that is not known."""
     low = at_least(version, since) if since else True
     high = at_least(version, until) if until else False
     if low is False or high is True:

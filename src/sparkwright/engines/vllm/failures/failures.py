@@ -1,7 +1,7 @@
-"""Why an engine did not start or failed, from its last words.
+"""Reasons why an engine did not start or failed, by its last words.
 
-More special ones first: of all that a log holds, the first row of this table wins.
-Sources: real start-up failures of vLLM 0.32.0 in tests/data; vLLM's source and issues for the rest.
+Specific rows come first: of all that a log holds, the first row of this table wins. Sources: real start-up failures of vLLM
+0.32.0 in tests/data; vLLM's source and issues for the rest.
 """
 
 from __future__ import annotations

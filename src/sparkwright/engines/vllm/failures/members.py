@@ -1,7 +1,8 @@
-"""Why a member of a cluster did not start or failed: rows for `failures`, which one host's server can have too.
+"""Reasons why a member of a cluster did not start or failed: rows for `failures`, which a server on one host can have too.
 
-Sources: real ends of a group of two of vLLM 0.32.0 in tests/data (marked real); PyTorch's socket.cpp and TCPStore.cpp; NCCL 2.30's init.cc,
-bootstrap.cc, ibvwrap.cc and net_ib; vLLM 0.32.0's config/parallel.py and config/model.py; reports of GB10 users for the rest.
+Sources: real failures of a group of two with vLLM 0.32.0 in tests/data (marked real); PyTorch's socket.cpp and TCPStore.cpp; NCCL
+2.30's init.cc, bootstrap.cc, ibvwrap.cc and net_ib; vLLM 0.32.0's config/parallel.py and config/model.py; reports of GB10 users
+for the rest.
 """
 
 from __future__ import annotations

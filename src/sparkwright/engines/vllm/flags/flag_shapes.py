@@ -1,8 +1,8 @@
-"""What an engine's own `vllm serve --help=all` says of its options: a shape each, kept as what differs from flag_types.VERSION.
+"""Option shapes from an engine's own `vllm serve --help=all`, stored as the difference from flag_types.VERSION.
 
-A shape is "switch" (--x and --no-x), "bare switch", "word", "word?" (one or none), "words", or "{a,b}", all that it takes: with "..."
-behind it several of them, with "*" a plugin may add to them. The help does not tell a number from a text: that comes from flag_types,
-where the shape is the same.
+A shape is "switch" (--x and --no-x), "bare switch", "word", "word?" (one or none), "words", or "{a,b}" for a full list of
+choices: followed by "..." it takes more than one of them, by "*" a plugin may add choices. The help does not tell a number from a
+text: flag_types does, if the shape is the same.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def usual() -> Mapping[str, str]:
 
 
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """What makes a list of shapes from the usual ones: {"like": VERSION, "differ": {name: shape, or None where it has none}}."""
+    """Return the difference from the usual shapes: {"like": VERSION, "differ": {name: shape, or None if it has none}}."""
     gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
     new = {name: shape for name, shape in shapes.items() if usual().get(name) != shape}
     return {"like": flag_types.VERSION, "differ": {**gone, **new}}
 
 
 def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Whether `applied` can use it, or nothing was to be had; else the engine is to be asked again."""
+    """Return True if `applied` can use the stored difference, or the engine listed no options; else ask the engine again."""
     return difference is None or difference.get("like") == flag_types.VERSION
 
 
@@ -57,9 +57,10 @@ def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def option(name: str, shapes: Collection[str]) -> Option | None:
-    """What an option takes; None when nothing tells. shapes: the engine's own, from `listed`; empty: only flag_types says.
+    """Return the values that an option takes; None if nothing is known.
 
-    A list without shapes says which options there are.
+    shapes: the engine's own, from `listed`; if empty, flag_types alone decides. A list without shapes only says which options
+    exist.
     """
     here = known().get(name)
     shape = shapes.get(name) if isinstance(shapes, Mapping) else None

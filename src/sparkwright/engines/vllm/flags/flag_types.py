@@ -1,8 +1,8 @@
-"""What each option of `vllm serve` takes: its kind, its choices and its range; and its other names.
+"""The kind, choices, range and other names of each option of `vllm serve`.
 
-Sources: kinds, choices and short names: the parser of 0.32.0 itself, asked for its actions (tests/data/vllm-0.32.0/parser.json).
-The kinds in KINDS are the same in 0.11.2 and 0.22.1 where those have the option. Ranges: the `Field` of the config class that a row
-names, in the release it names and all later ones that were read (0.11.2, 0.22.1, 0.32.0).
+Sources: kinds, choices and short names: the actions of 0.32.0's own parser (tests/data/vllm-0.32.0/parser.json). The kinds in
+KINDS are the same in 0.11.2 and 0.22.1 where those have the option. Ranges: the `Field` of the config class that a row names, in
+the release it names and all later ones that were read (0.11.2, 0.22.1, 0.32.0).
 """
 
 from __future__ import annotations

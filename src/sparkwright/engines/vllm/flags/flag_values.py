@@ -1,6 +1,6 @@
-"""Whether a value is one that `vllm serve` takes: judged as its parser and its config classes judge it, before it is asked.
+"""Validation of values for `vllm serve`, as its parser and its config classes would validate them.
 
-A value is judged as the words that `flags.argv` makes of it. What is not known of an option refuses nothing.
+A value is checked as the words that `flags.argv` makes of it. An option that is not known accepts any value.
 """
 
 from __future__ import annotations
@@ -34,24 +34,29 @@ _SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """kind: as in flag_types.KINDS; "" where it is not known. choices: all that it takes; names: the same, unless a plugin adds
-    to them. Empty: anything."""
+    """The values that an option takes."""
 
+    #: as in flag_types.KINDS; "" if not known
     kind: str
+    #: the full list of allowed values; empty: anything
     choices: tuple[str, ...] = ()
+    #: allowed values to which a plugin may add; empty: anything
     names: tuple[str, ...] = ()
 
     @property
     def many(self) -> bool:
-        """Whether it takes more than one word."""
+        """True if the option takes more than one word."""
         return self.kind.endswith(("+", "repeated"))
 
 
 class Misfit(NamedTuple):
-    """why: "must be at least 1, got -3". near: what was probably meant, "" for nothing known. sort: what it breaks."""
+    """A value that an option does not take."""
 
+    #: kind of limit that the value breaks
     sort: Sort
+    #: as "must be at least 1, got -3"
     why: str
+    #: the value that was probably meant, "" if unknown
     near: str = ""
 
 
@@ -90,13 +95,13 @@ def size(text: str) -> int:
 
 
 def repeats(name: str) -> bool:
-    """Whether an option is written once for each of its values."""
+    """Return True if an option is written once for each of its values."""
     option = known().get(name)
     return option is not None and option.kind.endswith("repeated")
 
 
 def misfit(name: str, value: Any, option: Option | None = None) -> Misfit | None:
-    """What is wrong with a value; None when nothing is known against it. option: the engine's own, else that of flag_types."""
+    """Return the problem with a value; None if nothing is known against it. option: the engine's own, else that of flag_types."""
     option = option or known().get(name)
     if value is None or option is None or not option.kind or "switch" in option.kind:
         return None
@@ -141,7 +146,10 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
 
 
 def _near(word: str, allowed: tuple[str, ...]) -> str:
-    """What the word is a slip of; empty for none. Names that only end alike, nemotron_json and qwen3_json, are not near."""
+    """Return the value that a word is a typing error of; empty for none.
+
+    Names that only share an ending, as nemotron_json and qwen3_json, are not near.
+    """
     head = _head(word)
     alike = [item for item in allowed if difflib.SequenceMatcher(None, head, _head(item)).ratio() >= NEAR]
     return next(iter(difflib.get_close_matches(word, alike, n=1, cutoff=NEAR)), "")

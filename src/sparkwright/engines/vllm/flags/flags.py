@@ -55,14 +55,14 @@ def canonical(written: str) -> str:
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """What a flag is set to, `disable-x` for `enable-x` too, which is one from 0.33 on; None when it is not given."""
+    """Return the value of a flag; None if it is not set. For `enable-x` also read `disable-x`, which exists from 0.33 on."""
     other = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
     answer = flags.get(name)
     return not other if answer is None and isinstance(other, bool) else answer
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
-    """Why a flag's value is none that `vllm serve` takes; "" where nothing is known against it."""
+    """Return why `vllm serve` refuses a flag's value; "" if nothing is known against it."""
     wrong = flag_values.misfit(name, value(flags, name))
     return wrong.why if wrong else ""
 

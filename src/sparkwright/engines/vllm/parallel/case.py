@@ -1,4 +1,4 @@
-"""What the rules of a split check, and where they are registered."""
+"""The input of the rules about a split, and their registry."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ SOURCE = "vLLM's ModelConfig.verify_with_parallel_config"
 
 @dataclass(frozen=True)
 class SplitCase:
-    """A split of a model. flags: of the recipe, under their own names. version: of the engine, None if unknown."""
+    """A split of a model, with its recipe and engine."""
 
     split: Split
+    #: of the recipe, under their own names
     flags: Mapping[str, Any]
     architecture: Architecture
+    #: of the engine; None if not known
     version: Version | None
 
     def flag(self, name: str) -> Any:
-        """What a flag is set to; None when it is not given."""
+        """Return the value of a flag; None if it is not set."""
         return own.value(self.flags, name)
 
     def within(self, since: str = "", until: str = "") -> bool | None:

@@ -20,21 +20,23 @@ READINGS = ("rank", "world_size", "intended_rank", "backend", "nccl", "network",
 
 @dataclass(frozen=True, slots=True)
 class MemberLog:
-    """What the last start in a member's log says.
+    """The last start in a member's log."""
 
-    rank, world_size: as the group gave them; None until it exists. intended_rank: what it was started as, which proves nothing. stage:
-    see EngineState. failure: why it ended, one sentence, "" where nothing says that it did. evidence: the line of each.
-    """
-
+    #: assigned by the group; None until it exists
     rank: int | None = None
+    #: as the group reported it; None until it exists
     world_size: int | None = None
+    #: rank that the member was started with, which proves nothing
     intended_rank: int | None = None
     transport: Transport = "unknown"
     network: str = ""
     nccl: str = ""
     version: str = ""
+    #: see EngineState
     stage: str = ""
+    #: reason why the member ended, one sentence; "" if the log holds none
     failure: str = ""
+    #: log line of each reading
     evidence: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -43,12 +45,12 @@ class MemberLog:
 
 
 def member(text: Text) -> MemberLog:
-    """What a member's log tells, text or file or pieces of it."""
+    """Read a member's log from a text, a file or pieces of text."""
     return of_state(read(text, LOG))
 
 
 def of_another(failure: str) -> bool:
-    """Whether a member that failed so ended because of another."""
+    """Return True if a failure was caused by another member."""
     return any(words in failure for words in OF_ANOTHER)
 
 

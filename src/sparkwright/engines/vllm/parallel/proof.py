@@ -1,4 +1,4 @@
-"""What the logs of all members prove together: the group is complete when its ranks are exactly 0 to N-1, all of world size N."""
+"""The proof of a group from the logs of all members: it is complete when its ranks are exactly 0 to N-1, all of world size N."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ Verdict = Literal["complete", "incomplete", "contradictory", "failed", "unknown"
 
 @dataclass(frozen=True, slots=True)
 class GroupProof:
-    """members: what each log tells, by host. ranks: assigned, by host. missing: ranks that no log has. unread: hosts without a log.
-
-    transport: the worst of all members'. world_size: how many there are to be.
-    """
+    """The state of a group, as its members' logs prove it."""
 
     verdict: Verdict
     sentence: str
+    #: expected number of ranks
     world_size: int
+    #: assigned ranks, by host
     ranks: Mapping[str, int]
+    #: ranks that no log has
     missing: tuple[int, ...] = ()
+    #: hosts without a log
     unread: tuple[str, ...] = ()
+    #: the worst of all members'
     transport: Transport = "unknown"
+    #: each member's log, by host
     members: Mapping[str, MemberLog] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
-        """Whether the group is proved."""
+        """True if the group is proved."""
         return self.verdict == "complete"
 
     def to_json(self) -> dict[str, Any]:
@@ -50,7 +53,12 @@ class GroupProof:
 
 
 def proved(logs: Mapping[str, Text | None], hosts: Sequence[str]) -> GroupProof:
-    """What these logs prove. hosts: the members in the order of their ranks. logs: by host; one that is missing or None is not known."""
+    """Return the proof of a group from its logs.
+
+    Args:
+        logs: by host; a missing log or None is not known.
+        hosts: the members in the order of their ranks.
+    """
     return of_members({host: member(text) for host in hosts if (text := logs.get(host)) is not None}, hosts)
 
 
@@ -88,7 +96,7 @@ def _failed(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> str:
 
 
 def _contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks: Mapping[str, int]) -> str:
-    """What can't be of this one group; "" for nothing."""
+    """Return a fact that contradicts a single group of these hosts, as a sentence; "" for none."""
     for host, rank in ranks.items():
         world = members[host].world_size
         if world != len(hosts):

@@ -25,7 +25,7 @@ def scheduler(flags: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def chunked_prefill(flags: Mapping[str, Any]) -> bool:
-    """Whether prompts are cut in pieces: the scheduler turns that off unless it is told otherwise."""
+    """Return True if prompts are prefilled in chunks: the Ascend scheduler turns that off unless its settings turn it on."""
     own = scheduler(flags)
     if own.get(ENABLED):
         return bool(own.get(CHUNKED, False))

@@ -1,8 +1,9 @@
-"""How many tokens a block of a hybrid's KV cache holds: one block must be as large as one recurrent layer's whole state.
+"""The block size of a hybrid's KV cache in tokens: one block must be as large as one recurrent layer's whole state.
 
 A prediction for one GPU; the engine's log line "Setting attention block size to N tokens" is the authority. Source: vLLM 0.32.0
-(the hybrid alignment of its platform interface, mamba_utils, and what models/config makes of "auto"). Checked against logs:
-Qwen3-Next (0.13), Qwen3.5, Nemotron 3 Nano (0.16 to 0.19), Granite 4.0 H (0.19) on CUDA, tiny Qwen3-Next and Jamba on a CPU (0.32.0).
+(the hybrid alignment of its platform interface, mamba_utils, and the meaning of "auto" in models/config). Checked against logs:
+Qwen3-Next (0.13), Qwen3.5, Nemotron 3 Nano (0.16 to 0.19), Granite 4.0 H (0.19) on CUDA, tiny Qwen3-Next and Jamba on a CPU
+(0.32.0).
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ NOT_PREDICTED = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One layer's state, in numbers. conv: of one remembered token; kept: how many tokens are remembered. ssm: the rest.
+    """The state of one recurrent layer, in numbers (not bytes)."""
 
-    ssm_dtype: what the config asks for, "auto" for the model's own.
-    """
-
+    #: numbers per remembered token
     conv: int
+    #: how many tokens are remembered
     kept: int
+    #: numbers of the SSM state
     ssm: int
+    #: as the config sets it, "auto" for the model's own
     ssm_dtype: str = "auto"
 
 

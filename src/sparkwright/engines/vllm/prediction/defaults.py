@@ -1,7 +1,7 @@
-"""What vLLM does where nothing is said, by release, on a GB10.
+"""Defaults of vLLM by release, on a GB10.
 
-Each row: from which release on, the value, and where that was read. Nothing is guessed for a version that is not known: the
-answer is then None, unless all releases agree.
+Each row: first release, value and source. Nothing is guessed for a version that is not known: the answer is then None, unless all
+releases agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an engine will do with the flags it is given: its effective settings, predicted. None: not known.
+"""Prediction of an engine's effective settings from its flags. None: not known.
 
 The engine's own config dump, read by `logs`, is the truth; `make test-engine` compares the two.
 """
@@ -36,11 +36,9 @@ PREFIX_CACHING = {
 
 @dataclass(frozen=True)
 class VllmRequest(advice.ServerRequest):
-    """What a recipe asks of vLLM: flags in whatever spelling, kept under their own names.
+    """The settings of a recipe for vLLM. Flags may have any spelling; they are kept under their own names."""
 
-    mamba_blocks: how many Mamba cache blocks the last start had memory for, if a log said so.
-    """
-
+    #: number of Mamba cache blocks that fitted at the last start, if a log reports it
     mamba_blocks: int | None = None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, before the engine says so: rules over flags, model and engine version."""
+"""Rules over flags, model and engine version, to find errors of a recipe before the engine reports them."""
 
 from __future__ import annotations
 

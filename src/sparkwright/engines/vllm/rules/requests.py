@@ -1,4 +1,4 @@
-"""What clients see: unparsed tool calls, reasoning that uses up max_tokens, the model's name."""
+"""Rules about problems that clients see: unparsed tool calls, reasoning that uses up max_tokens, the model's name."""
 
 from __future__ import annotations
 

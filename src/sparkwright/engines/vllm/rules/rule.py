@@ -18,12 +18,13 @@ from sparkwright.engines.vllm.prediction.predict import VllmRequest, effective
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules check. version: of the engine, None if unknown. listed: the options in the engine's own help, with their
-    shapes (flag_shapes) where known; empty: only the tables apply."""
+    """The input of the rules."""
 
     asked: VllmRequest
     architecture: Architecture
+    #: of the engine; None if not known
     version: Version | None
+    #: the options in the engine's own help, with their shapes (flag_shapes) where known; empty: only the tables apply
     listed: Collection[str] = ()
 
     @property
@@ -41,7 +42,7 @@ class Case:
         return self.architecture.kind == "recurrent"
 
     def flag(self, name: str) -> Any:
-        """See `Asked.flag`."""
+        """See `VllmRequest.flag`."""
         return self.asked.flag(name)
 
     def within(self, since: str = "", until: str = "") -> bool | None:

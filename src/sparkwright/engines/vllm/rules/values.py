@@ -52,7 +52,7 @@ def _finding(case: Case, name: str, wrong: Misfit, certain: bool) -> Finding:
 
 
 def _is_checked(case: Case, name: str, wrong: Misfit) -> bool:
-    """Whether the engine checks this at all: names that plugins can add are checked late, and not always."""
+    """Return True if the engine validates this value: names that plugins can add are validated late, and not always."""
     if wrong.sort != "name":
         return True
     switch = ASKS_PARSER.get(name)

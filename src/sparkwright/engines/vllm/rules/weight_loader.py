@@ -1,4 +1,4 @@
-"""How the weights come from the disk into memory that CPU and GPU share."""
+"""Rules about loading weights from the disk into memory that CPU and GPU share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else splits or multiplies a model: experts, data, context, and who starts the members."""
+"""Rules about other ways to split or multiply a model: experts, data, context, and the backend that starts the members."""
 
 from __future__ import annotations
 
