@@ -35,7 +35,7 @@ _BUILD = re.compile(r"\bb?(\d{4,6})\b")
 
 @dataclass(frozen=True)
 class GgufModel:
-    """What kind of model it is is in the header of its file, which is not read before it is served."""
+    """A GGUF model: its kind is in the file's header, which is not read before it is served."""
 
     kind: str = "unknown"
     sentence: str = "a GGUF model"
@@ -120,7 +120,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 
 
 def _header(locked: Mapping[str, Any]) -> Header | None:
-    """What the lock keeps of the model's header; None where it keeps none."""
+    """Return the part of the model's header that the lock keeps; None if it keeps none."""
     values = locked.get("config")
     return Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE) else None
 

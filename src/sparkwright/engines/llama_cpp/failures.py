@@ -1,4 +1,4 @@
-"""Why llama-server did not start or failed: the cause first, then the lines that only follow from it.
+"""Reasons why llama-server did not start or failed: the cause first, then the lines that only follow from it.
 
 Sources: real logs of b10068, b10434 and b11549 in tests/data; llama.cpp's source for the rest, which is marked.
 """

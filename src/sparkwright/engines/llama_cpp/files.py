@@ -1,4 +1,4 @@
-"""Which files of a repository a GGUF recipe needs: one quantisation with all its shards, the projector, the draft model.
+"""The files of a repository that a GGUF recipe needs: one quantisation with all its shards, the projector, the draft model.
 
 Pure: from names and sizes. Patterns are shell patterns as in `model.file`; they match the whole path or its last part.
 """
@@ -40,10 +40,13 @@ class NoChoice(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Files of a model, by path. model: in order; the first is what `--model` gets. mmproj, draft: empty for none."""
+    """The selected files, by path."""
 
+    #: the model's files in order; `--model` gets the first
     model: tuple[str, ...]
+    #: the projector; empty for none
     mmproj: str = ""
+    #: the draft model; empty for none
     draft: str = ""
 
     @property

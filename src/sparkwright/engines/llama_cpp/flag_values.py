@@ -1,6 +1,6 @@
-"""What each option takes, from the table, and whether a value is one: judged before llama-server judges it.
+"""Validation of values for llama-server's options by the table, before llama-server validates them.
 
-Stricter than its parser on numbers: that reads "128k" as 128 and "1.5" as 1 without a word.
+Stricter than its parser on numbers, which silently reads "128k" as 128 and "1.5" as 1.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ ON, OFF, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """words: all that switch it on, its long one first. off: those that switch it off. kind: see options."""
+    """An option of llama-server."""
 
     name: str
+    #: see options
     kind: str
+    #: all words that switch it on, the long name first
     words: tuple[str, ...]
+    #: all words that switch it off
     off: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     variable: str = ""
@@ -90,7 +93,7 @@ def word_of(option: Option, value: Any) -> str:
 
 
 def misfit(name: str, value: Any) -> str:
-    """What is wrong with a value, as "must be a whole number, got '128k'"; "" where nothing is known against it."""
+    """Return the problem with a value, as "must be a whole number, got '128k'"; "" if nothing is known against it."""
     option = known().get(name)
     if option is None or value is None:
         return ""
@@ -114,7 +117,7 @@ def number(value: Any) -> int | None:
 
 
 def is_on(value: Any) -> bool | None:
-    """Whether a switch of words is on; None for auto, for none and for what is neither."""
+    """Return True for a value that means on, False for off; None for auto, for none and for any other word."""
     word = str(value).lower()
     return True if word in ON else False if word in OFF else None
 

@@ -60,12 +60,12 @@ def canonical(written: str) -> str:
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """What a flag is set to; None when it is not given."""
+    """Return the value of a flag; None if it is not set."""
     return flags.get(name)
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
-    """Why a flag's value is none that it can have; "" where nothing is known against it."""
+    """Return why a flag's value is invalid; "" if nothing is known against it."""
     return flag_values.misfit(name, value(flags, name))
 
 
@@ -105,13 +105,13 @@ def port(flags: Mapping[str, Any]) -> int:
 
 
 def slots(flags: Mapping[str, Any]) -> int:
-    """How many requests it serves at a time."""
+    """Return the number of requests that it serves at a time."""
     given = flag_values.number(value(flags, SLOTS))
     return AUTO_SLOTS if given is None or given < 1 else given
 
 
 def unified(flags: Mapping[str, Any]) -> bool:
-    """Whether the slots share one context, instead of a part of it each."""
+    """Return True if the slots share one context, instead of having a part of it each."""
     given = value(flags, "kv-unified")
     return given if isinstance(given, bool) else (flag_values.number(value(flags, SLOTS)) or -1) < 1
 

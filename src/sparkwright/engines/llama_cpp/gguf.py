@@ -60,11 +60,15 @@ def is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Header:
-    """version: of the format. tensors: how many there are. values: by key; of a long array None. complete: none is missing."""
+    """The header of a GGUF file."""
 
+    #: of the format
     version: int
+    #: number of tensors
     tensors: int
+    #: by key; None for a long array
     values: dict[str, Any]
+    #: all values were read
     complete: bool = True
 
     @property

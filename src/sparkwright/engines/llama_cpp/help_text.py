@@ -15,16 +15,19 @@ _REMOVED = "the argument has been removed"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An option. name: its own, the last of the long ones. words: all that switch it on, with dashes; off: those that switch it off.
+    """An option in the help text."""
 
-    takes: how many words follow. choices: all that it takes, empty for anything. variable: of the environment that stands for it.
-    """
-
+    #: its own name, the last of the long ones
     name: str
+    #: all words that switch it on, with dashes
     words: tuple[str, ...]
+    #: all words that switch it off, with dashes
     off: tuple[str, ...] = ()
+    #: number of words that follow
     takes: int = 0
+    #: the full list of allowed words, empty for anything
     choices: tuple[str, ...] = ()
+    #: environment variable with the same effect
     variable: str = ""
 
 

@@ -25,9 +25,9 @@ def build(props: Any) -> str:
 
 
 def settings(props: Any) -> dict[str, Any]:
-    """What it runs with, from /props: the context and the slots as they are, not as they were asked for.
+    """Return the settings that /props reports, without those that it does not: context and slots as they are, not as requested.
 
-    max_model_len: tokens of one slot. max_concurrency: slots. Only what it tells.
+    max_model_len: tokens of one slot. max_concurrency: slots.
     """
     if not isinstance(props, dict):
         return {}

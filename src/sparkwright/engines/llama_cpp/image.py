@@ -1,4 +1,4 @@
-"""What an image tells of the llama-server in it: its build and its options. Never guessed from its tag."""
+"""Readers of the build and the options of the llama-server in an image. Never guessed from the tag."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def usual() -> Mapping[str, str]:
 
 
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """What makes a list from the usual one: {"like": BUILD, "differ": {name: words, or None where it is gone}}."""
+    """Return the difference from the usual list: {"like": BUILD, "differ": {name: words, or None if it is gone}}."""
     gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
     return {
         "like": LIKE,
@@ -55,7 +55,7 @@ def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Whether `applied` can use it, or nothing was to be had; else the image is to be asked again."""
+    """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
     return difference is None or difference.get("like") == LIKE
 
 

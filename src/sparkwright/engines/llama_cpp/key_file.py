@@ -1,6 +1,6 @@
-"""How llama-server is given its API key without it standing in an argument or in the environment: by a file of keys, one a line.
+"""llama-server's API key in a file of keys, one per line, so that no argument and no environment variable holds it.
 
-Seen on b11549 (tests/real_llama/test_http.py): 401 without the key, and the key is not in the log. /health asks for none.
+Seen on b11549 (tests/real_llama/test_http.py): 401 without the key, and the key is not in the log. /health needs no key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much memory llama-server takes: its files, its KV cache by the model's header, and what it computes with.
+"""Memory that llama-server takes: its files, its KV cache by the model's header, and its compute buffers.
 
-Sources: src/llama-kv-cache.cpp and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py), which the cache of a model
-with attention in all layers agrees with to the byte. A model with recurrent layers, sliding windows or MLA takes less than is said
-here: it is the most, not the least.
+Sources: src/llama-kv-cache.cpp and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py), which agree to the
+byte for a model with attention in all layers. A model with recurrent layers, sliding windows or MLA takes less: the figures here
+are an upper bound.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ MOST_LAYERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes. kv: 0 where the header does not tell. prompts: what it may keep of earlier prompts, taken as it goes."""
+    """The memory of a server, in bytes."""
 
     weights: int
+    #: 0 if the header does not tell the size
     kv: int
+    #: limit for kept earlier prompts, which grow as the server runs
     prompts: int
     overhead: int = OVERHEAD_BYTES
 
@@ -52,8 +54,13 @@ class Needs:
 
 
 def needs(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> Needs:
-    """What a server with these flags takes. sizes: bytes of each of its files, mmproj and draft model too. header: of its model,
-    None while it is not known."""
+    """Return the memory of a server with these flags.
+
+    Args:
+        sizes: bytes of each of its files, mmproj and draft model included.
+        flags: of the recipe, under their own names.
+        header: of its model; None while it is not known.
+    """
     weights = sum(sizes.values())
     kv = kv_bytes(header, flags) if header is not None else None
     given = number(flag_words.value(flags, flag_words.PROMPTS))
@@ -62,9 +69,9 @@ def needs(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | N
 
 
 def cells(header: Header, flags: Mapping[str, Any]) -> int | None:
-    """How many tokens the whole cache holds, over all slots; None where neither flags nor header tell.
+    """Return the number of tokens in the whole cache, over all slots; None if neither flags nor header tell.
 
-    A context beyond the trained one is taken in full, though a slot serves no more than the trained one.
+    A context beyond the trained one is allocated in full, though a slot serves no more than the trained one.
     """
     slot = flag_words.context(flags) or flag_words.stepped(count_of(header.own("context_length")) or 0)
     return slot * (1 if flag_words.unified(flags) else flag_words.slots(flags)) or None

@@ -1,5 +1,5 @@
-"""Which of llama-server's flags causes what a probe finds. Seen on b11549 (tests/real_llama/test_probes.py): JSON of
-a schema comes from any model, tools are refused with --no-jinja, pictures without --mmproj. The rest: its help text, of what each does."""
+"""Flags of llama-server that cause what a probe finds. Seen on b11549 (tests/real_llama/test_probes.py): any model returns JSON
+of a schema, tools are refused with --no-jinja, pictures without --mmproj. The rest is from its help text."""
 
 from __future__ import annotations
 

@@ -15,11 +15,13 @@ from sparkwright.engines.rule import Rules
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules check. asked: with flags under their own names. build: of llama.cpp, None while it is not known. listed: the
-    options in the image's own help, which decides then; empty while it was not asked."""
+    """The input of the rules."""
 
+    #: with flags under their own names
     asked: ServerRequest
+    #: of llama.cpp; None while it is not known
     build: int | None = None
+    #: the options in the image's own help, which then decides; empty while the image was not run
     listed: Collection[str] = ()
 
     def exists(self, name: str) -> Existence:

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe for llama.cpp, before llama-server says so, or says nothing."""
+"""Rules about recipes for llama.cpp, to find errors that llama-server reports late or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine's log says it took on the GPU's side, by the same readings for every engine. Pure."""
+"""GPU memory of an engine by its log, with the same readings for every engine. Pure."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Line:
     pattern: str
 
     def match(self, line: str) -> re.Match[str] | None:
-        """What the pattern finds in a line, or None."""
+        """Return the match of the pattern in a line, or None."""
         return re.search(self.pattern, line) if self.needle in line else None
 
 

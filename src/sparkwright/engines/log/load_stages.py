@@ -1,4 +1,4 @@
-"""How long each stage of an engine's start took, as its log tells; the same names for every engine. Pure."""
+"""Durations of the stages of an engine's start by its log, with the same names for every engine. Pure."""
 
 from __future__ import annotations
 

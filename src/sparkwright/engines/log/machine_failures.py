@@ -1,6 +1,6 @@
-"""Why a server did not start or failed for a reason of its machine, its image or its process: rows that every engine's table holds.
+"""Failures of a server because of its machine, its image or its process: rows in every engine's table.
 
-Sources: reports that tests/data/last-words names; CUDA's and Triton's own words. Rows in their order: particular ones first.
+Sources: reports that tests/data/last-words names; CUDA's and Triton's own messages. The order matters: specific rows first.
 """
 
 from __future__ import annotations

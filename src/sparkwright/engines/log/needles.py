@@ -23,12 +23,12 @@ class Needles:
         self._common = [word.encode() for word in words if not word[0].isupper()]
 
     def is_noise(self, line: bytes) -> bool:
-        """Whether a line tells nothing, whatever else it holds."""
+        """Return True if a line holds no information, whatever else is in it."""
         first, second, third = self._noise  # three looks without a loop: this is asked a million times
         return first in line or second in line or third in line
 
     def in_line(self, line: bytes) -> bool:
-        """Whether a line may be worth parsing."""
+        """Return True if a line may be worth parsing."""
         return bool(self._capital.search(line)) or any(word in line for word in self._common)
 
     def window(self, line: bytes) -> int:
@@ -59,7 +59,7 @@ class Needles:
         return found, lines
 
     def opens_window(self, block: bytes) -> bool:
-        """Whether a line of a block may be followed by lines that are worth parsing."""
+        """Return True if lines after one in this block may be worth parsing."""
         return any(word in block for word, _ in self._windows)
 
 

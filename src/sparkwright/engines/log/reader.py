@@ -1,6 +1,6 @@
-"""Reads a start-up log: what the engine itself says it does. Every field is a value with its line, or unknown.
+"""A reader of an engine's log: its settings and its progress, each with the line as evidence, or unknown.
 
-Only the last start counts; what is printed later wins over the config dump; a missing line proves nothing.
+Only the last start counts; later lines win over the config dump; a missing line proves nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CONTEXT_LINES = 20
 
 
 class Reader:
-    """Takes a log as it comes, by lines or by chunks of bytes; `state` is what is known so far.
+    """An incremental reader of a log, fed by lines or by chunks of bytes. `state` holds what is known so far.
 
-    Memory stays bounded however long the log is: of its text only evidence is kept. book: of the engine that wrote the log.
+    Memory stays bounded however long the log is: only evidence is kept of its text.
     """
 
     def __init__(self, book: LogBook) -> None:
@@ -40,7 +40,8 @@ class Reader:
         self._begin()
 
     def feed(self, line: str) -> bool:
-        """Take in one line, without its end. Returns whether another start begins with it: what was known is forgotten."""
+        """Read one line, without its end. Return True if another start begins with it; the state of the previous start is then
+        dropped."""
         before = self.state
         raw = line.encode(errors="replace")[:LINE_BYTES]
         if raw and not self._needles.is_noise(raw):
@@ -233,7 +234,7 @@ def message(line: str, book: LogBook) -> str:
 
 
 def _last_starts(block: bytes, book: LogBook) -> int:
-    """Where, in whole lines, the last but one mention of arguments is: the last start begins after it."""
+    """Return the offset of the line with the last but one mention of arguments; the last start begins after it."""
     needle, at, seen = book.arguments.needle.encode(), len(block), 0
     for _ in range(2 * CONTEXT_LINES):
         at = block.rfind(needle, 0, at)

@@ -20,9 +20,9 @@ def differences(first: Mapping[str, str], other: Mapping[str, str]) -> dict[str,
 
 
 def compared(first: Mapping[str, str], other: Mapping[str, str], changed: Collection[str], engine: Engine) -> Verdict:
-    """Whether two starts run with the same settings. changed: the flags in which their commands differ.
+    """Return the verdict on two starts' settings. changed: the flags in which their commands differ.
 
-    "same" is proved: all these flags show in the dumps, and nothing there differs.
+    "same" is proof: all these flags show in the dumps, and the dumps do not differ.
     """
     if differences(first, other):
         return "differs"

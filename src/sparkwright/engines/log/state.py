@@ -1,4 +1,4 @@
-"""What an engine said of itself, as values. Every field is a value with the line that says it, or unknown."""
+"""An engine's reports about itself, as values. Every field is a value with its line as evidence, or unknown."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ FIELDS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """value: None when unknown. evidence: the line it was read from."""
+    """A value read from a log."""
 
+    #: None if unknown
     value: Any = None
+    #: the log line
     evidence: str = ""
 
 
@@ -35,20 +37,20 @@ MOST_KERNELS = 8
 
 @dataclass
 class EngineState:
-    """What the last start of an engine said about itself.
+    """An engine's reports about itself at its last start."""
 
-    readings: by name, see FIELDS; the ones that end in _s are seconds. quantization is "none" for a model that has none.
-    stage: of its LogBook, empty before the first. stage_s: seconds from a stage's first line to the next stage's, where
-    the log tells the time. shards: loaded of all. failure: one sentence, or None.
-    """
-
+    #: by name, see FIELDS; names that end in _s are seconds. quantization is "none" for a model without any
     readings: dict[str, Reading] = field(default_factory=dict)
     #: kernels and backends that compute, by kind, each with the line that names it
     kernels: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: a stage of the LogBook, empty before the first
     stage: str = ""
+    #: seconds from a stage's first line to the next stage's, if the log has times
     stage_s: dict[str, float] = field(default_factory=dict)
+    #: loaded, and all
     shards: tuple[int, int] = (0, 0)
     warnings: list[str] = field(default_factory=list)
+    #: names of readings beyond FIELDS
     also: tuple[str, ...] = ()
 
     def keep(self, name: str, value: Any, line: str) -> None:
@@ -72,7 +74,7 @@ class EngineState:
 
     @property
     def ready(self) -> bool:
-        """Whether this start said that it was ready; it may have stopped or failed since."""
+        """True if this start reported that it was ready; it may have stopped or failed since."""
         return self.value("ready") is True
 
     @property
@@ -81,7 +83,7 @@ class EngineState:
 
     @property
     def known(self) -> bool:
-        """Whether the log holds anything of an engine's start."""
+        """True if the log holds anything of an engine's start."""
         return bool(self.readings or self.stage)
 
     def to_json(self) -> dict[str, Any]:

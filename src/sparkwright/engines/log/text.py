@@ -1,4 +1,4 @@
-"""From the bytes of a log to its lines: whatever is cut, coloured, not UTF-8 or without an end is taken as it is."""
+"""Splitting of a log's bytes into lines. Logs may be cut, coloured, not UTF-8 or without a final newline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRAPPED = re.compile(
 
 
 class BinaryFile(Protocol):
-    """What a file opened as bytes offers."""
+    """A file opened as bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 

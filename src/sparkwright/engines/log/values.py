@@ -1,4 +1,4 @@
-"""From the words of a log to values: numbers and times. What is no such word is None, which is unknown."""
+"""Conversion of words of a log to numbers and times; None (unknown) for a word that is none."""
 
 from __future__ import annotations
 

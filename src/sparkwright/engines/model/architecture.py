@@ -1,7 +1,7 @@
-"""What kind of model a config.json describes, with the evidence: recurrent layers decide how an engine must be set up.
+"""The kind of model that a config.json describes, with the evidence: recurrent layers decide how an engine must be set up.
 
-The rules and their order stand in architecture_rules, what outranks them in architecture_registry; docs/architectures.md tells
-both to a user. The authority at run time is the engine's own log.
+The rules and their order are in architecture_rules, exceptions that outrank them in architecture_registry; docs/architectures.md
+explains both to users. The authority at run time is the engine's own log.
 """
 
 from __future__ import annotations
@@ -60,31 +60,33 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a config.json says of a model.
+    """A model as its config.json describes it."""
 
-    kind: "recurrent" (a hybrid: recurrent layers beside attention), "attention_free", "dense" (attention alone; embedding
-    models and encoder-decoders too) or "unknown" (own code, a new name, or a draft, which is served beside another model).
-    name: architectures[0], "" where there is none. model_type: of the whole config. mechanism: what the recurrent layers
-    are, "" for none. recurrent_layers, layers: how many, of how many; None where not known. evidence: the one that decided
-    first. max_position_embeddings: the longest sequence in tokens, before any scaling of positions, None where the config
-    leaves it to the model's class. text: the part of the config that describes the language model. config: the
-    whole of it.
-    """
-
+    #: "recurrent" (a hybrid: recurrent layers beside attention), "attention_free", "dense" (attention alone; embedding models and
+    #: encoder-decoders too) or "unknown" (own code, a new name, or a draft, which is served beside another model)
     kind: Kind
+    #: architectures[0], "" for none
     name: str = ""
+    #: of the whole config
     model_type: str = ""
+    #: type of the recurrent layers, "" for none
     mechanism: str = ""
+    #: number of recurrent layers; None if not known
     recurrent_layers: int | None = None
+    #: number of all layers; None if not known
     layers: int | None = None
+    #: the decisive one first
     evidence: tuple[Evidence, ...] = ()
+    #: longest sequence in tokens, before any scaling of positions; None if the config leaves it to the model's class
     max_position_embeddings: int | None = None
+    #: the part of the config that describes the language model
     text: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    #: the whole config
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def sentence(self) -> str:
-        """What it is, in half a sentence."""
+        """The kind of model in half a sentence."""
         if self.kind == "unknown":
             return "architecture unknown"
         if self.kind == "dense":
@@ -94,7 +96,7 @@ class Architecture:
 
 
 def classify(config: Mapping[str, Any]) -> Architecture:
-    """What a config.json, as it was read, describes. Never raises: a key of the wrong type counts as one that is missing."""
+    """Return the architecture that a config.json describes. Never raises: a key of the wrong type counts as missing."""
     parts = config_parts.parts(config)
     inner = config_parts.text(config)
     by_rule = next(found for rule in RULES if (found := rule(config, parts)))

@@ -20,12 +20,14 @@ Kind = Literal["recurrent", "attention_free", "dense", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one rule found. mechanism: "" where it does not say. recurrent: how many layers are, None where not known."""
+    """The result of one rule."""
 
     kind: Kind
     path: str
     seen: str
+    #: "" if the rule does not tell
     mechanism: str = ""
+    #: number of recurrent layers; None if not known
     recurrent: int | None = None
     layers: int | None = None
 
@@ -133,7 +135,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def mechanism(config: Mapping[str, Any], parts: tuple[Part, ...], found: Found) -> str:
-    """What the recurrent layers are: as the architecture's name says, else the model_type, else the rule, else the keys."""
+    """Return the type of the recurrent layers: by the architecture's name, else the model_type, else the rule, else the keys."""
     name = architecture_name(config)
     answer = tables.RECURRENT_ARCHITECTURES.get(name)
     types = tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES
@@ -186,7 +188,7 @@ def _counted(config: Mapping[str, Any], part: Part, path: str, seen: str, mechan
 
 
 def _recurrent_layers(part: Part, layers: int | None) -> int | None:
-    """How many, from how the attention layers between them are laid out; None where the config does not say."""
+    """Return the number of recurrent layers from the layout of the attention layers; None if the config does not tell."""
     if layers is None:
         return None
     if fnmatchcase(part.word("model_type"), "falcon_h1*"):

@@ -1,4 +1,4 @@
-"""What model families are made of, by the names that their config.json uses.
+"""Layer types of model families, by the names in their config.json.
 
 Sources: vLLM's registry and model classes of 0.11.0, 0.17.1, 0.32.0 and 0.33.0 (which class is a hybrid, which is free of
 attention), transformers 5.19.0 (words of layer lists), flash-linear-attention (its own model types).

@@ -51,7 +51,7 @@ class ChatTemplate:
 
     @property
     def thinking_sentence(self) -> str:
-        """What it does with thinking by default, and how a request changes that; "" where it has nothing to do with it."""
+        """The template's default for thinking and how a request changes it; "" if the template has no thinking."""
         if self.thinking in ("on", "off"):
             other = "false" if self.thinking == "on" else "true"
             return f'{self.thinking} by default; per request: "chat_template_kwargs": {{"{self.switch}": {other}}}'
@@ -105,7 +105,7 @@ def kept(found: Any) -> dict[str, Any] | None:
 
 
 def of_server(pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """What the lock's entries tell of a server's chats: the template is that of a tokenizer of its own, where it has one.
+    """Return the lock's entries about a server's chats, with the template of the separate tokenizer if there is one.
 
     pinned: {"model": ..., "models": {role: ...}}.
     """

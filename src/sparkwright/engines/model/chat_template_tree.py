@@ -242,7 +242,8 @@ def _truth(value: Any) -> Any:
 
 
 def _keeps(tree: nodes.Template, names: list[nodes.Name]) -> bool | None:
-    """Whether thinking of earlier turns is rendered: a template that reads it and looks for the last turn drops the others."""
+    """Return True if thinking of earlier turns is rendered: a template that reads it and looks for the last turn drops the
+    others."""
     reads = bool(_attributes(tree) & _THOUGHTS)
     words = {*_attributes(tree), *(node.name for node in names)}
     if any(map(_LAST_TURN.search, words)):

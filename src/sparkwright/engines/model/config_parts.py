@@ -113,7 +113,7 @@ def trained_length(config: Mapping[str, Any]) -> int | None:
 
 
 def architecture_name(config: Mapping[str, Any]) -> str:
-    """What the engine looks up: the first of `architectures`, "" where the config names none."""
+    """Return the name that the engine looks up: the first of `architectures`, "" if the config names none."""
     names = Part("", config).items("architectures") or [""]
     return names[0] if names and isinstance(names[0], str) and len(names[0]) <= MOST_CHARS else ""
 

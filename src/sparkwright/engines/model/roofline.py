@@ -1,9 +1,9 @@
-"""How fast one stream can be at all: every weight that a token needs crosses the memory bus once.
+"""The highest possible rate of one stream: every weight that a token needs crosses the memory bus once.
 
-Without speculation no server decodes faster than bandwidth / bytes a token. What is counted here is a lower bound of those bytes
-(no state, no KV cache, no activations), so the ceiling is never too low. Over several hosts each reads its part at the same time, and
-waits for the others twice a layer. Source: facts of safetensors' header (8 bytes of length,
-then JSON of name -> dtype, shape, data_offsets); a GB10's LPDDR5X has 273 GB/s.
+Without speculation no server decodes faster than bandwidth / bytes per token. The count here is a lower bound of those bytes (no
+state, no KV cache, no activations), so the ceiling is never too low. With several hosts each reads its part at the same time, and
+waits for the others twice per layer. Source: safetensors' header (8 bytes of length, then JSON of name -> dtype, shape,
+data_offsets); a GB10's LPDDR5X has 273 GB/s.
 """
 
 from __future__ import annotations
@@ -52,10 +52,12 @@ def ceiling(gpu: str | None, per_token: int | None) -> float | None:
 
 
 def split_rate(alone: float | None, split: Split, layers: int | None) -> float | None:
-    """What one stream may reach over several hosts, tokens a second: t(n) = t(1) / n + 2 * layers * ALL_REDUCE_S for n hosts of tensor
-    parallelism. Pipeline parallelism passes a token through all hosts in turn, which makes it no faster.
+    """Return the highest rate of one stream over several hosts, tokens/s; None if `alone` or the layers are not known.
 
-    alone: of one host, tokens a second, measured or the ceiling. None where that or the layers are not known.
+    t(n) = t(1) / n + 2 * layers * ALL_REDUCE_S for n hosts of tensor parallelism. Pipeline parallelism passes a token through all
+    hosts in turn, which makes it no faster.
+
+    alone: rate of one host, tokens/s, measured or the ceiling.
     """
     if not alone or alone <= 0:
         return None
@@ -66,6 +68,6 @@ def split_rate(alone: float | None, split: Split, layers: int | None) -> float |
 
 
 def _share(inner: Part) -> float:
-    """Of the routed experts, those that one token passes through; none where the config does not say how many."""
+    """Return the share of the routed experts that one token passes through; 0 if the config does not tell how many."""
     count, active = inner.number(*EXPERT_COUNTS), inner.number(*EXPERTS_A_TOKEN)
     return active / count if count and active else 0.0

@@ -31,7 +31,7 @@ WHY = "nothing tells how this server is asked for it, or whether it does it; set
 
 @dataclass(frozen=True)
 class AnyModel:
-    """Which models the server serves in which way is not known."""
+    """A model of a described server: its kind is not known."""
 
     kind: str = "unknown"
     sentence: str = "a model whose kind is not known for this server"
@@ -81,7 +81,7 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """What the recipe says; without that it is not known."""
+    """Return the memory that the recipe states; an unknown one if it states none."""
     given = flags.get(own.MEMORY)
     if given is None or own.misfit(flags, own.MEMORY):
         return Memory()

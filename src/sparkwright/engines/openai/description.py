@@ -1,7 +1,8 @@
-"""How a server that no release knows is asked: as the section `openai` of its recipe says, and as its container's label carries it.
+"""The description of a server that sparkwright has no engine for: the section `openai` of its recipe, carried in a container
+label.
 
-A label is data from a stranger, so what comes back from one is held to the rules of a recipe; a label that breaks one describes
-nothing, and the server is asked as is usual for OpenAI's API.
+A label is untrusted data, so a description from a label must keep the rules of a recipe; a label that breaks one describes
+nothing, and the defaults of OpenAI's API apply.
 """
 
 from __future__ import annotations
@@ -142,12 +143,12 @@ NEEDED = ("served_name",)
 
 
 def mistakes(section: Mapping[str, Any]) -> Iterator[Mistake]:
-    """What is wrong with a section, in its order."""
+    """Yield the mistakes in a section, in its order."""
     return _mapping(KEYS, NEEDED)(section)
 
 
 def written(section: Mapping[str, Any]) -> str:
-    """What a container's label holds of a section."""
+    """Return the content of a container's label for a section."""
     return json.dumps({name: section[name] for name in sorted(CARRIED) if name in section}, separators=(",", ":"))
 
 

@@ -40,13 +40,13 @@ def canonical(written: str) -> str:
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """What a key is set to; None when it is not given. Of the address what the command says, where the section does not."""
+    """Return the value of a key; None if it is not set. The address falls back to `--host` in the command."""
     given = flags.get(name)
     return value_of_word(words(flags), "--host") or None if given is None and name == HOST else given
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
-    """Why a key's value is none that it can have; "" where nothing is known against it."""
+    """Return why a key's value is invalid; "" if nothing is known against it."""
     return next((why for place, why in description.mistakes(flags) if place == (name,)), "")
 
 

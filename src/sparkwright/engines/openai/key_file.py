@@ -1,6 +1,5 @@
-"""How a described server is given its API key: by a flag that names a file, or by a variable that a shell in its container sets
-from the file, so that neither `docker inspect` nor a list of processes shows it.
-"""
+"""The API key of a described server: through a flag that names a file, or a variable that a shell in its container sets from the
+file, so that neither `docker inspect` nor a list of processes shows it."""
 
 from __future__ import annotations
 

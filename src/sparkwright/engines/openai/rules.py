@@ -1,4 +1,4 @@
-"""What is wrong with a recipe for a described server: where its parts contradict each other, and what checks will not see."""
+"""Rules about recipes for a described server: contradictions between their parts, and what checks will not see."""
 
 from __future__ import annotations
 

@@ -49,14 +49,14 @@ def turned_on(engine: Engine) -> str:
 
 
 def asked_for(engine: Engine, flags: Mapping[str, Any]) -> bool:
-    """Whether a recipe for this engine asks for it in so many words: its flag is on, or the one that turns it off is off."""
+    """Return True if a recipe explicitly turns prefix caching on: its flag is on, or the one that disables it is off."""
     names = concepts.CONCEPTS[CONCEPT].get(engine.name, ())
     given = engine.flags.named(flags)
     return any(given.get(name) is not name.startswith("disable-") for name in names if given.get(name) is not None)
 
 
 def off(engine: Engine) -> Judged:
-    """Of a server that says itself that it has none."""
+    """Return the verdict on a server that reports that prefix caching is off."""
     return Judged("off", "the engine says that it is off", turned_on(engine))
 
 
@@ -70,7 +70,10 @@ def judge(
     *,
     hybrid: bool = False,
 ) -> Judged:
-    """What three sightings of a prefix tell. prefix_tokens: of it alone, at least."""
+    """Return the verdict on repeated requests with the same prefix, the first of them cold.
+
+    prefix_tokens: the least number of tokens in the prefix alone.
+    """
     if engine.prefix_cache.is_off(cache):
         return off(engine)
     again = [sighting for sighting in sightings[1:] if sighting.hits is not None]
@@ -94,5 +97,5 @@ def judge(
 
 
 def wanted_tokens(block: int) -> int:
-    """How long the test's prefix must be: more than two blocks."""
+    """Return the length of the test's prefix in tokens: more than two blocks."""
     return math.ceil(2.25 * block) + 32

@@ -26,7 +26,7 @@ PROBES = {name: _probe(dialect) for name, dialect in dialects.OTHERS.items()}
 
 
 def judge_count(reply: Reply) -> Seen:
-    """Whether the counted tokens are those that the server read. body: `counted` and `prompt`."""
+    """Judge if the counted tokens are those that the server read. body: `counted` and `prompt`."""
     body = reply.body if isinstance(reply.body, dict) else {}
     counted, prompt = body.get("counted"), body.get("prompt")
     if counted is None or prompt is None:

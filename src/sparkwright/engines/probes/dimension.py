@@ -10,7 +10,7 @@ from sparkwright.visible import count
 
 
 def judge(wanted: int, reply: Reply) -> Seen:
-    """Whether the vector has so many numbers."""
+    """Judge if the vector has the wanted dimension."""
     judged = tasks.PROOFS["embed"].judge(reply.body)
     if judged.why_not:
         return Seen("disproved", f"the response was 200 {judged.why_not}", "another dimension")

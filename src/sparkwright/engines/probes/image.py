@@ -32,7 +32,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def judge(reply: Reply) -> Seen:
-    """Whether the answer names the colour."""
+    """Judge if the answer names the colour."""
     text = reply.content
     if NAMES.search(text[:SEARCHED_CHARS]):
         return Seen("proved", f"saw the red picture: {quoted(text)}")

@@ -21,7 +21,7 @@ LONGEST_CHARS = 1 << 14
 
 
 def judge(reply: Reply) -> Seen:
-    """Whether the content is JSON of the schema."""
+    """Judge if the content is JSON of the schema."""
     text = reply.content
     if reply.cut and not _holds(text):
         return Seen("inconclusive", f"the JSON had not ended within {TOKENS} tokens: {quoted(text)}")

@@ -19,10 +19,13 @@ ENGLISH = "en"
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """prompt: the question. words: the commonest, none of them common in the others. script: ranges of its letters; empty for Latin."""
+    """A language, with a question in it and marks of an answer in it."""
 
+    #: the question
     prompt: str
+    #: the most common words, none of them common in the other languages
     words: frozenset[str] = field(default_factory=frozenset)
+    #: ranges of its letters; empty for Latin
     script: str = ""
 
 
@@ -70,7 +73,7 @@ LANGUAGES: Mapping[str, Language] = {
 
 
 def judge(name: str, reply: Reply) -> Seen:
-    """Whether the answer is in the language of this name."""
+    """Judge if the answer is in this language."""
     text = reply.content[:SEARCHED_CHARS]
     if not text.strip():
         if reply.cut:
@@ -82,7 +85,7 @@ def judge(name: str, reply: Reply) -> Seen:
 
 
 def speaks(name: str, text: str) -> bool:
-    """Whether a text is in this language: two of its commonest words and more than of English, or half of its letters."""
+    """Return True if a text is in this language: two of its common words and more than of English, or half of its letters."""
     language = LANGUAGES[name]
     if language.script:
         letters = [item for item in text if item.isalpha()]

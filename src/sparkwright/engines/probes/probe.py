@@ -40,7 +40,7 @@ SEARCHED_CHARS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an answer shows."""
+    """The result of a probe."""
 
     verdict: Verdict
     evidence: str  # a clause
@@ -55,10 +55,13 @@ THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer to a probe. status: of HTTP. message: an error's own words. body: its JSON; None where it is none."""
+    """An answer to a probe."""
 
+    #: HTTP status
     status: int
+    #: the error's own words
     message: str
+    #: JSON of the answer; None if it is none
     body: Any
     #: what is wrong with the order of a stream's events; empty for nothing
     disorder: str = ""
@@ -95,7 +98,7 @@ class Reply:
 
     @property
     def cut(self) -> bool:
-        """Whether it ended because it had no more tokens."""
+        """True if the answer ended because it ran out of tokens."""
         return self.choice.get("finish_reason") == "length"
 
 

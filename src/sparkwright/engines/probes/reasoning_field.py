@@ -11,7 +11,7 @@ TOKENS = 1536
 
 
 def judge(reply: Reply) -> Seen:
-    """Whether the thinking was kept apart."""
+    """Judge if the thinking is separate from the content."""
     if reply.cut:
         where = f"in `{reply.thinking_field}`" if reply.thinking else "in the content"
         return Seen("inconclusive", f"the answer had not ended within {TOKENS} tokens, all of them {where}")

@@ -32,7 +32,7 @@ def name_of(names: Any) -> str:
 
 
 def why_not(names: Any) -> str:
-    """Why this is no probe, as a sentence; empty for one."""
+    """Return why this is not a probe, as a sentence; empty if it is one."""
     if isinstance(names, str):
         return "" if names in PLAIN else f"must be one of {_all()}."
     if not isinstance(names, Mapping) or len(names) != 1 or next(iter(names)) not in (DIMENSION, LANGUAGE):

@@ -32,7 +32,7 @@ SEARCHED_CHARS = 1 << 14
 
 
 def judge(reply: Reply) -> Seen:
-    """Whether the call came as one."""
+    """Judge if the answer holds a proper tool call."""
     calls = reply.message_of.get("tool_calls")
     if isinstance(calls, list) and calls:
         return _call(calls[0])
@@ -71,7 +71,7 @@ def _call(call: Any) -> Seen:
 
 
 def judge_second(reply: Reply) -> Seen:
-    """Whether a call was made in a second turn, with the argument of that turn."""
+    """Judge if the second turn has a tool call, with the argument of that turn."""
     seen = judge(reply)
     if seen.verdict == "proved" and SECOND_CITY.lower() not in seen.evidence.lower():
         return Seen("disproved", f"asked about {SECOND_CITY} it {seen.evidence}", "no tool call")
@@ -79,7 +79,7 @@ def judge_second(reply: Reply) -> Seen:
 
 
 def judge_none(reply: Reply) -> Seen:
-    """Whether `tool_choice: none` was heeded: words, and no call."""
+    """Judge if `tool_choice: none` was obeyed: text, and no call."""
     calls = reply.message_of.get("tool_calls")
     if (isinstance(calls, list) and calls) or MARKS.search(reply.content[:SEARCHED_CHARS]):
         return Seen("disproved", "it called a tool although `tool_choice` was none", "tool choice ignored")

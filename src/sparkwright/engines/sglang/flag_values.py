@@ -1,4 +1,4 @@
-"""What each option takes, from the table, and whether a value is one: judged before SGLang judges it."""
+"""Validation of values for SGLang's options by the table, before SGLang validates them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def number(value: Any) -> int | None:
 
 
 def misfit(name: str, value: Any) -> str:
-    """What is wrong with a value, as "must be a whole number, got '128q'"; "" where nothing is known against it."""
+    """Return the problem with a value, as "must be a whole number, got '128q'"; "" if nothing is known against it."""
     kind = kind_of(name)
     if not kind or value is None:
         return ""

@@ -50,12 +50,12 @@ def canonical(written: str) -> str:
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """What a flag is set to; None when it is not given."""
+    """Return the value of a flag; None if it is not set."""
     return flags.get(name)
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
-    """Why a flag's value is none that it can have; "" where nothing is known against it."""
+    """Return why a flag's value is invalid; "" if nothing is known against it."""
     return flag_values.misfit(name, value(flags, name))
 
 

@@ -31,9 +31,9 @@ def version(info: Any) -> str:
 
 
 def settings(info: Any) -> dict[str, Any]:
-    """What it runs with, from /server_info. Only what it tells.
+    """Return the settings that /server_info reports, without those that it does not report.
 
-    max_model_len: only where it was asked for, else /v1/models has it. slots: requests at a time. mem_fraction_static: of all
+    max_model_len: only if it was set, else /v1/models has it. slots: concurrent requests. mem_fraction_static: share of all
     memory, for weights and KV cache.
     """
     if not isinstance(info, dict):

@@ -1,4 +1,4 @@
-"""What an image tells of the SGLang in it: its version and its options. Never guessed from its tag. Read in the source, not run."""
+"""Readers of the version and the options of the SGLang in an image. Never guessed from the tag. Read in the source, not run."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def usual() -> Mapping[str, str]:
 
 
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """What makes a list from the usual one: {"like": VERSION, "differ": {name: words, or None where it is gone}}."""
+    """Return the difference from the usual list: {"like": VERSION, "differ": {name: words, or None if it is gone}}."""
     gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
     changed = {name: shape for name, shape in shapes.items() if usual().get(name) != shape}
     return {"like": options.SOURCE, "differ": {**gone, **changed}}
 
 
 def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Whether `applied` can use it, or nothing was to be had; else the image is to be asked again."""
+    """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
     return difference is None or difference.get("like") == options.SOURCE
 
 

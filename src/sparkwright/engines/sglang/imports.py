@@ -1,4 +1,5 @@
-"""How others start SGLang. Sources: spark-arena/recipe-registry@3075780, scitrera/oss-spark-run@3190eb7; server_args.py of 0.5.23."""
+"""Other people's ways to start SGLang. Sources: spark-arena/recipe-registry@3075780, scitrera/oss-spark-run@3190eb7;
+server_args.py of 0.5.23."""
 
 from __future__ import annotations
 

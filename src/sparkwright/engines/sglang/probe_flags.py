@@ -1,4 +1,4 @@
-"""Which of SGLang's flags causes what a probe finds. Read in the source of 0.5.23; no real server stood for it."""
+"""Flags of SGLang that cause what a probe finds. Read in the source of 0.5.23, not tested with a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe for SGLang, before SGLang says so, or says nothing."""
+"""Rules about recipes for SGLang, to find errors that SGLang reports late or not at all."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ CUDA_12 = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules check. asked: with flags under their own names. version: of SGLang, None while it is not known. listed: the
-    options in the image's own help, which decides then; empty while it was not asked."""
+    """The input of the rules."""
 
+    #: with flags under their own names
     asked: ServerRequest
+    #: of SGLang; None while it is not known
     version: str | None = None
+    #: the options in the image's own help, which then decides; empty while the image was not run
     listed: Collection[str] = ()
     #: the model's longest sequence in tokens; None where that is not known
     longest: int | None = None

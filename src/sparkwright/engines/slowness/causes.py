@@ -1,6 +1,6 @@
-"""Why a server is slow: what was seen, held against what is known to make it so. Pure; the most likely first.
+"""Diagnosis of a slow server: evidence compared with known causes. Pure; the most likely first.
 
-What was measured comes before what is only possible; cause.py says what the verdicts mean. Sources: docs/measuring.md.
+Measured causes come before possible ones; cause.py explains the verdicts. Sources: docs/measuring.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def causes(seen: Seen) -> list[Cause]:
 
 
 def ranked(found: Iterable[Cause]) -> list[Cause]:
-    """What was measured before what is possible; among equals what explains more before what explains less."""
+    """Return the causes sorted by verdict, measured before possible; equal verdicts by weight."""
     return sorted(found, key=lambda cause: (ORDER.index(cause.verdict), -cause.weight))
 
 
@@ -51,7 +51,10 @@ def _held(cause: Cause, *, slow: bool, fast: bool) -> Cause:
 
 
 def of_a_start(seen: Seen, failure: str) -> list[Cause]:
-    """What can keep an engine from starting. failure: its last words; those of memory make what holds memory the reason."""
+    """Return the causes that can keep an engine from starting.
+
+    failure: its last words; if they are about memory, what holds memory is the reason.
+    """
     short = any(word in failure.lower() for word in MEMORY_WORDS)
     verdict: Verdict = "found" if short else "noted" if failure else "possible"
     rows = [cause for detect in (little_memory, ollama_in_memory) for cause in detect(seen)]
@@ -66,7 +69,7 @@ def likely(seen: Seen) -> list[Cause]:
 
 
 def _flags(seen: Seen, concept: str) -> str:
-    """What this engine calls it, as "cache-type-k and cache-type-v"; empty where it has no flag for it."""
+    """Return this engine's flags for a concept, as "cache-type-k and cache-type-v"; empty if it has none."""
     return " and ".join(concepts.CONCEPTS[concept].get(seen.engine.name, ()))
 
 
@@ -203,7 +206,7 @@ def thinking(seen: Seen) -> Iterator[Cause]:
 
 @_detector
 def rules(seen: Seen) -> Iterator[Cause]:
-    """What lint says of the flags."""
+    """Yield the findings of lint as possible causes."""
     for finding in seen.findings:
         if finding.severity != "info":
             fix = "; or ".join(way.text for way in finding.ways_out)
