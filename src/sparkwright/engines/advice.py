@@ -75,11 +75,9 @@ class Effective:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A rule: its name, what it says, why, where that is documented, and what it finds in an example.
+    """A rule with its explanation and its finding for an example."""
 
-    engine: its name; empty where the rule holds for every engine.
-    """
-
+    #: name of the engine; empty for a rule about every engine
     engine: str
     name: str
     title: str
@@ -102,11 +100,11 @@ class Kind(Protocol):
 
     @property
     def sentence(self) -> str:
-        """The same in half a sentence, with its name."""
+        """The kind in half a sentence, with the model's name."""
 
     @property
     def max_position_embeddings(self) -> int | None:
-        """The longest sequence in tokens; None where that is not known."""
+        """The longest sequence in tokens; None if not known."""
 
 
 class Advice(Protocol):
@@ -117,16 +115,16 @@ class Advice(Protocol):
 
     @property
     def CHUNKED_PREFILL(self) -> str:
-        """The flag that turns chunked prefill on and off; "" where there is none."""
+        """The flag that turns chunked prefill on and off; "" if there is none."""
 
     def version(self, text: str | None) -> Version | None:
-        """The version that a text names, in the engine's own way; None when it names none."""
+        """Return the version in a text, in the engine's own format; None if it holds none."""
 
     def kind(self, model: Mapping[str, Any]) -> Kind:
         """Return the kind of a model."""
 
     def essence(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The part of a model's config.json that matters."""
+        """Return the keys of a model's config.json that matter to the engine."""
 
     def decide(
         self,
@@ -136,15 +134,15 @@ class Advice(Protocol):
         wanted: Wanted,
         impossible: WhenImpossible,
     ) -> Decision:
-        """The flags that bring about what is expected of chunked prefill, or why they can't be had."""
+        """Return the flags that give the wanted chunked prefill, or the reason why that is impossible."""
 
     def check(
         self, request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
     ) -> list[Finding]:
-        """All findings, errors first. listed: the options in the engine's own help, with their shapes where known."""
+        """Return all findings, errors first. listed: the options in the engine's own help, with their shapes where known."""
 
     def effective(self, request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-        """The settings that follow from flags, model and version."""
+        """Return the settings that follow from flags, model and version."""
 
     def memory(self, flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
         """Return the memory model of a server. locked: the model as spark.lock holds it, empty while it is not pinned."""
@@ -152,19 +150,23 @@ class Advice(Protocol):
     def chunked_prefill_arms(
         self, flags: Mapping[str, Any], model: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The flags to change for chunked prefill on, and off, with nothing else different; None where it has no such switch."""
+        """Return the flags to change for chunked prefill on and off, with nothing else different; None if there is no such
+        switch."""
 
     def titles(self) -> Mapping[str, str]:
-        """The rules by name, with what each says."""
+        """Return the titles of the rules, by name."""
 
     def explained(self, name: str) -> Explained | None:
-        """A rule; None where there is none of this name."""
+        """Return a rule by name; None if there is none."""
 
 
 def cannot_be_asked(
     request: ServerRequest, title: str, wanted: Wanted, impossible: WhenImpossible, why: str
 ) -> Decision:
-    """The decision about chunked prefill of an engine that takes no order about it. title: the engine's. why: a clause, what it does instead."""
+    """Return the decision about chunked prefill for an engine without a switch for it.
+
+    title: the engine's. why: a clause that says what the engine does instead.
+    """
     if wanted == "any":
         return Decision(request.flags, "any")
     sentence = f"{title} cannot be asked for chunked_prefill: {why}."

@@ -1,4 +1,5 @@
-"""Memory budget of a start: rows that add up to what a host must have, each with its source. Pure; the same on laptop and host."""
+"""Memory budget of a start: rows that add up to the memory that a host must have, each with its source. Pure; the same on laptop
+and host."""
 
 from __future__ import annotations
 
@@ -40,10 +41,11 @@ JSON_SHAPE: dict[str, Any] = {**SHAPE, "need_bytes": _COUNT, "left_bytes": withi
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table. source: where its size is from, as a clause."""
+    """A row of the table."""
 
     name: str
     size_bytes: int
+    #: source of the size, as a clause
     source: str
     about: About = "server"
     #: nothing measured or written tells: a figure on the safe side
@@ -104,7 +106,7 @@ class Budget:
 
     @property
     def need_bytes(self) -> int:
-        """All rows that are not limits, together."""
+        """The sum of all rows that are not limits."""
         return sum(row.size_bytes for row in self.rows if not row.at_most)
 
     @property
@@ -123,11 +125,11 @@ class Budget:
         return self.left_bytes >= 0
 
     def of(self, about: About) -> int:
-        """The bytes of one kind of rows, limits left out."""
+        """Return the bytes of one kind of rows, without limits."""
         return sum(row.size_bytes for row in self.rows if row.about == about and not row.at_most)
 
     def lines(self) -> list[str]:
-        """The table: GiB, what for, and where the figure is from."""
+        """Return the table as text: size in GiB, purpose and source."""
         width = max((len(row.name) for row in self.rows), default=0)
         left = f"{gib(self.left_bytes)} left" if self.fits else f"{gib(-self.left_bytes)} too much"
         now = f", {gib(self.available_bytes)} available now" if self.available_bytes is not None else ""
@@ -146,7 +148,7 @@ class Budget:
         return [f"The KV cache held {self.kv_tokens} tokens at its last start{requests}."]
 
     def to_json(self) -> dict[str, Any]:
-        """For events, `--json` and the API."""
+        """Return the budget as plain JSON, for events, `--json` and the API."""
         return {
             "total_bytes": self.total_bytes,
             "need_bytes": self.need_bytes,
@@ -159,7 +161,7 @@ class Budget:
 
     @classmethod
     def of_json(cls, data: Any) -> Budget:
-        """The budget that `to_json` made. Raises ValueError for what is none."""
+        """Return the budget that `to_json` made. Raises ValueError for any other value."""
         found = fitted(data, SHAPE, "budget")
         rows = tuple(Row(**{name: row[name] for name in ROW}) for row in found["rows"])
         return cls(found["total_bytes"], rows, found["available_bytes"], found["kv_tokens"], found["full_requests"])
@@ -188,12 +190,12 @@ def of(
     """Return the budget of one start.
 
     Args:
-        memory: What the engine takes.
+        memory: The engine's memory model.
         total_bytes: MemTotal of the host.
-        start: What is known of this start.
-        reserve_bytes: What must stay free.
-        others: Rows of what else the host serves.
-        own: The row of the host itself; None where that is not known.
+        start: Facts about this start.
+        reserve_bytes: Memory that must stay free.
+        others: Rows of other servers on the host.
+        own: The row of the host itself; None if not known.
         available_bytes: MemAvailable now.
     """
     rows = list(engine_rows(memory, total_bytes, start))
@@ -206,7 +208,7 @@ def of(
 
 
 def engine_rows(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
-    """The rows of the server itself: its engine on both sides, what it compiles with, its /dev/shm."""
+    """Yield the rows of the server itself: its engine on both sides, its compile peak, its /dev/shm."""
     yield from _share_rows(memory, total_bytes)
     for part in memory.parts:
         if not part.host:
@@ -269,6 +271,6 @@ def _start_check(memory: Memory, total_bytes: int, counted_bytes: int) -> list[R
 
 
 def largest(memory: Memory, budget: Budget) -> str:
-    """Return the flag and the largest value with which a server fits that does not, as "FLAG VALUE"; empty where none does."""
+    """Return the flag and its largest value with which a too large server fits, as "FLAG VALUE"; empty if none does."""
     found = memory.largest(budget.total_bytes, memory.engine_bytes(budget.total_bytes) + budget.left_bytes)
     return f"{found[0]} {found[1]:g}" if found else ""

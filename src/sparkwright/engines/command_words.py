@@ -1,4 +1,4 @@
-"""The words of a command that serves: what they say of its model and its flags, whatever the engine."""
+"""The words of a command that starts a server: its model and its flags, for any engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Command:
 
 
 def value(command: Sequence[str], option: str) -> str:
-    """An option's first value, given as `--option value` or `--option=value`; the last one counts. Empty for none."""
+    """Return an option's value, given as `--option value` or `--option=value`; the last one counts. Empty for none."""
     found = ""
     for word, after in zip(command, [*command, ""][1:], strict=True):
         name, equals, text = word.partition("=")

@@ -39,10 +39,10 @@ class CompileCaches:
         return {name: f"{MOUNT}/{folder}" for name, folder in self.variables.items()}
 
     def sources(self, live: str) -> dict[str, str]:
-        """Return the folders of the host that a container mounts, by where it mounts them.
+        """Return the folders of the host that a container mounts, by mount point.
 
-        They lie side by side: a container that could write to the folder above one of them could put a link in its place, and
-        its next start would mount whatever that names.
+        They lie side by side: a container that could write to the folder above one of them could put a link in its place, and its
+        next start would mount whatever the link names.
 
         Args:
             live: The folder above them on the host, see `live_folder`.
@@ -64,27 +64,27 @@ class CompileCaches:
         return within or inside in ("/root", MOUNT) or any(item and inside.endswith(item) for item in above)
 
     def that_matter(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """The flags on which what is compiled may depend."""
+        """Return the flags that may affect what is compiled."""
         return {name: value for name, value in flags.items() if name not in self.indifferent}
 
 
 def live_folder(home: str, key: str, container: str) -> str:
-    """Return the folder above what a container mounts of a key; no container mounts the folder itself.
+    """Return the folder above a container's cache folders for a key; no container mounts the folder itself.
 
     Args:
         home: The home folder of the host's user.
         key: See `key_of`.
-        container: The name of the container. Two of them never share a folder.
+        container: The name of the container. Two containers never share a folder.
     """
     return f"{home}/{FOLDER}/{key}/{LIVE}/{container}"
 
 
 def key_of(made_from: Mapping[str, Any]) -> str:
-    """The name of the folder for what was made from this; another value anywhere is another folder."""
+    """Return the name of the folder for what was compiled from these inputs; any other value gives another folder."""
     text = json.dumps(made_from, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def set_by_us(environment: Mapping[str, str]) -> set[str]:
-    """The variables of a container that point below MOUNT."""
+    """Return the variables of a container that point below MOUNT."""
     return {name for name, value in environment.items() if value.startswith(f"{MOUNT}/")}

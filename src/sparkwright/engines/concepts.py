@@ -108,7 +108,7 @@ NOT_THE_SAME = frozenset(
 
 
 def of(name: str) -> str:
-    """The concept that some engine has a flag of this name for; empty for none."""
+    """Return the concept of a flag of any engine; empty for none."""
     wanted = _plain(name)
     return next(
         (concept for concept, row in CONCEPTS.items() if any(wanted in map(_plain, pair) for pair in row.values())), ""
@@ -116,7 +116,7 @@ def of(name: str) -> str:
 
 
 def owners(name: str) -> list[str]:
-    """The engines with a flag of this name, in the table's order of titles."""
+    """Return the engines with a flag of this name, in the order of TITLES."""
     row = CONCEPTS.get(of(name), {})
     return [engine for engine in TITLES if _plain(name) in map(_plain, row.get(engine, ()))]
 
@@ -128,7 +128,7 @@ def here(engine: str, name: str) -> str:
 
 
 def counterpart(engine: str, name: str) -> str:
-    """This engine's flags for what another one's is for, as "cache-type-k and cache-type-v"; empty for none."""
+    """Return this engine's flags for the concept of another engine's flag, as "cache-type-k and cache-type-v"; empty for none."""
     return " and ".join(CONCEPTS.get(of(name), {}).get(engine, ()))
 
 

@@ -1,4 +1,5 @@
-"""Mounts, devices, capabilities, variables and flags that give a server more than serving needs, each with the sentence that says so.
+"""Mounts, devices, capabilities, variables and flags that give a server more access than it needs, each with a sentence for the
+user.
 
 One table, read by `lint`, by `plan` and by `recipe.import`. Sources: capabilities(7), mem(4), ld.so(8), environ(7), docker's
 documentation ("Docker daemon attack surface"), vLLM's and SGLang's documentation of each flag and variable.
@@ -51,7 +52,7 @@ class Found:
 
     @property
     def sentence(self) -> str:
-        """The whole of it."""
+        """The full sentence for the user."""
         return f"{self.value} {self.why}."
 
 

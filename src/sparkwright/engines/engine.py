@@ -97,14 +97,14 @@ class Engine:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels with which a container says its engine and its task; vLLM that generates text needs none."""
+        """The labels that name a container's engine and task; vLLM that generates text needs none."""
         task = {TASK: str(self.task)} if self.task != GENERATE else {}
         if self.name == USUAL:
             return task
         return {LABEL: self.name, **({DESCRIPTION: self.described} if self.described else {}), **task}
 
     def of_section(self, section: Mapping[str, Any]) -> Engine:
-        """This engine as its section of a recipe describes it; the same where engines need no description."""
+        """Return this engine with the description in its section of a recipe; unchanged if the engine needs no description."""
         if not self.needs_description:
             return self
         return replace(self, described=self._part("description", "written")(section))
@@ -149,7 +149,7 @@ class Engine:
         return found
 
     def command(self, words: Sequence[str]) -> Command:
-        """The model and the flags of a command that serves with it."""
+        """Return the model and the flags of a command that starts the server."""
         found: Command = self._part("command_words", "parsed")(words)
         return found
 
@@ -166,7 +166,7 @@ class Engine:
         return found
 
     def version_in_image(self, config: Mapping[str, Any]) -> str | None:
-        """The version of the engine that an image's Config states; None when it states none."""
+        """Return the engine's version in an image's Config; None if it holds none."""
         return self.image.version_of(config) if self.image else None
 
     @cached_property
@@ -241,29 +241,29 @@ class Engine:
 
 @lru_cache
 def of(name: str) -> Engine:
-    """The engine of this name. Raises KeyError for none of TITLES."""
+    """Return the engine of this name. Raises KeyError for a name that is not in TITLES."""
     return Engine(name, TITLES[name])
 
 
 def served() -> tuple[Engine, ...]:
-    """The engines that this release serves with."""
+    """Return the engines that this release of sparkwright serves with."""
     return tuple(engine for engine in map(of, TITLES) if engine.served)
 
 
 def of_name(name: object) -> Engine:
-    """The engine of a name that a file or a label gives; one that is none of ours is taken for the usual one."""
+    """Return the engine that a file or a label names; the default engine for an unknown name."""
     return of(name if isinstance(name, str) and name in TITLES else USUAL)
 
 
 def of_models(answer: Any) -> Engine:
-    """The engine of a server that nobody described, by who owns the models that it lists."""
+    """Return the engine of a server without labels, by the owner of the models that it lists."""
     rows = answer.get("data") if isinstance(answer, dict) else None
     owners = [row.get("owned_by") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return of(next((OWNERS[owner] for owner in owners if isinstance(owner, str) and owner in OWNERS), USUAL))
 
 
 def of_labels(labels: Mapping[str, Any] | None) -> Engine:
-    """The engine of a container or of a spec, by its labels; a name that is none of ours is taken for the usual one."""
+    """Return the engine of a container or of a spec, by its labels; the default engine for an unknown name."""
     found = of_name((labels or {}).get(LABEL))
     described, task = (labels or {}).get(DESCRIPTION), (labels or {}).get(TASK)
     if isinstance(described, str) and found.needs_description:

@@ -48,12 +48,21 @@ class Files(Protocol):
         """The greatest number of bytes at the beginning of a model's file that `chat_of` needs."""
 
     def chat_of(self, beginning: bytes) -> Chat | None:
-        """The chat template and the sampling defaults in the beginning of a model's file; None where it ends before them."""
+        """Return the chat template and the sampling defaults from the beginning of a model's file; None if it ends before them.
+        """
 
     def chosen(
         self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
     ) -> Chosen:
-        """The files that patterns mean. files: rows with path and size_bytes. repository: its name, for a sentence.
+        """Return the files that match the patterns.
 
-        Raises Refused when a pattern means no file, or more than one model: then with those that there are and their sizes.
+        Args:
+            files: rows with path and size_bytes.
+            pattern: of the model's file.
+            mmproj: pattern of the projector.
+            draft: pattern of the draft model.
+            repository: its name, for messages.
+
+        Raises:
+            Refused: no file matches, or more than one model; the message lists the models with their sizes.
         """

@@ -12,9 +12,10 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to resolve a finding. changes: the flags to set; None removes a flag. Empty if flags cannot help."""
+    """A way to resolve a finding."""
 
     text: str
+    #: flags to set; None removes a flag; empty if flags cannot help
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -33,5 +34,5 @@ class Finding:
     rule: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the fields as plain JSON."""
         return {**asdict(self), "ways_out": [asdict(way) for way in self.ways_out], "flag": self.flag or None}

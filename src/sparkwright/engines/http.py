@@ -44,9 +44,10 @@ _POSITION = re.compile(r'\bposition="(\d{1,3})"')
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A metric as its text names it. label: `mode="decode"`, which its line must hold; empty for all its lines together."""
+    """A metric by its name in the Prometheus text."""
 
     name: str
+    #: as `mode="decode"`, which a line must hold; empty: the sum over all lines
     label: str = ""
 
 
@@ -133,7 +134,7 @@ class Http:
     paths: tuple[ApiPath, ...] = api_paths.OPENAI
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
-        """The key that a server was started with, from its container's command and environment; empty when it wants none."""
+        """Return the API key in a container's command and environment; empty if the server needs none."""
         given = dict(pair.partition("=")[::2] for pair in env)
         return value(command, self.key_option) or given.get(self.key_variable, "")
 
@@ -147,7 +148,7 @@ class Http:
         return self.roles.get(HEARTBEAT) != self.roles.get(GENERATED)
 
     def counters(self, metrics_text: str) -> dict[str, float]:
-        """Its metrics by role, summed over labels. One that is missing or is no count is left out."""
+        """Return the metrics by role, summed over labels. A metric that is missing or not a count is left out."""
         wanted: dict[str, list[tuple[str, str]]] = {}
         for role, sample in self.roles.items():
             wanted.setdefault(sample.name, []).append((role, sample.label))
@@ -167,6 +168,6 @@ class Http:
 
 
 def _position(labels: str) -> str:
-    """Return the role of a line of the metric of accepted tokens by position; "" for a position that can't be."""
+    """Return the role for a line of the metric of accepted tokens by position; "" for an impossible position."""
     found = _POSITION.search(labels)
     return f"{ACCEPTED_AT}{int(found[1])}" if found and int(found[1]) < MOST_POSITIONS else ""

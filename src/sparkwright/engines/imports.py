@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 def as_they_are(words: Sequence[str]) -> list[str]:
-    """The words of an engine that has no short spelling which its own reader passes over."""
+    """Return the words unchanged, for an engine without short options that its command reader would miss."""
     return list(words)
 
 

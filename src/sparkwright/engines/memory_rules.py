@@ -74,7 +74,7 @@ def memory_budget(case: Case) -> Iterator[Finding]:
 
 
 def on_gb10(memory: Memory, shm_bytes: int = 0) -> Budget:
-    """The budget of a server alone on a GB10 of which nothing is measured; its /dev/shm as a limit."""
+    """Return the budget of a server alone on a GB10 without any measurements; its /dev/shm is a limit."""
     start = Start(shm_bytes=shm_bytes, shm_source="shm_size")
     return budget.of(memory, GB10_BYTES, start, reserve_bytes=RESERVE_GIB * GIB, own=SYSTEM)
 
@@ -104,7 +104,7 @@ def _ways(memory: Memory, found: Budget, over: int, shm: int) -> Iterator[Way]:
 
 
 def explained(name: str) -> Explained | None:
-    """A rule; None where there is none of this name."""
+    """Return a rule by name; None if there is none."""
     rule = RULES.get(name)
     if rule is None:
         return None

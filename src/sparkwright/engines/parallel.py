@@ -1,4 +1,4 @@
-"""One model over several hosts, as one engine does it: how a model is split, and what each member is started with."""
+"""The interface to an engine that serves one model from several hosts: splits of a model, and the members' settings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class MemberLog(Protocol):
 
     @property
     def rank(self) -> int | None:
-        """Its rank, as the group gave it; None until the group exists."""
+        """The member's rank, assigned by the group; None until the group exists."""
 
     @property
     def world_size(self) -> int | None:
@@ -91,11 +91,11 @@ class Parallel(Protocol):
 
     @property
     def MASTER_PORT(self) -> int:
-        """The port where its members meet unless something else is said."""
+        """The default port at which the members meet."""
 
     @property
     def SET_BY(self) -> Mapping[str, str]:
-        """Flags that no recipe sets itself, each with the key that sets it, or with why there is none."""
+        """Flags that a recipe must not set, each with the key that sets it, or the reason why there is none."""
 
     @property
     def VARIABLES(self) -> Sequence[str]:
@@ -103,7 +103,7 @@ class Parallel(Protocol):
 
     @property
     def TRACE(self) -> str:
-        """The environment variable that makes a member's log tell how the members are connected."""
+        """The environment variable that makes a member log how the members are connected."""
 
     def share(self, member: ClusterMember) -> Share:
         """Return the settings with which a member is started."""

@@ -49,15 +49,15 @@ class Rules(dict[str, Rule[C, E]]):
         return register
 
     def check(self, case: C) -> list[Finding]:
-        """All findings, errors first."""
+        """Return all findings, errors first."""
         found = [finding for rule in self.values() for finding in rule.findings(case)]
         return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
     def titles(self) -> dict[str, str]:
-        """The rules by name, with what each says."""
+        """Return the titles of the rules, by name."""
         return {rule.name: rule.title for rule in self.values()}
 
 
 def _paragraphs(text: str) -> str:
-    """A text without its line breaks, except for those between paragraphs."""
+    """Return a text without line breaks, except those between paragraphs."""
     return "\n\n".join(" ".join(word.split()) for word in text.split("\n\n"))

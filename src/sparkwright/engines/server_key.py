@@ -1,4 +1,4 @@
-"""The key that a server asks of its clients: what can be one, and how an engine is given it without anyone reading along."""
+"""The API key of a server: its valid characters, and ways to pass it to an engine that nobody else can read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def valid(key: str) -> bool:
 
 
 def line_of(key: str) -> str:
-    """A file of keys, one a line, with this key."""
+    """Return a file of keys, one per line, with this key."""
     return f"{key}\n"
 
 
 def key_of_lines(written: str) -> str:
-    """The first key of such a file; empty when it holds none."""
+    """Return the first key in a file of keys; empty if it holds none."""
     lines = (line.strip() for line in written.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")
 
@@ -56,7 +56,7 @@ class ServerKey:
         return (f"--{self.option}", self.mount) if self.option else ()
 
     def program(self, entrypoint: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """The entrypoint with which the engine gets its key."""
+        """Return the entrypoint with which the engine gets its key."""
         if self.option or entrypoint is None:
             return entrypoint
         return "sh", "-c", f'export {self.variable}="$(cat {self.mount})"; exec "$@"', "sh", *entrypoint

@@ -52,7 +52,7 @@ class Proof:
     judge: Callable[[Any], Judged]
 
     def request(self, model: str) -> tuple[str, dict[str, Any]]:
-        """Path and body."""
+        """Return the path and the body of the request."""
         return self.path, {"model": model, **self.asked}
 
 
@@ -102,7 +102,7 @@ def path(task: Task) -> str:
 
 
 def shows(task: Task) -> str:
-    """A word that a good answer holds, and an error does not."""
+    """Return a word that a good answer holds, and an error does not."""
     return "choices" if task == GENERATE else PROOFS[task].shows
 
 

@@ -1,4 +1,4 @@
-"""Rules about a model's chat template that hold whatever the engine: the template is the model's, the flags are the recipe's."""
+"""Rules about a model's chat template, for any engine: the template is the model's, the flags are the recipe's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Case:
 
     @property
     def template(self) -> ChatTemplate | None:
-        """The model's template; None where it is not known, or the recipe brings another one."""
+        """The model's template; None if it is not known, or the recipe brings another one."""
         if any(name in self.flags for name in OWN_TEMPLATE):
             return None
         return ChatTemplate.from_json(self.chat.get("template") or {})
@@ -89,7 +89,7 @@ def sampling_of_the_engine(case: Case) -> Iterator[Finding]:
 
 
 def explained(name: str) -> Explained | None:
-    """A rule with what it says of its example; None when there is none of this name."""
+    """Return a rule by name; None if there is none."""
     found = RULES.get(name)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""llama.cpp's side of engines.advice.Advice."""
+"""llama.cpp's implementation of engines.advice.Advice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GgufModel:
 
 
 def version(text: str | None) -> Version | None:
-    """The build that a text names, as 11549 of "b11549-7e4c0a9"; None when it names none."""
+    """Return the build in a text, as 11549 of "b11549-7e4c0a9"; None if it holds none."""
     found = _BUILD.search(text or "")
     return Version(found[1]) if found else None
 
@@ -54,7 +54,7 @@ def kind(model: Mapping[str, Any]) -> GgufModel:
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json beside GGUF files says nothing that llama.cpp reads."""
+    """Return nothing: llama.cpp does not read a config.json beside GGUF files."""
     return {}
 
 
@@ -65,20 +65,20 @@ def decide(
     wanted: Wanted,
     impossible: WhenImpossible,
 ) -> Decision:
-    """llama.cpp has no switch for chunked prefill."""
+    """Return the decision about chunked prefill; llama.cpp has no switch for it."""
     return cannot_be_asked(request, "llama.cpp", wanted, impossible, WHY)
 
 
 def check(
     request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
-    """All findings, errors first."""
+    """Return all findings, errors first."""
     case = rules.Case(replace(request, flags=own.named(request.flags)), version.major if version else None, listed)
     return rules.RULES.check(case)
 
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-    """The settings that follow from the flags."""
+    """Return the settings that follow from the flags."""
     flags = own.named(request.flags)
     return Effective(
         chunked_prefill=True,
@@ -90,9 +90,10 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Its files, its KV cache by the header that the lock keeps, and what it keeps and computes with, bytes.
+    """Return the memory of the files, of the KV cache by the header that the lock keeps, of kept prompts and of compute buffers,
+    in bytes.
 
-    locked: its files are all that the recipe downloads. Without a header the KV cache is not in it.
+    locked: its files are all that the recipe downloads. Without a header the KV cache is left out.
     """
     rows, flags = locked.get("files") or (), own.named(flags)
     held = {row["path"]: row["size_bytes"] for row in rows if str(row["path"]).lower().endswith(SUFFIX)}
@@ -128,17 +129,17 @@ def _header(locked: Mapping[str, Any]) -> Header | None:
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """There is no such switch."""
+    """Return None: there is no such switch."""
     return None
 
 
 def titles() -> Mapping[str, str]:
-    """The rules by name, with what each says."""
+    """Return the titles of the rules, by name."""
     return rules.RULES.titles()
 
 
 def explained(name: str) -> Explained | None:
-    """A rule; None where there is none of this name."""
+    """Return a rule by name; None if there is none."""
     rule = rules.RULES.get(name)
     if rule is None:
         return None

@@ -48,7 +48,7 @@ def newest() -> Mapping[str, Option]:
 
 @functools.lru_cache(maxsize=1)
 def known() -> Mapping[str, Option]:
-    """Return the options of every build that was asked by their own names."""
+    """Return the options of every build that was read, by their own names."""
     gone = {name: kind for name, kind in HISTORY.kinds().items() if name not in newest()}
     rows = (f"{name} {kind}{f' --no-{name}' if kind == 'switch' else ''}" for name, kind in gone.items())
     return {**_options("\n".join(rows)), **_options(options.GONE), **newest()}
@@ -70,7 +70,7 @@ HISTORY = OptionHistory(
 
 @functools.lru_cache(maxsize=1)
 def by_word() -> Mapping[str, tuple[Option, bool]]:
-    """The option that a word without its dashes stands for, and whether it switches it off."""
+    """Return the option of each word (without dashes), and True if the word switches it off."""
     found: dict[str, tuple[Option, bool]] = {}
     for option in known().values():
         found |= {word.lstrip("-"): (option, False) for word in option.words}
@@ -79,12 +79,12 @@ def by_word() -> Mapping[str, tuple[Option, bool]]:
 
 
 def exists(name: str, build: int | None) -> bool | None:
-    """Return whether a build has this option; None where that is not known."""
+    """Return True if a build has this option; None if not known."""
     return HISTORY.existence(name, f"b{build}" if build else None).exists
 
 
 def word_of(option: Option, value: Any) -> str:
-    """The word of one value. A YAML `on` or `off` arrives here as a truth."""
+    """Return the word for a single value. A YAML `on` or `off` arrives here as a boolean."""
     if option.kind == "on" and isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, Mapping) or (option.kind == "json" and isinstance(value, list | tuple)):
@@ -110,7 +110,7 @@ def misfit(name: str, value: Any) -> str:
 
 
 def number(value: Any) -> int | None:
-    """A whole number, given as one or as its digits; None for anything else."""
+    """Return a whole number, given as a number or as digits; None for anything else."""
     if isinstance(value, bool) or not _INT.fullmatch(str(value).strip()):
         return None
     return int(str(value))

@@ -1,7 +1,7 @@
-"""The header of a GGUF file: what a model says of itself before its weights. Bytes in, values out.
+"""Parser of the header of a GGUF file, which describes the model before its weights. Bytes in, values out.
 
-Source: ggml/docs/gguf.md. Little-endian: magic, version (2 or 3), the counts of tensors and of key-value pairs, the pairs. Everything
-is bounded: the bytes come from a stranger. Long arrays (a vocabulary) are passed over, not kept.
+Source: ggml/docs/gguf.md. Little-endian: magic, version (2 or 3), the counts of tensors and of key-value pairs, the pairs.
+Everything is bounded: the bytes are untrusted. Long arrays (a vocabulary) are skipped, not kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAIN = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
 
 
 class NotGguf(ValueError):
-    """The bytes are no GGUF header; the message is the end of a sentence: "does not begin as a GGUF file"."""
+    """The bytes are not a GGUF header; the message is the end of a sentence: "does not begin as a GGUF file"."""
 
 
 ARCHITECTURE = "general.architecture"
@@ -73,7 +73,7 @@ class Header:
 
     @property
     def architecture(self) -> str:
-        """As `llama` or `qwen3moe`; empty where it is not told."""
+        """The architecture, as `llama` or `qwen3moe`; empty if the header has none."""
         found = self.values.get(ARCHITECTURE)
         return found if isinstance(found, str) else ""
 
@@ -85,7 +85,7 @@ class Header:
 
     @property
     def sampling(self) -> dict[str, float]:
-        """The defaults that its makers set, by the names of a request."""
+        """The sampling defaults of the model's makers, by the names of a request."""
         found = {name: self.values.get(f"general.sampling.{key}") for name, key in SAMPLING.items()}
         return {
             name: round(value, DIGITS)
@@ -94,12 +94,12 @@ class Header:
         }
 
     def own(self, key: str) -> Any:
-        """A value of its architecture, as `block_count`; None where it is not told."""
+        """Return a value of its architecture, as `block_count`; None if the header has none."""
         return self.values.get(f"{self.architecture}.{key}")
 
 
 def header(data: bytes) -> Header:
-    """The header at the beginning of these bytes. Raises NotGguf, for one that goes on behind them too."""
+    """Return the header at the beginning of these bytes. Raises NotGguf, also if the header continues beyond them."""
     try:
         return _header(_Reader(data))
     except (struct.error, UnicodeDecodeError):
@@ -107,9 +107,9 @@ def header(data: bytes) -> Header:
 
 
 def beginning(data: bytes) -> Header:
-    """As much of the header as stands in these bytes: what tells the model's shape comes before its vocabulary.
+    """Return the part of the header in these bytes: the model's shape comes before its vocabulary.
 
-    Raises NotGguf for what is none.
+    Raises NotGguf if the bytes are not a header.
     """
     try:
         return _header(_Reader(data), to_end=False)
@@ -138,7 +138,7 @@ def _header(reader: _Reader, *, to_end: bool = True) -> Header:
 
 
 class _Reader:
-    """Reads forward through bytes; struct.error at their end."""
+    """A forward reader of bytes; raises struct.error at their end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0

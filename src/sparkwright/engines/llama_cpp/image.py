@@ -19,18 +19,18 @@ _VERSION = re.compile(r"^version: (?:\S+ \(build )?(\d{4,6})\b", re.M)
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
-    """Its labels and variables do not name the build."""
+    """Return None: the image's labels and variables do not name the build."""
     return None
 
 
 def version_in(text: str) -> str | None:
-    """The build that `llama-server --version` printed, as b11549."""
+    """Return the build in the output of `llama-server --version`, as b11549."""
     found = _VERSION.search(text)
     return f"b{found[1]}" if found else None
 
 
 def listed(text: str) -> dict[str, str]:
-    """The options of a help with how many words each takes; empty when it is no such list."""
+    """Return the options in a help text with the number of words that each takes; empty if it is not a list of options."""
     return {name: str(option.takes) for name, option in help_text.listed(text).items()}
 
 
@@ -60,7 +60,8 @@ def is_current(difference: Mapping[str, Any] | None) -> bool:
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """The list again; empty where none was kept, or against a build that is no longer known here."""
+    """Return the options from a stored difference; empty if none was stored, or the build it refers to is no longer known here.
+    """
     if difference is None or not is_current(difference):
         return {}
     return {name: value for name, value in {**usual(), **difference["differ"]}.items() if value}

@@ -46,12 +46,12 @@ REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12
 
 
 def _build(text: str) -> str:
-    """As /props writes it: b10434-7e4c0a9."""
+    """Return the build as /props writes it: b10434-7e4c0a9."""
     return text if text.startswith("b") else "b" + text.replace(" (", "-").rstrip(")")
 
 
 def _of_both(text: str) -> str:
-    """One type for keys and values, or both."""
+    """Return the type of keys and values if they have the same, else both types."""
     keys, values = re.findall(r"[KV] \((\w+)\)", text)
     return keys if keys == values else f"K {keys}, V {values}"
 

@@ -78,7 +78,7 @@ def cells(header: Header, flags: Mapping[str, Any]) -> int | None:
 
 
 def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
-    """The KV cache, bytes; None where the header does not tell its sizes."""
+    """Return the size of the KV cache in bytes; None if the header does not tell its sizes."""
     held, layers = cells(header, flags), count_of(header.own("block_count"))
     if held is None or layers is None or layers > MOST_LAYERS:
         return None
@@ -97,7 +97,7 @@ def _row_bytes(values: int, kind: Any) -> int:
 
 
 def _heads(header: Header, layers: int) -> int | None:
-    """The KV heads of all layers together: one number for all of them, or one each."""
+    """Return the KV heads of all layers together; the header has one number for all layers, or one each."""
     given = header.own("attention.head_count_kv")
     given = header.own("attention.head_count") if given is None else given
     if isinstance(given, list):
@@ -108,7 +108,7 @@ def _heads(header: Header, layers: int) -> int | None:
 
 
 def _width(header: Header) -> tuple[int, int] | None:
-    """The values of a head's key and of its value."""
+    """Return the numbers per key and per value of a head."""
     given = [count_of(header.own(f"attention.{part}_length")) for part in ("key", "value")]
     embedding, heads = count_of(header.own("embedding_length")), header.own("attention.head_count")
     heads = count_of(

@@ -103,7 +103,7 @@ class LogBook:
 
     @cached_property
     def needles(self) -> Needles:
-        """Finds the lines that one of the tables may match."""
+        """The finder of lines that one of the tables may match."""
         return Needles((row.needle for row in self.rows()), self.noise, WINDOWS if self.tracebacks else ())
 
     @cached_property
@@ -117,7 +117,7 @@ class LogBook:
         return any(row.match(line) for row in rows)
 
     def rows(self) -> Iterator[Line]:
-        """Every line that the tables look for."""
+        """Yield every line that the tables look for."""
         yield from (*self.banners, self.arguments, *self.refusals, *self.refused, *self.hooked)
         yield from (row for _, rows in self.stages for row in rows)
         yield from (row for _, row in (*self.values, *self.kernels))

@@ -1,8 +1,8 @@
-"""Python exceptions in an engine's log: which class was raised, with which words, and the lines that belong to it.
+"""Python exceptions in an engine's log: class, message and the lines that belong to them.
 
 A traceback ends with the first line that is not indented, and that line names the exception, whatever its class is called
-(`triton.runtime.errors.OutOfResources: ...`). Its reason may stand on the lines below it: ptxas, ninja, pydantic and
-gated repositories all write it there. The processes of an engine write into one log, so each is followed by its own tag.
+(`triton.runtime.errors.OutOfResources: ...`). Its reason may be on the lines below it: ptxas, ninja, pydantic and gated
+repositories all write it there. The processes of an engine write into one log, so each is followed by its own tag.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Raised:
 
     @property
     def sentence(self) -> str:
-        """The class, its words, and the lines below it."""
+        """The class, its message, and the lines below it."""
         text = re.split("|".join(ADVICE), self.text, maxsplit=1)[0]
         words = " ".join([f"{self.name}: {text}" if text or self.detail else self.name, *self.detail])
         return f"{' '.join(words.split()).rstrip('.: ')}."
@@ -71,10 +71,10 @@ class _Process:
 
 
 class Exceptions:
-    """Collects the exceptions of a log, oldest first. Memory is bounded, however many there are.
+    """A collector of the exceptions of a log, oldest first. Memory is bounded, however many there are.
 
     Args:
-        prefix: who says a line, when and where, as the engine's log writes it.
+        prefix: the source, time and place before a message, as the engine's log writes them.
     """
 
     def __init__(self, prefix: re.Pattern[str]) -> None:
@@ -85,7 +85,7 @@ class Exceptions:
         self.inside = False
 
     def feed(self, line: str, at: int) -> Raised | None:
-        """Take in a line; returns the exception that it names, if it begins one."""
+        """Read a line; return the exception that it begins, if any."""
         tag = PROCESS.match(line)
         name = tag[1] if tag else ""
         bare = self._prefix.sub("", line, count=1)
@@ -111,7 +111,7 @@ class Exceptions:
         return raised
 
     def near(self, at: int, lines: int) -> Iterator[Raised]:
-        """The exceptions at most so many lines away, oldest first."""
+        """Yield the exceptions within a number of lines, oldest first."""
         return (raised for raised in self._raised if abs(raised.at - at) <= lines)
 
     @property
@@ -120,7 +120,7 @@ class Exceptions:
         return self._raised[-1] if self._raised else None
 
     def forget(self) -> None:
-        """Drop everything: what was raised so far was survived."""
+        """Drop all exceptions: the start survived them."""
         self._processes.clear()
         self._raised.clear()
 
@@ -142,12 +142,12 @@ class Exceptions:
 
 
 def _awaits_words(current: Raised | None) -> bool:
-    """Return whether an exception's first line announces the next: "backend='inductor' raised:"."""
+    """Return True if an exception's first line announces the next: "backend='inductor' raised:"."""
     return current is not None and current.text.endswith(":") and not current.detail
 
 
 def _add_detail(process: _Process, message: str, prefixed: bool) -> None:
-    """Append a line to the exception that it stands below."""
+    """Append a line to the exception above it."""
     current, text = process.current, message.strip()
     if current is None or not text:
         return

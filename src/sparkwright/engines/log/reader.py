@@ -52,11 +52,11 @@ class Reader:
         return before.known and self.state is not before
 
     def push(self, chunk: bytes) -> None:
-        """Take in a piece of the log, cut anywhere."""
+        """Read a chunk of the log, cut anywhere."""
         self._lines(self._cutter.push(chunk))
 
     def finish(self) -> EngineState:
-        """The state at the end, with the reason of its death if the log holds one."""
+        """Return the state at the end, with the reason of a failure if the log holds one."""
         self._lines(self._cutter.rest())
         reported = self._last_words.verdict(self._count)
         if reported is not None:
@@ -69,7 +69,7 @@ class Reader:
         return self.state
 
     def _with_suspect(self, reported: Words) -> str:
-        """The sentence of a failure; one without a known cause also names the setting that may be it."""
+        """Return the sentence of a failure; without a known cause, add the setting that may be the cause."""
         members = self.state.value("world_size") or self.state.value("intended_world_size")
         sentence = reported.alone if reported.alone and members == 1 else reported.sentence
         suspects = (
@@ -94,7 +94,7 @@ class Reader:
         self._count = before + len(lines)
 
     def _with_windows(self, found: list[tuple[int, bytes]], lines: list[bytes]) -> list[tuple[int, bytes]]:
-        """The lines that were found, and those that follow an exception or a traceback."""
+        """Return the lines that were found, and those that follow an exception or a traceback."""
         before = self._count + 1
         wanted = set(range(min(max(0, self._window_end - before), len(lines))))
         for at, line in found:
@@ -133,7 +133,7 @@ class Reader:
         self._spans: dict[str, datetime | None] = {}
 
     def _starts(self, line: str) -> None:
-        """A start begins with a banner, or with the arguments when they follow none."""
+        """Begin a new state if a line begins a start: a banner, or the arguments if no banner came before them."""
         book = self._book
         announces = any(banner.match(line) for banner in book.banners)
         asks = book.arguments.match(line)
@@ -167,7 +167,7 @@ class Reader:
         self._last_words.forget()
 
     def _tell_time(self, line: str) -> datetime | None:
-        """The time of a line, or of the last one that told it."""
+        """Return the time of a line, or of the last line with a time."""
         self._clock = clock(line, self._book.clock) or self._clock
         return self._clock
 
@@ -209,7 +209,8 @@ class Reader:
                 self.state.keep(name, seconds_between(began, self._clock), line)
 
     def _warn(self, row: Line, line: str) -> None:
-        """Keep each kind of warning once, since some come with every request; what a pattern's groups tell apart is a kind."""
+        """Keep each kind of warning once, since some come with every request; different groups of the pattern make different
+        kinds."""
         found = row.match(line)
         kept = (row.match(warning) for warning in self.state.warnings)
         if found and not any(match and match.groups() == found.groups() for match in kept):
@@ -217,10 +218,10 @@ class Reader:
 
 
 def read(text: Text, book: LogBook) -> EngineState:
-    """The state that a whole log tells.
+    """Return the state of an engine from a whole log.
 
-    text: the log, or pieces of it in their order, or a file opened as bytes. Truncated, coloured and non-UTF-8 logs are
-    taken as they are; nothing in a log raises.
+    text: the log, or pieces of it in their order, or a file opened as bytes. Truncated, coloured and non-UTF-8 logs are accepted;
+    nothing in a log raises.
     """
     reader = Reader(book)
     for chunk in chunks_of(text):
@@ -229,7 +230,7 @@ def read(text: Text, book: LogBook) -> EngineState:
 
 
 def message(line: str, book: LogBook) -> str:
-    """A line without its prefix: what is said, not who says it and when."""
+    """Return a line without its prefix (source, time and place)."""
     return book.prefix.sub("", line, count=1)
 
 

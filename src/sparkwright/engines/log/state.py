@@ -54,7 +54,7 @@ class EngineState:
     also: tuple[str, ...] = ()
 
     def keep(self, name: str, value: Any, line: str) -> None:
-        """Take in a reading with its line; None is none."""
+        """Keep a reading with its line, unless it is None."""
         if value is not None:
             self.readings[name] = Reading(value, shortened(line))
 
@@ -65,11 +65,11 @@ class EngineState:
             names.setdefault(name, shortened(line))
 
     def value(self, name: str) -> Any:
-        """A reading's value, None when unknown."""
+        """Return a reading's value, None if unknown."""
         return self.reading(name).value
 
     def reading(self, name: str) -> Reading:
-        """A value with its evidence; UNKNOWN when the log does not tell."""
+        """Return a value with its evidence; UNKNOWN if the log does not hold it."""
         return self.readings.get(name, UNKNOWN)
 
     @property
@@ -87,7 +87,7 @@ class EngineState:
         return bool(self.readings or self.stage)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON: values by name, null for unknown, and the evidence beside them."""
+        """Return plain JSON: values by name, null for unknown, and the evidence beside them."""
         return {
             **{name: self.value(name) for name in (*FIELDS, *self.also)},
             "stage": self.stage or None,
@@ -99,6 +99,6 @@ class EngineState:
 
 
 def shortened(line: str) -> str:
-    """A line as evidence."""
+    """Return a line as evidence, shortened if it is long."""
     line = line.strip()
     return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]} ..."

@@ -52,9 +52,11 @@ EXCEPTIONS_KEPT = 8
 
 
 class Evidence(NamedTuple):
-    """path: where in config.json, nested parts with dots. seen: what stands there."""
+    """A statement in config.json that decides the kind of a model."""
 
+    #: place in config.json, nested parts with dots
     path: str
+    #: the value there
     seen: str
 
 
@@ -117,7 +119,8 @@ def classify(config: Mapping[str, Any]) -> Architecture:
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a config that matters: classify() and block_size() say the same of it (but for `text`). Nesting is kept."""
+    """Return the part of a config that matters: classify() (but for `text`) and block_size() give the same result for it. Nesting
+    is kept."""
     return _kept(config, (*READ, *config_parts.NESTED))
 
 

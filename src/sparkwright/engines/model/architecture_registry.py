@@ -22,7 +22,7 @@ CALLED: dict[Kind, str] = {"recurrent": "a hybrid", "attention_free": "free of a
 
 
 def kind_of(config: Mapping[str, Any]) -> Kind | None:
-    """The kind that vLLM takes this model for; None for an architecture in none of the registries that were read, and for a draft."""
+    """Return the kind of this model in vLLM; None for a draft, or an architecture in none of the registries that were read."""
     name = architecture_name(config)
     if name in tables.HYBRID_ARCHITECTURES:
         return "dense" if _attends_in_every_layer(config) else "recurrent"

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def spread(rows: Mapping[T, str]) -> dict[str, T]:
-    """A table by name, from rows that hold many names of one value."""
+    """Return a table by name, from rows that hold many names for one value."""
     return {name: value for value, names in rows.items() for name in names.split()}
 
 

@@ -1,4 +1,4 @@
-"""The chat template of a model as its syntax tree tells it: the request fields it reads, and thinking, system prompts."""
+"""A model's chat template, read from its syntax tree: request fields, thinking, system prompts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Thinking = Literal["on", "off", "always", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A chat template as its syntax tree tells it."""
+    """The properties of a chat template, read from its syntax tree."""
 
     fields: tuple[str, ...]  # variables that a request may set with chat_template_kwargs, sorted
     tools: bool  # it renders the tools of a request
@@ -27,12 +27,12 @@ class ChatTemplate:
     keeps_thinking: bool | None  # thinking of earlier turns stays in the prompt
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, as the lock keeps it."""
+        """Return plain JSON, as the lock keeps it."""
         return {**asdict(self), "fields": list(self.fields)}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> ChatTemplate | None:
-        """Return a template that was kept; None for what is none."""
+        """Return a template from the lock; None for an invalid one."""
         try:
             fields = tuple(name for name in found["fields"] if isinstance(name, str) and name.isidentifier())
             switch, system = str(found["switch"]), printable(str(found["system_prompt"]))
@@ -88,10 +88,10 @@ def sampling_of(config: Any) -> dict[str, float]:
 
 
 def kept(found: Any) -> dict[str, Any] | None:
-    """Return what a lock keeps of a model's chat files, of whatever a host or a file holds; None for what is none.
+    """Return the lock's entry about a model's chat files, from data of a host or a file; None for invalid data.
 
-    template: a ChatTemplate, None where there is none or it was not read. sampling: None where the model sets no defaults (it
-    has no generation_config.json), and the engine's own are in force. read_from: only of a GGUF file, which holds both.
+    template: a ChatTemplate, None if there is none or it was not read. sampling: None if the model sets no defaults (it has no
+    generation_config.json), so that the engine's own apply. read_from: only of a GGUF file, which holds both.
     """
     if not isinstance(found, Mapping):
         return None
@@ -115,7 +115,7 @@ def of_server(pinned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what two revisions of a model do otherwise, as (label, before, after). old, new: see `kept`."""
+    """Yield the differences between two revisions of a model, as (label, before, after). old, new: see `kept`."""
     before, after = dict(lines(old)), dict(lines(new))
     for label in [*before, *(label for label in after if label not in before)]:
         pair = before.get(label, "nothing"), after.get(label, "nothing")
@@ -124,7 +124,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a person should know of a model's chat files, as (label, sentence)."""
+    """Yield the facts about a model's chat files for users, as (label, sentence)."""
     template = ChatTemplate.from_json(chat.get("template") or {})
     if template is not None:
         yield (

@@ -33,7 +33,12 @@ EXPERTS_A_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "
 
 
 def bytes_per_token(config: Mapping[str, Any], tensors: Iterable[tuple[str, int]]) -> int | None:
-    """The least a token reads. config: the model's config.json. tensors: (name, bytes) of the whole checkpoint; None of nothing."""
+    """Return the least number of bytes that a token reads; None without tensors.
+
+    Args:
+        config: the model's config.json.
+        tensors: (name, bytes) of the whole checkpoint.
+    """
     inner = text(config)
     share = _share(inner)
     tied = bool(inner.keys.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
@@ -46,7 +51,7 @@ def bytes_per_token(config: Mapping[str, Any], tensors: Iterable[tuple[str, int]
 
 
 def ceiling(gpu: str | None, per_token: int | None) -> float | None:
-    """Tokens a second of one stream that no server on this GPU exceeds; None for a GPU or model that is not known."""
+    """Return the rate of one stream that no server on this GPU exceeds, tokens/s; None for an unknown GPU or model."""
     bandwidth = BANDWIDTH.get(gpu or "")
     return bandwidth / per_token if bandwidth and per_token else None
 

@@ -1,4 +1,4 @@
-"""The rule of thumb that goes round for finding recurrent models, kept to say when it would have misled."""
+"""The common rule of thumb for finding recurrent models, kept to report cases where it is wrong."""
 
 from __future__ import annotations
 

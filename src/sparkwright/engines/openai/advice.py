@@ -1,4 +1,4 @@
-"""A described server's side of engines.advice.Advice: what its recipe says is all that is known."""
+"""A described server's implementation of engines.advice.Advice: nothing is known beyond its recipe."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AnyModel:
 
 
 def version(text: str | None) -> Version | None:
-    """A version by PEP 440; None for anything else."""
+    """Return a PEP 440 version; None for anything else."""
     try:
         return Version(text or "")
     except InvalidVersion:
@@ -52,7 +52,7 @@ def kind(model: Mapping[str, Any]) -> AnyModel:
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The longest sequence, where it is told."""
+    """Return the longest sequence, if the config has it."""
     longest = count_of(config.get("max_position_embeddings"))
     return {} if longest is None else {"max_position_embeddings": longest}
 
@@ -64,19 +64,19 @@ def decide(
     wanted: Wanted,
     impossible: WhenImpossible,
 ) -> Decision:
-    """Nothing can be asked of it."""
+    """Return the decision about chunked prefill; a described server has no known switch for it."""
     return cannot_be_asked(request, "an OpenAI-compatible server", wanted, impossible, WHY)
 
 
 def check(
     request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
-    """All findings, errors first."""
+    """Return all findings, errors first."""
     return rules.RULES.check(request)
 
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-    """The context, where the recipe says one."""
+    """Return the context, if the recipe sets one."""
     return Effective(max_model_len=own.context(request.flags))
 
 
@@ -92,17 +92,17 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """No such switch is known."""
+    """Return None: no such switch is known."""
     return None
 
 
 def titles() -> Mapping[str, str]:
-    """The rules by name, with what each says."""
+    """Return the titles of the rules, by name."""
     return rules.RULES.titles()
 
 
 def explained(name: str) -> Explained | None:
-    """A rule; None where there is none of this name."""
+    """Return a rule by name; None if there is none."""
     rule = rules.RULES.get(name)
     if rule is None:
         return None

@@ -71,7 +71,7 @@ def _several(check: Check, what: str, most: int = MOST) -> Check:
 
 
 def _mapping(keys: Mapping[str, Check], needs: tuple[str, ...] = (), *, single: bool = False) -> Check:
-    """single: exactly one of the keys."""
+    """Return a check of a mapping with these keys. single: exactly one of the keys."""
 
     def check(value: Any) -> Iterator[Mistake]:
         if not isinstance(value, Mapping):
@@ -106,7 +106,7 @@ _field = _text(_FIELD, "a key of the answer, as max_seq_len or config.max_seq_le
 
 
 def _added_path(value: Any) -> Iterator[Mistake]:
-    """A path that clients use beside those of every engine: its name, or a mapping that says where `model` stands."""
+    """Check a path that clients use beyond those of every engine: its name, or a mapping with the place of `model`."""
     if isinstance(value, Mapping):
         yield from _mapping({"path": _served, "model": _text(re.compile("json|form"), "json or form")}, ("path",))(
             value
@@ -154,7 +154,7 @@ def written(section: Mapping[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=16)
 def read(label: str) -> Mapping[str, Any]:
-    """A description again; empty for a text that is none."""
+    """Return the description in a label; empty for an invalid one."""
     try:
         found = json.loads(label) if len(label) <= LABEL_CHARS else None
     except (ValueError, RecursionError):

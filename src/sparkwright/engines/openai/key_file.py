@@ -11,7 +11,7 @@ MOUNT = "/run/sparkwright/engine.key"
 
 
 def described(label: str) -> ServerKey | None:
-    """None where the description has no way."""
+    """Return the key file of a description; None if the description has none."""
     given = description.read(label).get("key")
     if not given:
         return None

@@ -13,7 +13,7 @@ class PrefixCache(Protocol):
     """A reader of one engine's reports about its prefix cache. cache: the labels of its metric about it."""
 
     def block_tokens(self, cache: Mapping[str, str]) -> int:
-        """The block in which prefixes hit, tokens; 0 where it tells none."""
+        """Return the block size in which prefixes hit, in tokens; 0 if the engine reports none."""
 
     def is_off(self, cache: Mapping[str, str]) -> bool | None:
         """Return True if the engine reports that prefix caching is off; None if it reports nothing."""

@@ -1,6 +1,6 @@
-"""The prefix cache: how long a prefix must be to hit at all, and why it may never do.
+"""The test of the prefix cache: the length of the prefix, and the verdict on the hits.
 
-What one engine tells of its own, and why a recurrent model may not hit there, stands in its folder. Counters are in tokens.
+An engine's own reports, and reasons why a recurrent model may not hit there, are in its folder. Counters are in tokens.
 """
 
 from __future__ import annotations
@@ -24,26 +24,30 @@ Verdict = Literal["hits", "few hits", "no hits", "off", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One request with the shared prefix. queries, hits: what the server's counters rose by, tokens; None without counters."""
+    """A request with the shared prefix."""
 
     ttft_s: float
     prompt_tokens: int
+    #: increase of the server's counter, tokens; None without counters
     queries: float | None
+    #: increase of the server's counter, tokens; None without counters
     hits: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """share: of the tokens in whole blocks of the prefix (of the prompt, where it is not known how many those are), what the best repeated sighting found cached."""
+    """The verdict on a prefix cache."""
 
     verdict: Verdict
     sentence: str
     fix: str = ""
+    #: cached share, at the best repeated request, of the tokens in whole blocks of the prefix (of the prompt, if their number is
+    #: not known)
     share: float | None = None
 
 
 def turned_on(engine: Engine) -> str:
-    """The line of a recipe that turns it on; empty where the engine has no flag for it."""
+    """Return the line of a recipe that turns prefix caching on; empty if the engine has no flag for it."""
     name = next(iter(concepts.CONCEPTS[CONCEPT].get(engine.name, ())), "")
     return f"{name}: {str(not name.startswith('disable-')).lower()} in the recipe" if name else ""
 

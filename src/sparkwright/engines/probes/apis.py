@@ -1,6 +1,7 @@
-"""The other APIs in which clients ask for text: a streamed tool call through each, thinking apart, and a count of tokens that is right.
+"""Probes of the other APIs that generate text: a streamed tool call through each, separate thinking, and a correct token count.
 
-Coding agents use these: Claude Code the Messages API, Codex the Responses API. A server can call tools in one API and not in another.
+Coding agents use these: Claude Code the Messages API, Codex the Responses API. A server can call tools in one API and not in
+another.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ COUNT = Probe(
 
 
 def variants(probe: Probe, names: Collection[str]) -> tuple[Probe, ...]:
-    """Return what else is asked in the API of a probe. names: of all probes of the recipe."""
+    """Return the further requests for the API of a probe. names: of all probes of the recipe."""
     body = {**probe.body, "messages": tool_call.TURNS}
     found = [
         replace(probe, name=f"{probe.name}, second turn", body=body, rule=tool_call.judge_second, variant=True),

@@ -1,4 +1,4 @@
-"""The length of a server's vectors: an index that was made with others takes none of another length."""
+"""The probe of the length of a server's vectors: an index of vectors of one length takes none of another."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def judge(wanted: int, reply: Reply) -> Seen:
 
 
 def probe(wanted: int) -> Probe:
-    """The probe of one length."""
+    """Return the probe of a vector length."""
     body = {"input": tasks.TEXT}
     return Probe(f"embedding of {wanted}", tasks.EMBEDDINGS, body, partial(judge, wanted), thinks=None)

@@ -1,4 +1,4 @@
-"""A picture that a vision model sees: a red square."""
+"""The probe of a vision model: a picture of a red square."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEARCHED_CHARS = 1 << 14
 
 
 def png(pixels: int, colour: bytes) -> bytes:
-    """A square of one colour. colour: three bytes."""
+    """Return a PNG square of one colour. colour: three bytes."""
     rows = (b"\x00" + colour * pixels) * pixels
     header = struct.pack(">IIBBBBB", pixels, pixels, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))

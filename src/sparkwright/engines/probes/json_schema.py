@@ -1,4 +1,4 @@
-"""JSON of a schema that the request gives. Each value is one of few, so that any model's answer is short and ends."""
+"""The probe of JSON of a given schema. Each value is one of few, so that any model's answer is short and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer in the language of its question: told by the language's commonest words, or by its script."""
+"""The probe of the answer's language, recognised by its most common words, or by its script."""
 
 from __future__ import annotations
 
@@ -98,6 +98,6 @@ def speaks(name: str, text: str) -> bool:
 
 
 def probe(name: str) -> Probe:
-    """The probe of one language."""
+    """Return the probe of one language."""
     messages = [{"role": "user", "content": LANGUAGES[name].prompt}]
     return Probe(f"language {name}", CHAT, {"messages": messages, "max_tokens": TOKENS}, partial(judge, name))

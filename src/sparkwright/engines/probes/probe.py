@@ -1,4 +1,4 @@
-"""Probes: small requests, the rules by which their answers are judged, and the flags that cause what is wrong."""
+"""Probes: small requests, the rules that judge their answers, and the flags that cause faults."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Reply:
 
     @property
     def choice(self) -> Mapping[str, Any]:
-        """The first choice of a chat's answer; empty where there is none."""
+        """The first choice of a chat's answer; empty if there is none."""
         try:
             found = self.body["choices"][0]
         except (KeyError, IndexError, TypeError):
@@ -77,23 +77,23 @@ class Reply:
 
     @property
     def message_of(self) -> Mapping[str, Any]:
-        """Its message; empty where there is none."""
+        """The message of the first choice; empty if there is none."""
         found = self.choice.get("message")
         return found if isinstance(found, dict) else {}
 
     @property
     def content(self) -> str:
-        """Its text for the user."""
+        """The text for the user."""
         return _text(self.message_of.get("content"))
 
     @property
     def thinking(self) -> str:
-        """Its thinking, under any name."""
+        """The thinking, from any of its fields."""
         return _text(self.message_of.get(self.thinking_field))
 
     @property
     def thinking_field(self) -> str:
-        """The name under which the thinking came; empty for none."""
+        """The name of the field that holds the thinking; empty for none."""
         return next((name for name in THINKING_FIELDS if _text(self.message_of.get(name))), "")
 
     @property
@@ -104,7 +104,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One small request, and the rule by which its answer is judged."""
+    """A small request, and the rule that judges its answer."""
 
     name: str  # as the recipe has it, with its value
     path: str
@@ -126,7 +126,7 @@ class Probe:
         return replace(self, name=f"{self.name}, streamed", streamed=True, variant=True)
 
     def judge(self, reply: Reply) -> Seen:
-        """Return what an answer shows. No content of any probe may hold marks of thinking."""
+        """Judge an answer. No content of any probe may hold thinking marks."""
         if reply.disorder:
             return Seen("disproved", reply.disorder, "events out of order", reply.disorder)
         if THINKING_MARKS.search(reply.content[:SEARCHED_CHARS]):
@@ -136,21 +136,23 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbeFlags:
-    """An engine's flags, by what goes wrong without them or with a wrong value. needs: flags a probe cannot pass without, by its name;
-    causes: which flag causes a fault, as a sentence; promises: the flag by which a recipe says that its clients rely on it."""
+    """An engine's flags whose absence or value causes faults."""
 
+    #: the flag that shows that a recipe's clients rely on a probe, by the probe's name
     promises: Mapping[str, str] = field(default_factory=dict)
+    #: flags without which a probe fails, by the probe's name
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: the flag that causes a fault, as a sentence, by the fault
     causes: Mapping[Fault, str] = field(default_factory=dict)
     #: causes that the server's own words tell, particular ones first: a pattern of them, and the sentence
     by_message: tuple[tuple[str, str], ...] = ()
 
     def cause(self, fault: Fault | None, words: str = "") -> str:
-        """Return the likely cause of a fault, "" where none is known.
+        """Return the likely cause of a fault, "" if none is known.
 
         Args:
-            fault: what is wrong with the answer.
-            words: the server's own, where it refused the request: what they tell wins over what is usual.
+            fault: the fault of the answer.
+            words: the server's error message, if it refused the request: a cause by message wins over the usual one.
         """
         by_message = next(
             (sentence for pattern, sentence in self.by_message if words and re.search(pattern, words)), ""
@@ -159,7 +161,7 @@ class ProbeFlags:
 
 
 def quoted(text: str) -> str:
-    """The beginning of what a model said, on one line."""
+    """Return the beginning of a model's text, on one line."""
     return f"'{one_line(text.strip(), at_most=QUOTED_CHARS)}'"
 
 

@@ -1,4 +1,4 @@
-"""Thinking that stands in its own field, and an answer that stands in the content."""
+"""The probe of separate fields for thinking and for the answer."""
 
 from __future__ import annotations
 

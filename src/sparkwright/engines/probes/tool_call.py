@@ -1,4 +1,4 @@
-"""A tool call that a client can use: in its own field, with arguments that are JSON."""
+"""The probe of a tool call that a client can use: in its own field, with JSON arguments."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Case:
     longest: int | None = None
 
     def exists(self, name: str) -> Existence:
-        """Return whether this engine has an option: its own list decides, else the table of releases."""
+        """Return the existence of an option in this engine: its own help decides, else the table of releases."""
         known = flag_values.HISTORY.existence(name, self.version)
         if not self.listed:
             return known
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def options(self) -> Collection[str]:
-        """The names of the options that this engine has, as far as they are known."""
+        """The names of the options that this engine has, as far as known."""
         gone = flag_values.HISTORY.kinds()
         return self.listed or [
             name for name in {**flag_values.kinds(), **gone} if self.exists(name).exists is not False
@@ -69,7 +69,7 @@ class Case:
         return f"SGLang {self.version}" if self.version else "SGLang"
 
     def flag(self, name: str) -> Any:
-        """A flag's value; None when it is not given."""
+        """Return the value of a flag; None if it is not set."""
         return flags.value(self.asked.flags, name)
 
     def before(self, release: str) -> bool:

@@ -66,7 +66,7 @@ class Seen:
         return log.get(name), message((log.get("evidence") or {}).get(name, ""), self.engine.log)
 
     def warned(self, *parts: str) -> str:
-        """The first warning of the log that holds one of these; "" when none does."""
+        """Return the first warning of the log that holds one of these texts; "" if none does."""
         lines = (self.log or {}).get("warnings", ())
         return message(next((line for line in lines if any(part in line for part in parts)), ""), self.engine.log)
 
@@ -86,7 +86,7 @@ class Cause:
     of_rate: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the fields as plain JSON."""
         return {"cause": self.name, "verdict": self.verdict, "evidence": self.evidence, "fix": self.fix}
 
 

@@ -32,7 +32,7 @@ def _detector(detect: Detector) -> Detector:
 
 
 def causes(seen: Seen) -> list[Cause]:
-    """All of them: what was found, then what is possible, unknown, noted, excluded."""
+    """Return all causes: those found, then possible, unknown, noted and excluded ones."""
     slow = seen.slow if seen.slow is not None else seen.share is not None and seen.share < SLOW
     detectors = (*DETECTORS, *seen.engine.causes)
     return ranked(_held(cause, slow=slow, fast=seen.slow is False) for detect in detectors for cause in detect(seen))
@@ -44,7 +44,8 @@ def ranked(found: Iterable[Cause]) -> list[Cause]:
 
 
 def _held(cause: Cause, *, slow: bool, fast: bool) -> Cause:
-    """A cause held against the rate: nothing explains the slowness of a fast server, nor what is late that of a slow one."""
+    """Return a cause, noted only if it contradicts the rate: a fast server needs no cause, and a cause of late answers explains
+    no slow rate."""
     aside = fast and cause.verdict in ("found", "possible")
     aside = aside or (slow and cause.verdict == "found" and not cause.of_rate)
     return replace(cause, verdict="noted") if aside else cause
@@ -64,7 +65,7 @@ def of_a_start(seen: Seen, failure: str) -> list[Cause]:
 
 
 def likely(seen: Seen) -> list[Cause]:
-    """Without what is excluded."""
+    """Return the causes without those excluded."""
     return [cause for cause in causes(seen) if cause.verdict != "excluded"]
 
 
@@ -74,7 +75,7 @@ def _flags(seen: Seen, concept: str) -> str:
 
 
 def _measured(name: str, message: str, fix: str, weight: int, *, found: bool) -> Cause:
-    """A cause that a figure decides."""
+    """Return a cause that a measurement decides."""
     return Cause(name, "found", message, fix, weight) if found else Cause(name, "excluded", message)
 
 
