@@ -17,7 +17,8 @@ class Command:
 
 
 def value(command: Sequence[str], option: str) -> str:
-    """Return an option's value, given as `--option value` or `--option=value`; the last one counts. Empty for none."""
+    """Return the first value of an option, given as `--option value` or `--option=value`; of a repeated option the last counts.
+    Empty for none."""
     found = ""
     for word, after in zip(command, [*command, ""][1:], strict=True):
         name, equals, text = word.partition("=")

@@ -35,7 +35,7 @@ class CompileCaches:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that move every cache below MOUNT."""
+        """The environment variables that move every cache below MOUNT."""
         return {name: f"{MOUNT}/{folder}" for name, folder in self.variables.items()}
 
     def sources(self, live: str) -> dict[str, str]:

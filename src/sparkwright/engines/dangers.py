@@ -23,7 +23,7 @@ Kind = Literal["root", "data", "code"]
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """A row of the table."""
+    """A row of the table of dangers."""
 
     #: of the value: a path of the host, a device, a capability, a variable or a flag
     pattern: re.Pattern[str]

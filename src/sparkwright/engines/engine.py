@@ -144,7 +144,7 @@ class Engine:
 
     @cached_property
     def flags(self) -> Flags:
-        """Its command line."""
+        """The flags of its command line."""
         found: Flags = self._part("flags", "FLAGS")
         return found
 

@@ -19,7 +19,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Chat:
-    """The parts of a model's file that decide its chats."""
+    """The chat template and the sampling defaults in a model's file."""
 
     template: str  #: "" for none
     sampling: Mapping[str, float] = field(default_factory=dict)  #: by the names of a request

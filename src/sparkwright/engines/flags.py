@@ -28,7 +28,7 @@ class Flags(Protocol):
 
     @property
     def ENTRYPOINT(self) -> tuple[str, ...] | None:
-        """The program that the container runs; None: the image's own."""
+        """The program that the container runs; None for the image's own."""
 
     @property
     def PORT(self) -> str:

@@ -52,7 +52,7 @@ def counted(chat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turns(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the turns: roles alternate, and the results of tools come with what the user says next."""
+    """Yield the turns: roles alternate, and tool results are merged with the user's next message."""
     turns: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "system":

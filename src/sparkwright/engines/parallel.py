@@ -99,7 +99,7 @@ class Parallel(Protocol):
 
     @property
     def VARIABLES(self) -> Sequence[str]:
-        """Environment variables that a cluster sets for each member itself."""
+        """Environment variables that a cluster sets for each member."""
 
     @property
     def TRACE(self) -> str:

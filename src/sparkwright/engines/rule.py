@@ -1,4 +1,4 @@
-"""The rules of an engine: functions from a case to findings, each registered with its name, title and reason as data."""
+"""Registry of an engine's rules: functions from a case to findings, each with its name, title and reason as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags that decide whether a server generates text, makes vectors or reranks."""
+"""Flags that decide if a server generates text, embeds or reranks."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def chat_of(beginning: bytes) -> seam.Chat | None:
 
 
 def models_of(sizes: Mapping[str, int]) -> list[Model]:
-    """The models among these files, each with its shards, the smallest first."""
+    """Return the models among these files, each with its shards, the smallest first."""
     grouped: dict[tuple[str, int], list[str]] = {}
     for name in sorted(sizes):
         shard = _SHARD.fullmatch(name)

@@ -36,7 +36,7 @@ def listed(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
-    """The same of the newer build that is known."""
+    """Return the options of the newest build in options.py, with the number of words that each takes."""
     takes = {"switch": "0", "bare": "0", "two": "2"}
     return {
         name: takes.get(option.kind, "1")

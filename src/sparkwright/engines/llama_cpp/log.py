@@ -96,7 +96,7 @@ SIZES = ("kv_cache_mib", "recurrent_mib", "cpu_weights_mib", "gpu_weights_mib", 
 
 
 def _switched(given: Any) -> Any:
-    """Return flash-attn as the log words it; "auto" stays."""
+    """Return the value of flash-attn in the log's words; "auto" stays."""
     return {"on": "enabled", "1": "enabled", "off": "disabled", "0": "disabled"}.get(str(given).casefold(), given)
 
 

@@ -42,7 +42,7 @@ ADVICE = ("Possible solutions", "Possible fixes", "You can suppress this excepti
 
 @dataclass
 class Raised:
-    """An exception as the log shows it."""
+    """An exception in a log."""
 
     name: str  # without its modules
     text: str  # its first line, after the name
@@ -64,7 +64,7 @@ class Raised:
 
 @dataclass
 class _Process:
-    """Position in the log of one process: inside a traceback, or below an exception."""
+    """The position in one process's log: inside a traceback, or below an exception."""
 
     in_traceback: bool = False
     current: Raised | None = None

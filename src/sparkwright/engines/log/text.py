@@ -81,7 +81,7 @@ def decode(line: bytes) -> str:
 
 
 def unwrapped(line: str) -> str:
-    """Return a line as the engine wrote it, without what compose, the journal or a timestamp adds in front."""
+    """Return a line as the engine wrote it, without the prefix of compose, the journal or a timestamp."""
     return WRAPPED.sub("", line, count=1)
 
 

@@ -144,7 +144,7 @@ def _kept(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _exceptions(quantised: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the lists of modules that are not quantised, shortened to the entries that name prediction layers."""
+    """Return the lists of modules that are not quantised, shortened to the entries about prediction layers."""
     lists = ((name, held) for name in config_parts.EXCEPTIONS if isinstance(held := quantised.get(name), list))
     named = config_parts.named_prediction
     return {name: [entry for entry in held if named(entry)][:EXCEPTIONS_KEPT] for name, held in lists}

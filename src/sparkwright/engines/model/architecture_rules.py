@@ -1,7 +1,7 @@
-"""The rules that tell a recurrent model from a dense one, strongest first: each looks at one kind of statement in config.json.
+"""Rules that tell a recurrent model from a dense one, strongest first: each reads one kind of evidence in config.json.
 
-An explicit list of layers beats every key: a hybrid class with attention in every layer (granite-4.0-micro keeps the whole
-set of mamba_* keys) is dense, as it is for vLLM.
+An explicit list of layers beats every key: a hybrid class with attention in every layer (granite-4.0-micro keeps the whole set of
+mamba_* keys) is dense, as it is for vLLM.
 """
 
 from __future__ import annotations

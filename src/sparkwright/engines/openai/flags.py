@@ -62,7 +62,7 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image, as the recipe has them: they name the model too."""
+    """Return the words after the image, as the recipe has them; they include the model."""
     return words(flags)
 
 

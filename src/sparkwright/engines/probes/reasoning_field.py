@@ -24,7 +24,7 @@ def judge(reply: Reply) -> Seen:
 
 
 def judge_answer(reply: Reply) -> Seen:
-    """Judge an answer that may or may not have thinking before it: what counts is that there is one."""
+    """Judge an answer with or without thinking before it: it must not be empty."""
     if reply.cut and not reply.content:
         return Seen("inconclusive", f"the answer had not ended within {TOKENS} tokens")
     if not reply.content:
@@ -41,7 +41,7 @@ def judge_off(reply: Reply) -> Seen:
 
 
 def judge_effort(reply: Reply) -> Seen:
-    """Judge an answer for which thinking was turned off and an effort was set: a hint of depth, as clients understand it."""
+    """Judge an answer for which thinking was turned off and an effort was set, which clients take for a hint about depth only."""
     note = f"`{EFFORT}` turns thinking on, also where a request turns it off" if reply.thinking else ""
     return replace(judge_answer(reply), note=note)
 

@@ -91,7 +91,7 @@ def judge_none(reply: Reply) -> Seen:
 
 
 def judge_required(reply: Reply) -> Seen:
-    """Judge an answer to a question that needs no tool, with `tool_choice: required`; words in place of a call are worth a note."""
+    """Judge an answer to a question that needs no tool, with `tool_choice: required`; text instead of a call gives a note."""
     calls = reply.message_of.get("tool_calls")
     if isinstance(calls, list) and calls:
         return Seen("proved", "called a tool with `tool_choice: required`")

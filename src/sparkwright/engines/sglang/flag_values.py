@@ -26,7 +26,7 @@ SWITCHES = ("switch", "both")
 
 @functools.lru_cache(maxsize=1)
 def kinds() -> Mapping[str, str]:
-    """The kind of each option, by its own name."""
+    """Return the kind of each option, by its own name."""
     return {name: kind for kind, names in options.KINDS.items() for name in names.split()}
 
 
@@ -35,13 +35,13 @@ HISTORY = OptionHistory(option_history.RELEASES, option_history.ROWS, kinds, Ver
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of an option of any release; "" for one of none."""
+    """Return the kind of an option of any release; "" for an unknown option."""
     span = HISTORY.spans.get(name)
     return kinds().get(name) or (span.kind if span else "")
 
 
 def number(value: Any) -> int | None:
-    """A whole number, given as one, as its digits or as SGLang's 128k; None for anything else."""
+    """Return a whole number, given as a number, as digits or as SGLang's 128k; None for anything else."""
     text = "" if isinstance(value, bool) else str(value).strip()
     if _INT.fullmatch(text):
         return int(text)
@@ -64,7 +64,7 @@ def misfit(name: str, value: Any) -> str:
 
 
 def word_of(value: Any) -> str:
-    """The word of one value."""
+    """Return the word for a single value."""
     return json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping | list | tuple) else str(value)
 
 

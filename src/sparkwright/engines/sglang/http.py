@@ -1,7 +1,7 @@
-"""SGLang's HTTP side. Read in the source of 0.5.9 to 0.5.23; no real server stood for it.
+"""SGLang's HTTP interface. Read in the source of 0.5.9 to 0.5.23, not tested with a real server.
 
-/health generates a token unless another request's token just came, and answers 503 while it starts, while it stops, and when none came
-within 20 s. /server_info (older: /get_server_info) has every argument as it was resolved. /metrics is there with --enable-metrics.
+/health generates a token unless another request's token just came, and answers 503 while it starts, while it stops, and if none
+came within 20 s. /server_info (older: /get_server_info) has every argument as it was resolved. /metrics needs --enable-metrics.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHUNK = 256
 
 
 def version(info: Any) -> str:
-    """The release as /server_info tells it; empty where it tells none."""
+    """Return the release in an answer of /server_info; empty if it has none."""
     return (_text(info.get("version")) or "") if isinstance(info, dict) else ""
 
 
@@ -58,7 +58,7 @@ def settings(info: Any) -> dict[str, Any]:
 
 
 def context(row: Mapping[str, Any]) -> Any:
-    """The longest sequence, tokens, from a row of /v1/models; None where it is not told."""
+    """Return the longest sequence in tokens, from a row of /v1/models; None if it has none."""
     return row.get("max_model_len")
 
 

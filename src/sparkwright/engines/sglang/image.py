@@ -20,20 +20,21 @@ _NAME = re.compile(r"(?:^|, )--([\w-]+)")
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
-    """Nothing in its labels and variables is known to name the version."""
+    """Return None: no label or variable of its images is known to hold the version."""
     return None
 
 
 def version_in(text: str) -> str | None:
-    """The version that `sglang version` printed, among whatever else its imports print."""
+    """Return the version in the output of `sglang version`, among whatever else its imports print."""
     found = _VERSION.search(text[:MOST_CHARS])
     return found[1] if found else None
 
 
 def listed(text: str) -> dict[str, str]:
-    """The options of a help with how many words each takes, 0 or 1 or more; empty when it is no such list.
+    """Return the options in a help text with the number of words that each takes, 0 or 1 or more; empty if it is not a list of
+    options.
 
-    The help for language models comes first, then that for images and video, whose options are others.
+    The help for language models comes first, then the one for images and video, with other options.
     """
     text = text[:MOST_CHARS]
     found = {"model-type": "1"} if "--model-type" in text else {}  # told in the text around it, not in the list
@@ -47,7 +48,7 @@ def listed(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
-    """The same of the release that is known."""
+    """Return the options of the release in options.py, with the number of words that each takes."""
     return {name: "0" if kind in flag_values.SWITCHES else "1" for name, kind in flag_values.kinds().items()}
 
 
@@ -64,7 +65,8 @@ def is_current(difference: Mapping[str, Any] | None) -> bool:
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """The list again; empty where none was kept, or against a release that is no longer known here."""
+    """Return the options from a stored difference; empty if none was stored, or the release it refers to is no longer known here.
+    """
     if difference is None or not is_current(difference):
         return {}
     return {name: value for name, value in {**usual(), **difference["differ"]}.items() if value}

@@ -13,7 +13,7 @@ SHORT = {"--tp": "--tp-size", "--pp": "--pp-size", "--dp": "--dp-size"}
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
-    """`--tp 2` as `--tp-size 2`."""
+    """Return the words with long names, as `--tp-size 2` for `--tp 2`."""
     return [SHORT.get(word, word) for word in words]
 
 

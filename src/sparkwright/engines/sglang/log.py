@@ -1,7 +1,7 @@
 """SGLang's log: its tables.
 
 Nothing here was seen in a real log: all of it was read in the source of the versions named (0.5.9, 0.5.23). Lines begin with
-"[2026-11-21 00:07:43 TP0] ", the rank only where there are several.
+"[2026-11-21 00:07:43 TP0] ", with the rank only if there are several.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ UNSHOWN = re.compile(r"key|token|password|secret|random_seed|_port$|^port$|^host
 
 
 def settings_of_line(text: str) -> dict[str, str] | None:
-    """Return the settings of a line that dumps all of them, without secrets; None for another."""
+    """Return the settings of a line that dumps all of them, without secrets; None for any other line."""
     found = ARGUMENTS.match(text)
     if not found:
         return None

@@ -73,11 +73,11 @@ class Case:
         return flags.value(self.asked.flags, name)
 
     def before(self, release: str) -> bool:
-        """Return whether this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
+        """Return True if this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
         return bool(release) and (self.version is None or Version(self.version) < Version(release))
 
     def after(self, release: str) -> bool:
-        """Return whether this engine is known to be newer than a release; "" for the oldest."""
+        """Return True if this engine is known to be newer than a release; "" for the oldest."""
         return self.version is not None and (not release or Version(self.version) > Version(release))
 
 
@@ -190,9 +190,14 @@ def downloads(case: Case) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One value of speculative-algorithm. Releases were read in steps: absent in one, there in the other, between them unknown."""
+    """A value of speculative-algorithm.
 
+    Releases were read in steps: it is absent in one and present in the next; between them it is not known.
+    """
+
+    #: newest release known without it
     absent_in: str = ""
+    #: oldest release known with it
     there_in: str = ""
     #: whether it needs speculative-draft-model-path; None where that depends on the model
     drafter: bool | None = None
@@ -257,7 +262,7 @@ def speculation(case: Case) -> Iterator[Finding]:
 
 
 def _no_algorithm(case: Case, name: str, known: Algorithm | None) -> Iterator[Finding]:
-    """Yield the finding about an algorithm that the release does not have, or may not have."""
+    """Yield the finding about an algorithm that the release lacks, or may lack."""
     if known is not None:
         surely = case.version is not None and not case.after(known.absent_in)
         severity: Severity = "error" if surely else "warning"

@@ -29,7 +29,8 @@ NEVER = (
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The releases that load an architecture; None: not known, for `until` and `gone` also: the newest release still does."""
+    """The releases that load an architecture. None: not known; for `until` and `gone` also that the newest release still loads
+    it."""
 
     since: str | None = None  # the oldest release known to load it
     until: str | None = None  # the last one known to
@@ -56,7 +57,7 @@ def _support(releases: str, came: str | None) -> Support:
 
 
 def _gone(last: str) -> str | None:
-    """The first release without it: a new minor one, unless a patch release is known to lack it."""
+    """Return the first release without it: the next minor one, unless a patch release is known to lack it."""
     if not last:
         return None
     after, held = RELEASES[RELEASES.index(last) + 1], Version(last)
@@ -92,7 +93,7 @@ def loads(name: str, version: str) -> bool | None:
 
 
 def in_words(name: str) -> str:
-    """The releases, for a person; "" where nothing is known."""
+    """Return the releases in words; "" if nothing is known."""
     known = SUPPORT.get(name)
     if known is None:
         return ""

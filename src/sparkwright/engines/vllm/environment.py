@@ -1,7 +1,7 @@
-"""Environment variables that vLLM reads, by release, and the flags that took over from those it no longer reads.
+"""Environment variables that vLLM reads, by release, and the flags that replaced removed ones.
 
-Source: `environment_variables` in vllm/envs.py of every minor release from 0.10.2 to 0.33.0, and of each 0.11. From 0.17 on the engine's log says
-"Unknown vLLM environment variable detected"; before, such a variable is silently without effect.
+Source: `environment_variables` in vllm/envs.py of every minor release from 0.10.2 to 0.33.0, and of each 0.11. From 0.17 on the
+engine logs "Unknown vLLM environment variable detected"; before, such a variable silently has no effect.
 """
 
 from __future__ import annotations
@@ -604,16 +604,16 @@ TABLE: tuple[Variables, ...] = (
 
 @cache
 def histories() -> dict[str, tuple[str, str]]:
-    """(since, removed) by name without VLLM_."""
+    """Return (since, removed) by name without VLLM_."""
     return {name: (row.since, row.removed) for row in TABLE for name in row.names.split()}
 
 
 def unread(name: str, version: Version | None) -> Unread | None:
-    """Return why a release does not read a variable, or None if it does or the variable is not vLLM's.
+    """Return why a release does not read a variable; None if it does, or the variable is not vLLM's.
 
     Args:
         name: the variable, as in the recipe.
-        version: of the engine; None while it is not known, which makes nothing certain.
+        version: of the engine; None while it is not known, and then nothing is certain.
     """
     if not name.startswith(PREFIX):
         return None

@@ -29,7 +29,7 @@ def decide(
     wanted: Wanted,
     when_impossible: WhenImpossible,
 ) -> Decision:
-    """The flags that bring about what is wanted, or why they can't be had."""
+    """Return the flags that give the wanted chunked prefill, or the reason why that is impossible."""
     if wanted == "any" or request.platform == "ascend":
         return Decision(request.flags, wanted)
     if wanted == "enabled":
@@ -76,7 +76,8 @@ def _impossible(
 
 
 def _without(request: VllmRequest, architecture: Architecture) -> dict[str, Any]:
-    """`--no-enable-chunked-prefill` is what every release takes; a hybrid's prefix caching must be off with it from 0.28 on."""
+    """Return the flags with `--no-enable-chunked-prefill`, which every release takes; from 0.28 on a hybrid's prefix caching must
+    be off too."""
     flags = {**request.flags, SWITCH: False}
     if architecture.kind == "recurrent" and request.flag(PREFIX) is None:
         flags[PREFIX] = False

@@ -11,7 +11,8 @@ from sparkwright.engines.vllm.parallel import flags as parallel
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
-    """`-tp 2` as `--tensor-parallel-size 2`, `-cc.x=1` as `--compilation-config.x=1`; `-O3` as two words."""
+    """Return the words with long names: `-tp 2` as `--tensor-parallel-size 2`, `-cc.x=1` as `--compilation-config.x=1`; `-O3` as
+    two words."""
     found: list[str] = []
     for word in words:
         head = word.lstrip("-")

@@ -19,12 +19,12 @@ MOUNT = "/run/sparkwright/engine.yaml"
 
 
 def text(key: str) -> str:
-    """The configuration file with this key; a JSON string is a YAML one."""
+    """Return the configuration file with this key; a JSON string is valid YAML."""
     return f"{KEY}: {json.dumps(key)}\n"
 
 
 def key_of(written: str) -> str:
-    """The key in a file that `text` made; empty when it holds none."""
+    """Return the key in a file that `text` made; empty if it holds none."""
     name, _, value = written.partition(":")
     try:
         found = json.loads(value) if name == KEY else ""

@@ -1,4 +1,4 @@
-"""vLLM's log: its tables, and what the dump of its configuration says."""
+"""vLLM's log: its tables, and the reader of its config dump."""
 
 from __future__ import annotations
 

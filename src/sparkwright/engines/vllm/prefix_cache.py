@@ -29,7 +29,8 @@ HELPS: tuple[tuple[str, str, str], ...] = (
 
 
 def block_tokens(cache: Mapping[str, str]) -> int:
-    """The block in which prefixes hit, of /metrics, where 0.18 to 0.22 tell too little for hybrids; 0 where it tells none."""
+    """Return the block size in which prefixes hit, from /metrics; 0 if it has none. 0.18 to 0.22 report too small a block for
+    hybrids."""
     reported = (cache.get(name, "") for name in ("block_size", "effective_attention_block_size"))
     return max([0, *(int(item) for item in reported if item.isdigit())])
 
@@ -47,7 +48,7 @@ def is_hybrid(cache: Mapping[str, str]) -> bool:
 
 
 def why(version: Version | None) -> tuple[str, str]:
-    """A recurrent model's reason, and what helps on this engine or from which one on."""
+    """Return why a recurrent model may not hit, and what helps on this engine or from which release on."""
     because = next((text for since, until, text in HYBRID if within(version, since, until)), HYBRID[-1][2])
     here = [f"{text} ({source})" for since, text, source in HELPS if at_least(version, since)]
     later = [f"from {since} {text} ({source})" for since, text, source in HELPS if at_least(version, since) is not True]

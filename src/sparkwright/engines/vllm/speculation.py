@@ -18,7 +18,7 @@ Drafter = Literal["own layers", "second model", "either", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One value of `method`."""
+    """A value of `method` in `speculative-config`."""
 
     drafter: Drafter
     #: the first release that has it; "" for every supported release
@@ -76,8 +76,9 @@ METHODS: dict[str, Method] = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of `speculative-config`. Kinds: int, float, bool, text; "" where any value may be right."""
+    """A key of `speculative-config`."""
 
+    #: int, float, bool, text; "" if any value may be valid
     kind: str
     #: the least value; None for no limit
     least: float | None = None

@@ -1,4 +1,4 @@
-"""vLLM's versions as PEP 440 reads them: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
+"""vLLM's versions, parsed by PEP 440: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
 
 A comparison has three answers. A nightly between two releases may or may not hold what the next release brought: unknown.
 """
@@ -19,16 +19,16 @@ OFFICIAL = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+\.\d+\
 
 
 def of_image(image: str) -> Version | None:
-    """Return the version that the tag of an official image names; None for any other image."""
+    """Return the version in the tag of an official image; None for any other image."""
     found = OFFICIAL.match(image)
     return parse(found["version"]) if found else None
 
 
 def parse(text: str | None) -> Version | None:
-    """Return the version that a text names; None when it names none.
+    """Return the version in a text; None if it holds none.
 
-    A tag such as `nightly` names none, and neither does a development version before TAGGED_SINCE: it may be of any release, and the
-    image's own help and configuration decide.
+    A tag such as `nightly` holds none, and neither does a development version before TAGGED_SINCE: it may be of any release, and
+    the image's own help and configuration decide.
     """
     try:
         version = Version(text) if text else None

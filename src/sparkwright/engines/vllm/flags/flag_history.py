@@ -216,7 +216,7 @@ def _by_releases(name: str, row: Row | None, version: Version | None) -> Existen
 
 @cache
 def _options(release: str) -> frozenset[str]:
-    """Return the options of a release that was read whole."""
+    """Return the options of a release that was read in full."""
     at, found, holds = RELEASES.index(release), set(), False
     for word in option_releases.TABLE.split():
         if ".." in word:
@@ -246,7 +246,7 @@ def _by_anchors(name: str, version: Version | None) -> Existence | None:
 
 
 def _between(has: Sequence[bool], version: Version | None) -> Existence:
-    """Return whether a release has an option of which the releases that are known whole say so. has: by ANCHORS."""
+    """Return the existence of an option in a release, from the releases that are fully known. has: by ANCHORS."""
     if all(has):
         return Existence(True)
     here = sum(at_least(version, release) is True for release in known_flags.ANCHORS) - 1

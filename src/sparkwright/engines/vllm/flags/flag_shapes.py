@@ -24,14 +24,14 @@ _KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?":
 
 
 def listed(help_text: str) -> dict[str, str]:
-    """The shape of each option by its own name, without dashes; empty when it is no such list."""
+    """Return the shape of each option by its own name, without dashes; empty if the text is not a list of options."""
     rows = (_shape(line.strip()) for line in _OPTION_LINE.findall(help_text))
     return {name: shape for names, shape in rows for name in names}
 
 
 @functools.lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
-    """The shapes of flag_types.VERSION."""
+    """Return the shapes of flag_types.VERSION."""
     shapes = {name: _shape_of(name, option) for name, option in known().items()}
     return {**shapes, "help": "bare switch", **{alias: shapes[name] for alias, name in flag_types.ALIASES.items()}}
 
@@ -49,7 +49,8 @@ def is_current(difference: Mapping[str, Any] | None) -> bool:
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """The shapes again; empty where none were kept, or against a release that is no longer known here."""
+    """Return the shapes from a stored difference; empty if none was stored, or the release it refers to is no longer known here.
+    """
     if difference is None or not is_current(difference):
         return {}
     shapes = {**usual(), **difference["differ"]}

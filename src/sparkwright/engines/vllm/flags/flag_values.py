@@ -62,7 +62,7 @@ class Misfit(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def known() -> Mapping[str, Option]:
-    """The options of flag_types.VERSION."""
+    """Return the options of flag_types.VERSION, by name."""
     kinds = {name: kind for kind, names in flag_types.KINDS.items() for name in names.split()}
     tables = (flag_types.CHOICES, flag_types.REGISTERED)
     return {
@@ -72,13 +72,14 @@ def known() -> Mapping[str, Option]:
 
 @functools.lru_cache(maxsize=1)
 def ranges() -> Mapping[str, tuple[str, tuple[str, ...]]]:
-    """The oldest release that has an option's range, and the range, as (">0", "<=1")."""
+    """Return for each option with a range the oldest release that has it, and the range, as (">0", "<=1")."""
     rows = (row.split() for row in flag_types.RANGES.split("\n") if row)
     return {name: (since, tuple(limits)) for name, since, _, *limits in rows}
 
 
 def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
-    """(who checks it, the first limit that the value breaks, as ">=1") in a release; None where nothing is known against it."""
+    """Return the config class and the first limit that a value breaks in a release, as ">=1"; None if nothing is known against
+    it."""
     row = next((row.split() for row in flag_types.RANGES.split("\n") if row.startswith(f"{name} ")), None)
     if row is None or version < tuple(map(int, row[1].split("."))):
         return None
@@ -86,7 +87,7 @@ def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tupl
 
 
 def size(text: str) -> int:
-    """A whole number as vLLM's `human_readable_int` reads it: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
+    """Return a whole number as vLLM's `human_readable_int` reads it: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         return int(text)
@@ -115,7 +116,7 @@ def misfit(name: str, value: Any, option: Option | None = None) -> Misfit | None
 
 
 def words(value: Any, option: Option | None) -> list[str]:
-    """The words of a value after the option's name; an option that takes JSON gets one word for a list too."""
+    """Return the words of a value after the option's name; for an option that takes JSON, a list is one word too."""
     as_json = option is not None and option.kind.rstrip("?") == "json" and isinstance(value, list | tuple)
     each = value if isinstance(value, list | tuple) and not as_json else [value]
     return [
@@ -156,7 +157,7 @@ def _near(word: str, allowed: tuple[str, ...]) -> str:
 
 
 def _head(name: str) -> str:
-    """Before the first _, - or dot: of a parser the model family."""
+    """Return the part before the first _, - or dot: a parser's model family."""
     return re.split(r"[_.-]", name.lower(), maxsplit=1)[0]
 
 
@@ -178,7 +179,10 @@ def _in_words(limit: str) -> str:
 
 
 def _taken_for_an_option(word: str) -> bool:
-    """Seen on 0.32.0: a negative whole number is a value, one with a dot is taken for a part of a mapping, as --config.key."""
+    """Return True if the parser takes a word for an option.
+
+    Seen on 0.32.0: a negative whole number is a value, one with a dot is taken for a part of a mapping, as --config.key.
+    """
     if not word.startswith("-") or len(word) == 1:
         return False
     return "." in word or (" " not in word and re.fullmatch(r"-\d+", word) is None)
@@ -189,7 +193,7 @@ def _size_or_auto(word: str) -> int:
 
 
 def _object(word: str) -> Any:
-    """JSON whose numbers may have units."""
+    """Return JSON whose numbers may have units."""
     found = json.loads(_SIZE_IN_JSON.sub(lambda seen: str(size(seen[1])) if seen[1] else seen[0], word))
     if not isinstance(found, dict):
         raise ValueError("no object")
@@ -201,7 +205,7 @@ def _text_or_json(word: str) -> Any:
 
 
 def _module(word: str) -> Any:
-    """A LoRA module, as its option's action reads it."""
+    """Return a LoRA module as its option's action reads it."""
     if "=" in word and "," not in word:
         return word
     found = json.loads(word)

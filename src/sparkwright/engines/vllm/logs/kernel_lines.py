@@ -1,4 +1,4 @@
-"""The kernels and backends that vLLM names in its log, and how its flags show in what it resolved.
+"""The kernels and backends that vLLM names in its log, and the settings to compare its flags with.
 
 Sources: the log calls of 25 releases, 0.10 to 0.33, read from their packages; with the first and the last release that has each
 wording. real: in logs of 0.32.0 for the CPU, tests/data/vllm-0.32.0.

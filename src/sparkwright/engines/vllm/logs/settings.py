@@ -18,6 +18,6 @@ PLACES = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
 
 
 def of_line(line: str) -> dict[str, str] | None:
-    """The settings of a config dump by name; None for a line that is none."""
+    """Return the settings of a config dump by name; None for any other line."""
     found = log_lines.CONFIG_DUMP.match(line)
     return dict(dump.pairs(PLACES.sub("", found.group("config")))) if found else None

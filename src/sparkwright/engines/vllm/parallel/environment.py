@@ -1,7 +1,7 @@
-"""The variables and the container's options of a cluster's members.
+"""The environment variables and container options of a cluster's members.
 
-Sources: vLLM 0.33.0 utils/network_utils.py, device_communicators/shm_broadcast.py and docs/usage/security.md; NCCL 2.30's documentation
-of its variables; a real group of two of 0.32.0 (how long a stop takes, what an unset time limit does).
+Sources: vLLM 0.33.0 utils/network_utils.py, device_communicators/shm_broadcast.py and docs/usage/security.md; NCCL 2.30's
+documentation of its variables; a real group of two of 0.32.0 (duration of a stop, effect of an unset time limit).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOFILE = {"nofile": "1048576"}
 
 
 def of(member: ClusterMember) -> dict[str, str]:
-    """The variables of one member. What its host does not name (interfaces, adapters) is left for NCCL to find."""
+    """Return the variables of one member. Interfaces and adapters that its host does not name are left for NCCL to find."""
     found = {OWN_ADDRESS: member.address}
     if member.interfaces:
         found |= dict.fromkeys(INTERFACE, member.interfaces[0])
@@ -49,7 +49,8 @@ def of(member: ClusterMember) -> dict[str, str]:
 
 
 def options(member: ClusterMember) -> dict[str, Any]:
-    """The container's options of one member, by their names in a recipe. Never privileged; /dev/shm is as the recipe says."""
+    """Return the container options of one member, by their names in a recipe. Never privileged; /dev/shm is as the recipe sets
+    it."""
     network: dict[str, Any] = {"network": "host"}
     if not member.adapters:
         return {**network, "ulimits": NOFILE}

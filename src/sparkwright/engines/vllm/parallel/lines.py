@@ -1,7 +1,7 @@
-"""Lines of a member's log that tell of its group, with the versions and sources they were read in.
+"""Lines of a member's log about its group, with the versions and sources they were read in.
 
-real: a group of two of vLLM 0.32.0 on a CPU, in tests/data. source: vLLM of the versions named, NCCL 2.30. seen: logs of GB10 users.
-NCCL's own lines are only there with NCCL_DEBUG=INFO.
+real: a group of two of vLLM 0.32.0 on a CPU, in tests/data. source: vLLM of the versions named, NCCL 2.30. seen: logs of GB10
+users. NCCL's own lines are only there with NCCL_DEBUG=INFO.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One member's log: its rank once the group exists, what carries its traffic, how far it is, and why it ended."""
+"""A reader of one member's log: its rank once the group exists, the transport, the stage of its start, and the reason of a
+failure."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class MemberLog:
     evidence: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the fields as plain JSON."""
         return {**asdict(self), "evidence": dict(self.evidence)}
 
 
@@ -55,7 +56,7 @@ def of_another(failure: str) -> bool:
 
 
 def of_state(state: EngineState) -> MemberLog:
-    """The same of a log that was read already."""
+    """Return the member's log from the state of a log that was read already."""
     transport, line = _transport(state)
     evidence = {name: state.reading(name).evidence for name in READINGS if state.reading(name).evidence}
     return MemberLog(
@@ -73,7 +74,7 @@ def of_state(state: EngineState) -> MemberLog:
 
 
 def _transport(state: EngineState) -> tuple[Transport, str]:
-    """One channel over sockets is enough to make all wait for it."""
+    """Return the transport and its log line; one channel over sockets is enough to slow down all."""
     if state.value("over_sockets"):
         return "sockets", state.reading("over_sockets").evidence
     if state.value("over_rdma"):

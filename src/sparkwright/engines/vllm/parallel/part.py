@@ -1,4 +1,4 @@
-"""vLLM's side of engines.parallel.Parallel, under the names that every engine has."""
+"""vLLM's implementation of engines.parallel.Parallel."""
 
 from __future__ import annotations
 

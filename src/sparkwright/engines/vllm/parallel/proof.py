@@ -39,7 +39,7 @@ class GroupProof:
         return self.verdict == "complete"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the fields as plain JSON."""
         return {
             "verdict": self.verdict,
             "sentence": self.sentence,
@@ -63,7 +63,7 @@ def proved(logs: Mapping[str, Text | None], hosts: Sequence[str]) -> GroupProof:
 
 
 def of_members(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> GroupProof:
-    """The same of logs that were read already."""
+    """Return the proof of a group from member logs that were read already."""
     ranks = {host: member.rank for host, member in members.items() if member.rank is not None and host in hosts}
     unread = tuple(host for host in hosts if host not in members)
     missing = tuple(rank for rank in range(len(hosts)) if rank not in ranks.values())
@@ -89,7 +89,7 @@ def _verdict(
 
 
 def _failed(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> str:
-    """The member whose end explains most: one that ended by itself, else one that lost another; "" for none."""
+    """Return the member whose failure explains most: one that failed by itself, else one that lost another; "" for none."""
     failed = [host for host in hosts if host in members and members[host].failure]
     own = (host for host in failed if not of_another(members[host].failure))
     return next(own, next(iter(failed), ""))
@@ -107,7 +107,7 @@ def _contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks
 
 
 def _worst(members: Mapping[str, MemberLog]) -> Transport:
-    """Sockets on one are sockets for all; rdma only where every log says so."""
+    """Return the transport of the group: sockets if any member has them, rdma only if every log reports it."""
     found = {member.transport for member in members.values()}
     if "sockets" in found:
         return "sockets"

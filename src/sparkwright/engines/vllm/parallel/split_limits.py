@@ -38,13 +38,13 @@ def tensor(model: Architecture, hosts: int) -> str:
 
 
 def heads(model: Architecture, hosts: int) -> str:
-    """The same of its attention heads alone, which every release checks first."""
+    """Return why the attention heads can't be divided among these hosts; every release checks them first."""
     count = Part("", model.text).number("num_attention_heads")
     return f"its {count} attention heads do not divide by {hosts}" if count and count % hosts else ""
 
 
 def other_heads(model: Architecture, hosts: int) -> str:
-    """The same of what the model's own layers check: a build may have layers of its own that do with less."""
+    """Return why the other heads of the model's layers can't be divided; a custom build may have layers without this limit."""
     return next(_undivided(Part("", model.text), hosts), "") if hosts > 1 else ""
 
 

@@ -50,10 +50,14 @@ def block_size(
     speculative_tokens: int = 0,
     alignment: int = ALIGNMENT,
 ) -> int | None:
-    """The tokens of a block, None where the model has no such block or its formula is not known.
+    """Return the tokens per block, None if the model has no such block or its formula is not known.
 
-    kv_cache_dtype: as the flag --kv-cache-dtype says it; "auto" is the checkpoint's own where that is quantized, else the
-    model's. ssm_dtype: as --mamba-ssm-cache-dtype says it. speculative_tokens: of a draft, 0 without one. alignment: tokens.
+    Args:
+        config: the model's config.json.
+        kv_cache_dtype: as in --kv-cache-dtype; "auto" is the checkpoint's own if that is quantized, else the model's.
+        ssm_dtype: as in --mamba-ssm-cache-dtype.
+        speculative_tokens: of a draft, 0 without one.
+        alignment: unit of the block size, tokens.
     """
     architecture = classify(config)
     inner = text(config)
@@ -70,7 +74,7 @@ def block_size(
 
 
 def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
-    """The KV cache's dtype that a quantized checkpoint asks for (ModelOpt's can), "bfloat16" where none does."""
+    """Return the KV cache dtype that a quantized checkpoint sets (ModelOpt's can), "bfloat16" if it sets none."""
     full = Part("", config)
     quantization = Part("quantization_config", full.mapping("quantization_config") or {})
     if not quantization.word("quant_method").startswith("modelopt"):
@@ -88,7 +92,8 @@ def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
 
 
 def _kv_numbers(part: Part) -> int | None:
-    """Keys and values of one token in one attention layer; None for latent attention, whose block has another unit."""
+    """Return the numbers in keys and values of one token in one attention layer; None for latent attention, whose block has
+    another unit."""
     heads = part.number("num_attention_heads")
     hidden = part.number("hidden_size")
     if part.number("kv_lora_rank") or heads is None:

@@ -16,8 +16,9 @@ from sparkwright.engines.vllm.versions import at_least
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """since: empty for always."""
+    """A default value from a release on."""
 
+    #: first release with it; empty for always
     since: str
     value: Any
     source: str
@@ -63,7 +64,7 @@ DEFAULTS: dict[str, tuple[Default, ...]] = {
 
 
 def default(name: str, version: Version | None) -> Any:
-    """The default of a setting; None when the version decides and is not known."""
+    """Return the default of a setting; None if it depends on the version and that is not known."""
     first, *later = DEFAULTS[name]
     value = first.value
     for row in later:

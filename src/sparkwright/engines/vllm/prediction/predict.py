@@ -45,12 +45,13 @@ class VllmRequest(advice.ServerRequest):
         object.__setattr__(self, "flags", flags.named(self.flags))
 
     def flag(self, name: str) -> Any:
-        """A flag's value under any of its spellings; None when it is not given."""
+        """Return a flag's value under any of its spellings; None if it is not set."""
         return flags.value(self.flags, name)
 
 
 def effective(request: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
-    """The settings that follow from flags, model and version. A combination that the engine refuses is predicted as asked for."""
+    """Return the settings that follow from flags, model and version. A combination that the engine refuses is predicted as
+    requested."""
     chunked = _chunked_prefill(request, version)
     prefix = _prefix_caching(request, architecture, version)
     length = _number(request, "max-model-len") or architecture.max_position_embeddings

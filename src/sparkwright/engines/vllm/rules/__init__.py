@@ -32,9 +32,13 @@ __all__ = ["RULES", "SEVERITIES", "Asked", "Case", "Finding", "Way", "check"]
 def check(
     request: VllmRequest, architecture: Architecture, version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
-    """All findings, errors first.
+    """Return all findings, errors first.
 
-    version: of the engine, None if not known yet. listed: the options in the engine's own help; if given, this
-    list decides whether an option exists, and its shapes which values it takes.
+    Args:
+        request: the settings of the recipe.
+        architecture: of the model.
+        version: of the engine; None if not known yet.
+        listed: the options in the engine's own help; if given, this list decides which options exist, and its shapes which values
+            they take.
     """
     return RULES.check(Case(request, architecture, version, listed))

@@ -1,4 +1,4 @@
-"""Access to the server, and exposure of its API key."""
+"""Rules about access to the server, and exposure of its API key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks, token budget and sequences: which must fit into which."""
+"""Rules about blocks, token budget and sequences, which must fit into each other."""
 
 from __future__ import annotations
 
@@ -124,5 +124,5 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
 
 
 def _above(tokens: int) -> int:
-    """The next power of two, at least 4096, as is usual."""
+    """Return the next power of two, at least 4096."""
     return max(4096, 1 << (tokens - 1).bit_length())

@@ -1,4 +1,4 @@
-"""Values that the engine's parser or configuration refuses."""
+"""Rules about values that the engine's parser or configuration refuses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def _is_checked(case: Case, name: str, wrong: Misfit) -> bool:
 
 
 def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
-    """True: this engine refuses it. None: another release may accept it. False: nothing is known of this release."""
+    """Return True if this engine refuses the value, None if another release may accept it, False if nothing is known of this
+    release."""
     own = bool(case.listed) and isinstance(case.listed, Mapping)
     same = within(case.version, flag_types.VERSION, AFTER_KNOWN) is True
     if wrong.sort == "choice":
