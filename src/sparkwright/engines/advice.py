@@ -15,7 +15,7 @@ Platform = Literal["gb10", "ascend"]
 Wanted = Literal["any", "enabled", "disabled"]
 WhenImpossible = Literal["refuse", "report"]
 
-#: of findings about what a recipe expects of chunked prefill
+#: rule name of findings about a recipe's expectation of chunked prefill
 EXPECTED = "expected-chunked-prefill"
 
 
@@ -39,7 +39,7 @@ class ServerRequest:
     ascend: Mapping[str, bool] | None = None
     #: options of `docker run`, by their names in a recipe; empty if not known
     container: Mapping[str, Any] = field(default_factory=dict)
-    #: mounted folders whose files spark.lock pins, with the paths of those files below; none while it does not
+    #: mounted folders whose files spark.lock pins, with the files' paths below them
     pinned: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 

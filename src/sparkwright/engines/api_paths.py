@@ -18,7 +18,7 @@ RESPONSES = "/v1/responses"
 #: where a request names its model: `json`, in a JSON body; `form`, in a field of a multipart form; `response`, nowhere: the path
 #: names a response, which only the server that made it has
 Names = Literal["json", "form", "response"]
-#: stands in a path for the name of a response
+#: placeholder in a path for the name of a response
 ID = "{id}"
 
 
@@ -45,7 +45,7 @@ OPENAI = tuple(
         "/v1/score",
     )
 )
-#: of a response that a server keeps, where an engine does that
+#: paths of a stored response, for engines that store responses
 KEPT = (
     ApiPath(f"{RESPONSES}/{ID}", method="GET", model="response"),
     ApiPath(f"{RESPONSES}/{ID}/cancel", model="response"),

@@ -12,12 +12,12 @@ from sparkwright.trust.bounds import LARGEST
 from sparkwright.trust.shapes import fitted, line, within
 from sparkwright.units import GIB, MINUTE, gib, moment
 
-#: who a row is about: the server to start, other servers, the host itself
+#: owner of a row: the server to start, other servers, the host itself
 About = Literal["server", "other", "host"]
 HOST_SIDE = "host's side"
-#: the assumed host's side is at most this part of MemTotal: on a machine smaller than a GB10 nobody has measured it
+#: the assumed host's side is at most MemTotal / 17: it was never measured on a machine smaller than a GB10
 HOST_SIDE_PART = 17
-#: weights of less have no row of their own
+#: smaller weights have no row of their own
 SHOWN_BYTES = GIB // 20
 ASSUMED = "assumed, never measured on this host"
 
@@ -29,13 +29,13 @@ ROW: dict[str, Any] = {
     "about": frozenset(("server", "other", "host")),
     **dict.fromkeys(("assumed", "at_most"), bool),
 }
-#: of a budget as JSON; its sums are left out
+#: shape of a budget as JSON, without its sums
 SHAPE: dict[str, Any] = {
     "total_bytes": _COUNT,
     "rows": [ROW],
     **dict.fromkeys(("available_bytes", "kv_tokens", "full_requests"), (None, _COUNT)),
 }
-#: the same with its sums, as programs get it
+#: shape with the sums, as programs get it
 JSON_SHAPE: dict[str, Any] = {**SHAPE, "need_bytes": _COUNT, "left_bytes": within(-LARGEST, LARGEST)}
 
 
@@ -48,9 +48,9 @@ class Row:
     #: source of the size, as a clause
     source: str
     about: About = "server"
-    #: nothing measured or written tells: a figure on the safe side
+    #: neither measured nor documented: a figure on the safe side
     assumed: bool = False
-    #: a limit up to which it may grow, shown and not added
+    #: a limit for growth, shown but not added
     at_most: bool = False
 
 
@@ -59,12 +59,12 @@ class Learned:
     """Figures of an earlier verified start on the same host; see host/records/start_memory.py."""
 
     host_bytes: int | None = None
-    #: on the GPU's side, as the larger of the engine's log and its memory model had it
+    #: bytes on the GPU's side: the larger of the engine's log and its memory model
     gpu_bytes: int | None = None
     peak_bytes: int = 0
-    #: when, seconds since the epoch
+    #: time of that start, seconds since the epoch
     at: float = 0.0
-    #: same image, model and arguments; else the same image alone
+    #: image, model and arguments are the same; else only the image is
     same: bool = True
     kv_tokens: int | None = None
     full_requests: float | None = None
@@ -80,13 +80,13 @@ class Learned:
 class Start:
     """Facts about a start beyond its engine's memory model."""
 
-    #: the last verified start like it
+    #: the last similar verified start
     learned: Learned | None = None
-    #: the last one that compiled, and what it compiled is no longer there
+    #: the last similar cold start whose compile cache is gone
     learned_cold: Learned | None = None
-    #: what an earlier start compiled is there
+    #: the compile cache of an earlier start is there
     warm: bool = False
-    #: what its /dev/shm may hold, bytes; None: the host's own, see shm_source
+    #: limit of its /dev/shm, bytes; 0 for none; see shm_source
     shm_bytes: int = 0
     shm_source: str = ""
 
@@ -100,7 +100,7 @@ class Budget:
     rows: tuple[Row, ...]
     #: MemAvailable when the budget was made; None on a laptop
     available_bytes: int | None = None
-    #: tokens that the KV cache held, and requests of full length that fitted, at the last start
+    #: tokens in the KV cache, and requests of full length that fit in it, at the last start
     kv_tokens: int | None = None
     full_requests: float | None = None
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: where the container sees the folder that the host keeps for it
+#: mount point in the container of the folder that the host keeps for it
 MOUNT = "/var/cache/sparkwright"
-#: where a host keeps them, below the user's home; see host/containers/compile_caches.py
+#: the host's folder for the caches, below the user's home; see host/containers/compile_caches.py
 FOLDER = ".local/share/sparkwright/compile-caches"
 #: below the folder of a key: LIVE/NAME/CACHE is what the container NAME has mounted at MOUNT
 LIVE, CACHE = "live", "cache"

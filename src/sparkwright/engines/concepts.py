@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: of TensorRT-LLM, which is served as an OpenAI-compatible server
+#: TensorRT-LLM, which is served as an OpenAI-compatible server
 TRTLLM = "trtllm"
 TITLES: Mapping[str, str] = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", TRTLLM: "TensorRT-LLM"}
 
-#: a row a concept: each engine's name of it, the usual one first
+#: engines' flags by concept, the usual one first
 CONCEPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "the longest context": {
         "vllm": ("max-model-len",),
@@ -101,7 +101,7 @@ CONCEPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         TRTLLM: (),
     },
 }
-#: another name there, but not another spelling of the same value
+#: flags with another meaning of values than their counterparts
 NOT_THE_SAME = frozenset(
     ("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size")
 )

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from sparkwright.trust import security_words
 from sparkwright.visible import one_line
 
-#: of a value in a sentence
+#: greatest length of a value in a sentence
 SHOWN_CHARS = 80
 Kind = Literal["root", "data", "code"]
 
@@ -179,7 +179,7 @@ VARIABLES: tuple[Danger, ...] = (
     _row(r"VLLM_SERVER_DEV_MODE", "opens endpoints for developers to every client", kind="data"),
     _row(r"VLLM_PLUGINS", "names packages whose code the engine runs at its start", _ELSEWHERE, "code"),
 )
-#: a flag by its name; one that is off or empty is none
+#: flags by name; a flag that is off or empty does not count
 FLAGS: tuple[Danger, ...] = (
     _row(
         "trust-remote-code",

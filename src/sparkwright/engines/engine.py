@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from sparkwright.engines.server_key import ServerKey
     from sparkwright.engines.slowness.cause import Detector
 
-#: as recipes name them
+#: names in recipes
 Name = Literal["vllm", "llama_cpp", "sglang", "openai"]
-#: the same, as people do
+#: names for people
 TITLES: dict[str, str] = {
     "vllm": "vLLM",
     "llama_cpp": "llama.cpp",
@@ -64,16 +64,16 @@ TITLES: dict[str, str] = {
     "openai": "OpenAI-compatible server",
 }
 USUAL = "vllm"
-#: how their servers sign the models that they list
+#: engines by the `owned_by` of the models that their servers list
 OWNERS = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
-#: tells the engine of a container; one without it runs vLLM, as all did before there were others
+#: label with the engine of a container; a container without it runs vLLM, which was the first engine
 LABEL = "sparkwright.engine"
-#: of an engine that its recipe describes: the description, as JSON
+#: label with the description of a described server, as JSON
 DESCRIPTION = "sparkwright.engine.description"
-#: of a container that does not generate text: its task
+#: label with the task of a container that does not generate text
 TASK = "sparkwright.task"
 TASKS: tuple[Task, ...] = get_args(Task)
-#: what a recipe of an engine needs of it
+#: parts of an engine that a recipe needs
 NEEDED = ("http", "flags", "advice")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-#: what a second model of a server is for
+#: role of a second model
 Role = Literal["draft", "tokenizer"]
 
 
@@ -16,8 +16,8 @@ class ModelFlag:
     """The flag that names a second model by its path in the container."""
 
     flag: str
-    key: str = ""  #: of a flag that takes JSON; "" for a flag that takes the path itself
-    needs: str = ""  #: a flag without which this one has no effect; "" for none
+    key: str = ""  #: key in the flag's JSON; "" if the flag takes the path itself
+    needs: str = ""  #: flag without which this one has no effect; "" for none
 
 
 class Flags(Protocol):

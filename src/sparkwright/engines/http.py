@@ -12,7 +12,7 @@ from sparkwright.engines.api_paths import ApiPath
 from sparkwright.engines.command_words import value
 from sparkwright.trust.bounds import number_of
 
-#: what a server does for its clients
+#: task of a server
 Task = Literal["generate", "embed", "rerank"]
 GENERATE: Task = "generate"
 
@@ -33,7 +33,7 @@ ACCEPTED_AT = "accepted_at_"
 MOST_POSITIONS = 64
 KV_CACHE_USED = "kv_cache_used"  # 0 to 1
 
-#: roles of which one moves at every step of an engine that works, of a long prompt too; and those of the requests that it has
+#: roles of which at least one changes with every step, prefill included; and roles that count requests
 MOVES = (HEARTBEAT, GENERATED, PREFIX_QUERIES, KV_CACHE_USED, PREEMPTIONS)
 REQUESTS = (RUNNING, WAITING)
 
@@ -130,7 +130,7 @@ class Http:
     render: tuple[str, ...] = ()
     #: seconds for which all of MOVES may stand still on a slow model that works
     still_s: int = 0
-    #: what its clients use, and a gateway routes
+    #: paths that clients use and a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:

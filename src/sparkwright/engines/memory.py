@@ -15,9 +15,9 @@ from typing import Any
 
 from sparkwright.units import GIB
 
-#: the host's side of an engine that was never measured here; 5.4 to 6.7 GiB were measured elsewhere
+#: assumed host's side of an engine that was not measured on this host; 5.4 to 6.7 GiB were measured elsewhere
 HOST_SIDE_BYTES = 7 * GIB
-#: what a first compile was seen to take at most, of host memory, before the KV cache exists (eugr PR 286)
+#: greatest host memory seen in a first compile, before the KV cache exists (eugr PR 286)
 COMPILE_BYTES = 28 * GIB
 #: steps in which a share, and a context, are proposed
 SHARE_STEP, CONTEXT_STEP = 0.01, 1024
@@ -32,9 +32,9 @@ class Part:
     #: source of the figure, as a clause
     source: str
     assumed: bool = False
-    #: taken while it serves: its start does without
+    #: taken while it serves, not at its start
     later: bool = False
-    #: on the host's side: a figure that was measured takes its place
+    #: on the host's side: replaced by a measured figure
     host: bool = False
 
 
@@ -42,26 +42,26 @@ class Part:
 class Memory:
     """An engine's need of a host's memory. Neither a share nor bytes: not known."""
 
-    #: of MemTotal, on the GPU's side, weights among it; 0 for an engine without such a share
+    #: share of MemTotal on the GPU's side, weights included; 0 for an engine without a share
     share: float = 0.0
-    #: taken whatever the share is
+    #: bytes beyond the share
     bytes: int = 0
-    #: of its model's files, by the lock; 0 while that does not tell
+    #: bytes of the model's files by the lock; 0 if not known
     weights_bytes: int = 0
     #: source of `weights_bytes`, as a clause
     weights_source: str = "spark.lock"
-    #: of `bytes`: what each is for
+    #: the parts of `bytes`
     parts: tuple[Part, ...] = ()
     #: the flag that sets the share, the context or the bytes, and its value
     flag: str = ""
     value: float = 0.0
-    #: of `bytes`: by how much they grow with `value`, a token; 0: they do not
+    #: growth of `bytes` per token of `value`; 0 if they do not grow
     per_token_bytes: float = 0.0
-    #: taken on the host's side, where nothing was measured; 0: `bytes` has it
+    #: assumed bytes on the host's side, if nothing was measured; 0 if `bytes` includes them
     host_bytes: int = 0
     #: a start without a compile cache compiles
     compiles: bool = False
-    #: of MemTotal: what must be available at its start, though it does not take it
+    #: share of MemTotal that must be available at a start, though it is not all taken
     start_share: float = 0.0
 
     def gpu_bytes(self, total_bytes: int) -> int:

@@ -21,7 +21,7 @@ from sparkwright.units import GIB, gib
 GB10_BYTES = int(121.7 * GIB)
 #: DGX OS, its desktop and the driver, before anything is served
 SYSTEM = Row("the system", 6 * GIB, "DGX OS, its desktop and the driver", "host", assumed=True)
-#: what /dev/shm may hold where it is proposed: a server of one GPU exchanges little there
+#: proposed size of /dev/shm: a server on one GPU exchanges little there
 SHM, SHM_BYTES = "1gb", GIB
 SOURCE = "reports of GB10 users"
 

@@ -9,13 +9,13 @@ from sparkwright.engines.http import Http
 from sparkwright.trust.bounds import count_of
 
 CHAT = "/v1/chat/completions"
-#: how a server refuses a request with a key that it does not take
+#: statuses of a server that refuses a key of a request's body
 REFUSALS = (400, 422)
 
-#: in one answer
+#: tool calls in one answer
 MOST_CALLS = 64
 
-#: of a client that says nothing else, in tokens
+#: default longest answer of a client, in tokens
 LONGEST_ANSWER = 8192
 
 

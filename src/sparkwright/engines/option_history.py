@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkwright.engines.findings import Way
 
-#: of a successor: it is known that nothing took over
+#: the successor of an option that is known to have none
 NOTHING = "nothing"
 #: prefixes that turn an option's meaning into its opposite
 OPPOSITES = ("no-", "disable-", "enable-")
@@ -25,9 +25,9 @@ class Span:
     """The releases that have an option, as indexes of the releases that were read."""
 
     kind: str
-    #: None: older than all that were asked
+    #: None: older than all releases that were read
     first: int | None
-    #: None: the newest that was asked has it
+    #: None: the newest release that was read has it
     last: int | None
     #: NAME, NAME=VALUE, NAME=VALUE_IF_ON|VALUE_IF_OFF, NOTHING; "" where it is not known
     instead: str = ""

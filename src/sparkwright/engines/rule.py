@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from sparkwright.engines.findings import SEVERITIES, Finding
 
-#: what an engine's rules check, and what their examples are
+#: types of an engine's cases, and of its rules' examples
 C = TypeVar("C")
 E = TypeVar("E")
 

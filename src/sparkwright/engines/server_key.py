@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-#: what an Authorization header carries and a parser of arguments takes for a value; the length is ours: a short one is guessed
+#: valid in an Authorization header and as an argument's value; the minimum length is ours: short keys can be guessed
 _KEY = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
 VALID = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
-#: what helps when a server asks for a key that is not known
+#: fix for a server that needs an unknown key
 SET = "Set `server_key` in the recipe and deploy; the checks then use that key."
 MAKE = "`openssl rand -hex 24` makes one."
 

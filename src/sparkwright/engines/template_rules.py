@@ -22,7 +22,7 @@ class Case:
     """The input of the rules."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)  # under their own names
-    chat: Mapping[str, Any] = field(default_factory=dict)  # of the lock, see chat_template.kept
+    chat: Mapping[str, Any] = field(default_factory=dict)  # the lock's entry, see chat_template.kept
     engine: str = "vllm"
 
     @property

@@ -26,7 +26,7 @@ from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.gguf import ARCHITECTURE, Header
 from sparkwright.engines.memory import Memory, Part
 
-#: there is no such switch
+#: there is no switch for it
 CHUNKED_PREFILL = ""
 WHY = "it always cuts prompts into pieces of batch-size tokens"
 USUAL_BATCH = 2048

@@ -117,7 +117,7 @@ FAILURES: tuple[Death, ...] = (
         "it ended with a fatal error of its own ({0}).",
         "always",
     ),
-    # what follows from a cause
+    # consequences of a cause
     death(
         "error loading model: ",
         r"error loading model: (?!llama_model_loader: failed to load)(.+?)\.?$",

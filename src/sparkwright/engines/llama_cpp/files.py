@@ -21,16 +21,16 @@ SUFFIX = ".gguf"
 NEEDED = "one GGUF file, or its shards"
 SHOWN_CHOICES = 30
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-#: files that stand beside a model in its repository and are no model to serve
+#: files beside a model in its repository that are not models
 _PROJECTOR, _IMPORTANCE = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
 #: names of draft models and of heads for speculation
 _DRAFT = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
-#: that of a model in another format
-#: an architecture, as gpt-oss
+#: an architecture's name, as gpt-oss
 _NAME = re.compile(r"[\w.-]{1,64}")
-#: the values that tell its shape stand in the first few hundred bytes
+#: the model's shape is in the first few hundred bytes
 BEGINNING_BYTES = 1 << 16
 HEADER_BYTES = gguf.HEADER_BYTES
+#: suffixes of weights in other formats
 WEIGHTS = (".safetensors", ".bin", ".pt")
 
 

@@ -21,7 +21,7 @@ LARGEST = 2**31 - 1
 _INT, _FLOAT = re.compile(r"[+-]?\d{1,10}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.I)
 #: short words that switch off, beside those that begin with no-
 SHORT_OFF = ("-nkvo", "-nr", "-nocb", "-ndio")
-#: what on, off and auto may also be called
+#: other words for on, off and auto
 ON, OFF, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
 
 
@@ -62,7 +62,7 @@ def _kinds() -> Mapping[str, str]:
     return {name: option.kind for name, option in newest().items()}
 
 
-#: which build has which option
+#: options by build
 HISTORY = OptionHistory(
     option_history.RELEASES, option_history.ROWS, functools.cache(_kinds), lambda build: int(build.lstrip("b"))
 )

@@ -28,7 +28,7 @@ VERBOSITY = "log-verbosity"
 
 #: the image's own
 ENTRYPOINT: tuple[str, ...] | None = None
-#: no share of memory can be asked for
+#: no flag sets a share of memory
 MEMORY = ""
 BUDGET = "batch-size"
 MODEL_FLAGS: Mapping[Role, ModelFlag] = {"draft": ModelFlag("model-draft")}
@@ -40,7 +40,7 @@ FILES = (MODEL, "mmproj", "model-draft")
 #: container's address; nothing is fetched when it starts; /metrics has the heartbeat; and the log tells the sizes and types of its
 #: buffers only at 4
 ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True, VERBOSITY: 4, "offline": True}
-#: slots where nobody says how many; they share one context then
+#: default number of slots, which then share one context
 AUTO_SLOTS = 4
 #: a slot's context is rounded up to it
 CONTEXT_STEP = 256

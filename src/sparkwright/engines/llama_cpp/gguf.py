@@ -15,7 +15,7 @@ from sparkwright.units import MIB
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-#: what of a file to read: the vocabulary and the merges of the largest have some 15 MiB
+#: bytes of a file to read: the vocabulary and the merges of the largest have some 15 MiB
 HEADER_BYTES = 64 * MIB
 MOST_PAIRS, MOST_TENSORS, KEY_BYTES, TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
 MOST_ITEMS, KEPT_ITEMS = 1 << 22, 1024
@@ -43,9 +43,9 @@ SAMPLING = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-#: of a number that is stored with 32 bits
+#: significant digits of a number that is stored with 32 bits
 DIGITS = 6
-#: what a cache's size follows from, below the architecture's name
+#: keys that determine the KV cache's size, below the architecture's name
 SHAPE = (
     *("context_length", "block_count", "embedding_length", "attention.head_count", "attention.head_count_kv"),
     *("attention.key_length", "attention.value_length"),

@@ -10,7 +10,7 @@ from sparkwright.engines.llama_cpp.http import KEY_VARIABLE
 from sparkwright.engines.server_key import ServerKey, key_of_lines, line_of
 
 OPTION = "api-key-file"
-#: where the container sees the file
+#: path of the file in the container
 MOUNT = "/run/sparkwright/engine.key"
 text, key_of = line_of, key_of_lines
 

@@ -277,7 +277,7 @@ AT_LEAST = {"n-cpu-moe": 0, "parallel": -1, "repeat-last-n": 0, "checkpoint-min-
 #: ways to get a model that is not pinned: each downloads when the server starts
 DOWNLOADS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
 
-#: what took over from an option that is gone, where its last build did not name it; "nothing" where nothing did
+#: successors of removed options that their last build does not name; "nothing" for none
 SUCCESSORS: dict[str, str] = {
     "clear-idle": "cache-idle-slots",  # b8929: the same sentence in its help
     "direct-io": "load-mode=dio",  # b10434: "DEPRECATED in favor of `--load-mode`", as of mlock and mmap

@@ -60,13 +60,13 @@ class LogBook:
     values: tuple[tuple[str, Line], ...] = ()
     #: readings with a fixed value, implied by a line
     fixed: tuple[tuple[str, Line, Any], ...] = ()
-    #: kinds of kernels, each with a line whose first group names the one that computes
+    #: kinds of kernels, each with a line whose first group names the kernel in use
     kernels: tuple[tuple[str, Line], ...] = ()
     #: readings that are part of the kernel path: its kind, and the reading
     kernel_readings: tuple[tuple[str, str], ...] = ()
     #: names of kernels that read quantized weights and compute in 16 bits, and what that costs
     weight_only: tuple[re.Pattern[str], str] = (re.compile(r"(?!)"), "")
-    #: how flags are compared with what the engine resolved them to
+    #: comparison of flags with the settings that the engine resolved them to
     resolution: Resolution = Resolution()
     #: readings that are the seconds between two lines
     spans: tuple[tuple[str, Line, Line], ...] = ()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-#: the line that begins a traceback, wherever it stands in a message
+#: the line that begins a traceback, anywhere in a message
 TRACEBACK = "Traceback (most recent call last)"
 #: lines after such a line that may belong to it
 WINDOWS: tuple[tuple[str, int], ...] = ((TRACEBACK, 200), (" ERROR ", 12), ("Error: ", 12), ("Exception: ", 12))
@@ -22,7 +22,7 @@ DETAIL_CHARS = 200
 #: "(EngineCore pid=16) " of vLLM, the innermost of several; SGLang names its rank in the prefix that a log's book strips
 PROCESS = re.compile(r"^(?:\(([^()]{1,80})\) ?){1,4}")
 LEVEL = re.compile(r"\b(?:ERROR|CRITICAL) \d\d-\d\d ")
-#: after a traceback any name is an exception's; elsewhere only one that is called so, or that has a module and a message
+#: after a traceback any name is an exception's; elsewhere only a name that ends so, or that has a module and a message
 ANY_NAME = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}([A-Za-z_]\w{0,199})(?:: ?(.*))?$")
 CALLED_SO = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}(\w{0,200}(?:Error|Exception)): (.+)$")
 WITH_MODULE = re.compile(r"^(?:[a-z_]\w{0,99}\.){1,20}([A-Z]\w{0,199}): (.+)$")
@@ -36,7 +36,7 @@ POINTLESS = re.compile(
     r"|CUDA kernel errors might be|For debugging consider|Compile with `TORCH_USE_CUDA_DSA`|Search for `cudaError"
     r"|Device-side assert(?:ion)?s? (?:tracking|can be))"
 )
-#: from such a line on, an exception gives advice of its own, and no reason
+#: from such a line on, an exception gives advice instead of a reason
 ADVICE = ("Possible solutions", "Possible fixes", "You can suppress this exception", "Open an issue on GitHub")
 
 
@@ -48,9 +48,9 @@ class Raised:
     text: str  # its first line, after the name
     at: int  # the number of its line in the log
     line: str
-    process: str  # "EngineCore pid=16", "" where the log does not tell
+    process: str  # "EngineCore pid=16", "" if the log does not tell
     logged: bool  # by the engine's logger, instead of printed by a process that ends with it
-    prefixed: bool  # whether the line has the log's prefix: the lines below it then have it too
+    prefixed: bool  # the line has the log's prefix, and then so do the lines below it
     traced: bool  # after a traceback
     detail: list[str] = field(default_factory=list)  # the lines below it
 
@@ -81,7 +81,7 @@ class Exceptions:
         self._prefix = prefix
         self._processes: dict[str, _Process] = {}
         self._raised: list[Raised] = []
-        #: whether the last line was a frame of a traceback or the code that it quotes
+        #: the last line was a frame of a traceback, or the code in it
         self.inside = False
 
     def feed(self, line: str, at: int) -> Raised | None:

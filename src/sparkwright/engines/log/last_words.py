@@ -10,7 +10,7 @@ from typing import Literal
 from sparkwright.engines.log.exceptions import Exceptions, Raised
 from sparkwright.engines.log.line import Line, line
 
-#: how far apart, in lines, last words and what explains them stand
+#: greatest distance between last words and their cause, in lines
 WINDOW = 600
 #: lines after the last exception of a log that has no other end
 SILENCE = 2
@@ -28,7 +28,7 @@ class Death:
     sentence: str  # the groups of the line's pattern fill it in
     #: "start": a start ends with it, and a server that is ready only reports it; "never": it only explains another row
     ends: Ends = "start"
-    #: "while serving" quotes the exception behind its sentence; a "consequence" stands only where no exception is known
+    #: "while serving" quotes the exception behind its sentence; a "consequence" counts only if no exception is known
     kind: Kind = "cause"
     alone: str = ""  # the sentence of a server that has no other members, where it is another one
 
@@ -90,7 +90,7 @@ class LastWords:
             return
         raised = self._exceptions.feed(text, at) if self._exceptions else None
         if self._exceptions and self._exceptions.inside:
-            return  # the code of a frame quotes words that nobody said
+            return  # the code in a frame only quotes such words
         for rank, row in enumerate(self._failures):
             found = row.line.match(text)
             if found is not None:

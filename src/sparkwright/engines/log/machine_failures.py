@@ -49,7 +49,7 @@ HOST: tuple[Death, ...] = (
     ),
 )
 
-#: what the image lacks: code for this GPU, libraries, compilers
+#: things that the image lacks: code for this GPU, libraries, compilers
 IMAGE: tuple[Death, ...] = (
     death(  # triton issues 8539, 9181: Triton brings a ptxas of CUDA 12
         "ptxas fatal",

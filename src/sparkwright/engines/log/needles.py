@@ -24,7 +24,7 @@ class Needles:
 
     def is_noise(self, line: bytes) -> bool:
         """Return True if a line holds no information, whatever else is in it."""
-        first, second, third = self._noise  # three looks without a loop: this is asked a million times
+        first, second, third = self._noise  # without a loop: called a million times
         return first in line or second in line or third in line
 
     def in_line(self, line: bytes) -> bool:

@@ -17,9 +17,9 @@ from sparkwright.engines.log.values import clock, seconds_between
 
 __all__ = ["EngineState", "Reader", "Reading", "message", "read"]
 
-#: what is said stands at the beginning of a line; few are longer
+#: a line's message is at its beginning; few lines are longer
 LINE_CHARS = 4096
-#: how many mentions of arguments in other lines are looked past
+#: number of mentions of arguments in other lines to skip
 CONTEXT_LINES = 20
 
 

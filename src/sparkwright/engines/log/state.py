@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-#: what it runs with
+#: settings that the engine runs with
 SETTINGS: tuple[str, ...] = (
     *("version", "architecture", "chunked_prefill", "prefix_caching", "block_size", "mamba_cache_mode"),
     *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
@@ -31,7 +31,7 @@ class Reading:
 
 UNKNOWN = Reading()
 EVIDENCE_CHARS = 300
-#: of one kind; a model of mixed quantization names a few
+#: of one kind; a model with mixed quantization has a few
 MOST_KERNELS = 8
 
 

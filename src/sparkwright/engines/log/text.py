@@ -8,12 +8,12 @@ from functools import partial
 from typing import Protocol
 
 CHUNK_BYTES = 1 << 20
-#: what is longer is no line of a log; only its beginning is read
+#: of a longer line only the beginning is read
 LINE_BYTES = 1 << 16
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-#: what others write before a line: docker compose, `docker logs -t`, the journal, torch's rank
+#: prefixes that other programs add to a line: docker compose, `docker logs -t`, the journal, torch's rank
 WRAPPED = re.compile(
     r"^(?:[\w.-]{1,64} {0,40}\| ?"
     r"|\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,]{0,12}(?:Z|[+-]\d\d:?\d\d)?\]? (?:(?:[\w.-]{1,64} )?[\w.@-]{1,64}\[\d{1,9}\]: )?"

@@ -17,7 +17,7 @@ from sparkwright.engines.model.architecture_rules import RULES, Kind, draft, mec
 from sparkwright.engines.model.config_parts import Part
 from sparkwright.visible import one_line
 
-#: what classify() and block_size.block_size() read; the rest of a config can go
+#: keys that classify() and block_size.block_size() read; the rest of a config is dropped
 READ = (
     *"""
         architectures model_type is_encoder_decoder auto_map attn_layer_indices full_attn_idxs attn attn_layer_idx
@@ -35,9 +35,9 @@ READ = (
     *tables.LENGTHS,
     *(name for names in tables.RECURRENT_KEYS for name in names),
 )
-#: of these only the presence counts
+#: keys whose presence alone counts
 PRESENCE = ("auto_map", "speculators_config", "dflash_config")
-#: of these only some keys count
+#: mappings of which only some keys count
 WITHIN: dict[str, tuple[str, ...]] = {
     tables.LINEAR_CONFIG: ("kda_layers", "num_heads", "short_conv_kernel_size"),
     "attn": ("layers",),

@@ -103,5 +103,5 @@ _DROPPED = """
     StableLMEpochForCausalLM Tarsier2ForConditionalGeneration TarsierForConditionalGeneration
     TeleChatForCausalLM XverseForCausalLM
 """
-#: what newer releases of vLLM no longer load; engines/vllm/architecture_support.py says since when
+#: architectures that newer releases of vLLM no longer load; see engines/vllm/architecture_support.py
 DROPPED = frozenset(_DROPPED.split())

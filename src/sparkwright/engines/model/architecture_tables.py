@@ -39,7 +39,7 @@ NUMBERS = "attn_type_list"
 LINEAR_CONFIG = "linear_attn_config"
 
 #: words of a layer list -> the mechanism they name, "" where they leave it open. Transformers 5 writes linear_attention for
-#: what used to be mamba; hybrid is a layer that has both, side by side (Falcon-H1, Zamba2).
+#: former names of mamba; a hybrid layer has both, side by side (Falcon-H1, Zamba2).
 RECURRENT_LAYERS: dict[str, str] = spread(
     {
         "": "linear_attention recurrent hybrid hybrid_sliding mamba",

@@ -24,7 +24,7 @@ QUANTISATION = "quantization_config"
 EXCEPTIONS = ("ignore", "exclude_modules", "exclude", "modules_to_not_convert")
 #: parts of the names of prediction layers
 PREDICTION_NAMES = ("mtp", "nextn")
-#: keys under which the scaling of positions stands (transformers 5 writes the second)
+#: keys for the scaling of positions (transformers 5 writes the second)
 SCALINGS = ("rope_scaling", "rope_parameters")
 TRAINED_LENGTH = "original_max_position_embeddings"
 

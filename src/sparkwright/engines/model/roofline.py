@@ -21,7 +21,7 @@ BANDWIDTH = {"NVIDIA GB10": 273e9}
 #: on two GB10, 17.4 ms a token on one and 14.5 ms with tensor parallelism; NCCL alone takes 30 to 65 us. Advice, never a gate
 ALL_REDUCE_S = 80e-6
 ALL_REDUCES_A_LAYER = 2
-#: where the rule below comes from
+#: source of the rule below
 SPLIT_SOURCE = "a rule of thumb fitted to one report (gpt-oss-120b on two Sparks, kubis.ai), not a measurement"
 
 #: parts of a checkpoint that a text token does not pass through

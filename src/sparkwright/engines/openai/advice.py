@@ -24,7 +24,7 @@ from sparkwright.engines.openai import rules
 from sparkwright.trust.bounds import count_of
 from sparkwright.units import GIB
 
-#: which words of a command would turn it on or off is not known
+#: the words that would turn it on or off are not known
 CHUNKED_PREFILL = ""
 WHY = "nothing tells how this server is asked for it, or whether it does it; set it among the words of its command"
 

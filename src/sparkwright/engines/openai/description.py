@@ -27,7 +27,7 @@ MOST = 32
 WORDS = 512
 ROLES = (*http.COUNTERS, http.RUNNING, http.WAITING, http.KV_CACHE_USED)
 
-#: what a gateway answers itself
+#: paths that a gateway answers itself
 OWN = ("/v1/models", "/metrics", "/health", "/")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~-]{1,100}(?:/[A-Za-z0-9._~-]{1,100}){0,8}/?)?")
 _METRIC = re.compile(r'[A-Za-z_:][A-Za-z0-9_:]{0,199}(?:\{[A-Za-z_][A-Za-z0-9_]{0,63}="[\w ./:-]{0,100}"\})?', re.ASCII)
@@ -115,7 +115,7 @@ def _added_path(value: Any) -> Iterator[Mistake]:
         yield from _served(value)
 
 
-#: what the host needs of a description; this is what a label holds
+#: the part of a description that the host needs; a label holds it
 CARRIED: Mapping[str, Check] = {
     "port": _number(1, 65535, integer=True),
     "health": _path,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from sparkwright.engines.openai import description
 from sparkwright.engines.server_key import ServerKey
 
-#: where the container sees the file
+#: path of the file in the container
 MOUNT = "/run/sparkwright/engine.key"
 
 

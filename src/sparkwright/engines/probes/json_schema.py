@@ -15,7 +15,7 @@ SCHEMA = {
     "required": ["city", "capital"],
     "additionalProperties": False,
 }
-#: the JSON is 20 tokens or so; gpt-oss thinks before it whatever is asked
+#: the JSON is 20 tokens or so; gpt-oss always thinks before it
 TOKENS = 512
 LONGEST_CHARS = 1 << 14
 

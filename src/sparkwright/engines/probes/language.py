@@ -12,7 +12,7 @@ from sparkwright.engines.probes.probe import Probe, Reply, Seen, quoted
 
 TOKENS = 512
 SEARCHED_CHARS = 1 << 14
-#: of an answer's letters, where a language has a script of its own
+#: least share of an answer's letters in the language's own script
 SHARE = 0.5
 ENGLISH = "en"
 

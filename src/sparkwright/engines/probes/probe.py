@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sparkwright.visible import one_line
 
 Verdict = Literal["proved", "disproved", "inconclusive"]
-#: what may be wrong with an answer; an engine says which of its flags causes it
+#: fault of an answer; ProbeFlags has the flag that causes it
 Fault = Literal[
     "tools refused",
     "tool call as text",
@@ -44,12 +44,12 @@ class Seen:
 
     verdict: Verdict
     evidence: str  # a clause
-    fault: Fault | None = None  # None where nothing is wrong, or what is wrong is not known
-    words: str = ""  # of a server that refused the request
-    note: str = ""  # a clause for its clients, where nothing is wrong with the answer
+    fault: Fault | None = None  # None if there is no fault, or an unknown one
+    words: str = ""  # the error message of a server that refused the request
+    note: str = ""  # a clause for clients about an answer without a fault
 
 
-#: where thinking comes in a message of a chat's form: the last is Anthropic's API
+#: fields of a message that hold thinking; the last is of Anthropic's API
 THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")
 
 
@@ -63,7 +63,7 @@ class Reply:
     message: str
     #: JSON of the answer; None if it is none
     body: Any
-    #: what is wrong with the order of a stream's events; empty for nothing
+    #: error in the order of a stream's events; empty for none
     disorder: str = ""
 
     @property
@@ -108,17 +108,17 @@ class Probe:
 
     name: str  # as the recipe has it, with its value
     path: str
-    #: without the model; of an API that generates text in the form of a chat, whatever the path
+    #: without the model's name; in the form of a chat for every API that generates text
     body: Mapping[str, Any]
-    rule: Callable[[Reply], Seen]  # of an answer under 200
-    thinks: bool | None = False  # asked to think, or not to; None where that is not said
-    refused: Fault | None = None  # of an answer that is not under 200
-    streamed: bool = False  # asked for as a stream
-    #: a variant of a probe that a recipe names: asked for once that one is proved, and named only where it fails
+    rule: Callable[[Reply], Seen]  # judges an answer with status 200
+    thinks: bool | None = False  # turns thinking on or off; None to leave it out of the request
+    refused: Fault | None = None  # the fault if the status is not 200
+    streamed: bool = False  # request a stream
+    #: a variant of a recipe's probe: sent once that is proved, and reported only if it fails
     variant: bool = False
     #: a server may refuse the request, or its fields
     optional: bool = False
-    #: for clients, where the server reports a fault of its own; "" where that is a failure
+    #: a note for clients if the server reports an internal error; "" if that counts as a failure
     of_server_error: str = ""
 
     def in_a_stream(self) -> Probe:
@@ -144,7 +144,7 @@ class ProbeFlags:
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: the flag that causes a fault, as a sentence, by the fault
     causes: Mapping[Fault, str] = field(default_factory=dict)
-    #: causes that the server's own words tell, particular ones first: a pattern of them, and the sentence
+    #: causes by the server's error message, specific ones first: a pattern, and the sentence
     by_message: tuple[tuple[str, str], ...] = ()
 
     def cause(self, fault: Fault | None, words: str = "") -> str:

@@ -16,7 +16,7 @@ from sparkwright.engines.probes.probe import quoted
 from sparkwright.engines.probes.tool_call import TOOL
 from sparkwright.visible import one_line
 
-#: of a prompt that is searched, and of a refusal that is shown
+#: greatest lengths of a searched prompt and of a shown refusal
 SEARCHED_CHARS, SHOWN_CHARS = 1 << 16, 120
 SYSTEM, LATE = "You are the keeper of a lighthouse.", "Speak of the harbour only."
 FIRST, ANSWER, SECOND = "How tall is the tower?", "Forty metres.", "And how old is it?"
@@ -28,9 +28,9 @@ TOGGLES = ("/think", "/no_think", "/nothink")
 CITY, RESULT = "Reykjavik", "Rain, 11 degrees"
 PARTS = ("leftpart", "rightpart")
 TEXTS = tuple({"type": "text", "text": part} for part in PARTS)
-#: of the text before a message, by which its kind is known
+#: length of the text before a message that identifies its role
 OPENING_CHARS = 12
-#: of a text that a template puts in, beyond its marks
+#: least length of a text that a template adds, beyond its marks
 PROSE_CHARS = 40
 MARKS = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,30}\]")
 EMPTY_MARKS = re.compile(r"<think>\s*</think>|\[THINK\]\s*\[/THINK\]|<thinking>\s*</thinking>")
@@ -76,7 +76,7 @@ def _call(arguments: str) -> list[Mapping[str, Any]]:
     return [_user(FIRST), {"role": "assistant", "content": "", "tool_calls": [call]}, result, _user(SECOND)]
 
 
-#: requests by name; PLAIN comes first, and a server that makes no prompt of it is asked for no other
+#: requests by name; PLAIN comes first, and if the server renders no prompt for it, the others are skipped
 PLAIN = "plain"
 CONVERSATIONS: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {"messages": _turns()},

@@ -57,7 +57,7 @@ PROBE = Probe(
     judge,
     thinks=True,
 )
-#: what clients send that say nothing about thinking, that turn it off, and that set an effort besides
+#: requests of clients that do not mention thinking, turn it off, or also set an effort
 VARIANTS = (
     PROBE.in_a_stream(),
     replace(PROBE, name="reasoning, not said", rule=judge_answer, thinks=None, variant=True),

@@ -21,7 +21,7 @@ OWN_VARIANTS: Mapping[str, tuple[Probe, ...]] = {
     image.PROBE.name: image.VARIANTS,
 }
 DIMENSION, LANGUAGE = "embedding_dimension", "language"
-#: what a server for a task can be probed for
+#: probes for servers of a task
 OF_TASK: Mapping[Task, tuple[str, ...]] = {"generate": (*PLAIN, LANGUAGE), "embed": (DIMENSION,), "rerank": ()}
 LONGEST_VECTOR = 1 << 17
 

@@ -20,14 +20,14 @@ TOOL = {
         "parameters": {"type": "object", "properties": {ARGUMENT: {"type": "string"}}, "required": [ARGUMENT]},
     },
 }
-#: a call is 40 tokens or so; gpt-oss thinks before it whatever is asked
+#: a call is 40 tokens or so; gpt-oss always thinks before it
 TOKENS = 768
-#: how models write a call before a parser takes it out: Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi, gpt-oss
+#: formats of a call before a parser extracts it: Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi, gpt-oss
 MARKS = re.compile(
     r"<tool_call|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<｜tool|<\|tool_call|<arg_key>|to=functions\."
     rf"|{NAME}\"?'?\s*[({{,]|\"name\"\s*:\s*\"{NAME}\""
 )
-#: of an answer that is searched for them
+#: length of an answer that is searched for them
 SEARCHED_CHARS = 1 << 14
 
 
@@ -112,7 +112,7 @@ PROBE = Probe(
 )
 
 SECOND_CITY = "Rome"
-#: what clients send after they ran the tool: the call, its result, and another question
+#: messages of a client that ran the tool: the call, its result, and another question
 TURNS = [
     {"role": "user", "content": f"What is the weather in Paris now? Call {NAME}."},
     {
@@ -139,7 +139,7 @@ OTHERS = [
     for verb in ("open", "close", "list", "rename", "copy", "delete", "archive", "share")
     for noun in ("file", "note", "ticket", "calendar", "photo")
 ]
-#: a model that thinks where nobody says that it should not needs the room
+#: enough for a model that thinks by default
 UNSAID_TOKENS = 2048
 VARIANTS = (
     PROBE.in_a_stream(),

@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.engines.command_words import Command
 from sparkwright.engines.sglang import flag_values, flags
 
-#: what stands before the flags in a command; the module is how older guides start it
+#: words before the flags in a command; older guides start the module
 PROGRAM = frozenset(("sglang", "serve", "python", "python3", "-m", "sglang.launch_server"))
 
 

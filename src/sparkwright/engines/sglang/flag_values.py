@@ -30,7 +30,7 @@ def kinds() -> Mapping[str, str]:
     return {name: kind for kind, names in options.KINDS.items() for name in names.split()}
 
 
-#: which release has which option
+#: options by release
 HISTORY = OptionHistory(option_history.RELEASES, option_history.ROWS, kinds, Version, options.SUCCESSOR_VALUES)
 
 

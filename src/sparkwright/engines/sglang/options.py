@@ -191,7 +191,7 @@ AT_LEAST: Mapping[str, int] = {
 AT_MOST: Mapping[str, int] = {"port": 65535}
 #: below it and above nothing: shares
 SHARES: frozenset[str] = frozenset(("mem-fraction-static",))
-#: what took over from an option that is gone, where its last release did not name it; "nothing" where nothing did
+#: successors of removed options that their last release does not name; "nothing" for none
 SUCCESSORS: Mapping[str, str] = {
     "collect-tokens-histogram": "nothing",  # the help of 0.5.19: collected with enable-metrics
     "debug-tensor-dump-inject": "nothing",

@@ -31,7 +31,7 @@ USUAL_SHARE = 0.7
 MOVING = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
 #: allows a context above the model's own, at the user's risk
 LONGER_ANYWAY = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
-#: an image's tag that says CUDA 12
+#: an image's tag with CUDA 12
 CUDA_12 = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
 
@@ -199,7 +199,7 @@ class Algorithm:
     absent_in: str = ""
     #: oldest release known with it
     there_in: str = ""
-    #: whether it needs speculative-draft-model-path; None where that depends on the model
+    #: it needs speculative-draft-model-path; None if that depends on the model
     drafter: bool | None = None
 
 
@@ -216,7 +216,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "DSPARK": Algorithm("0.5.13", "0.5.16"),
     "UNO": Algorithm("0.5.19", "0.5.23"),
 }
-#: from here on a plugin may register another algorithm, and case does not count
+#: from this release on a plugin may register another algorithm, and case does not matter
 PLUGINS_SINCE = "0.5.13"
 ALGORITHM = "speculative-algorithm"
 DRAFT = "speculative-draft-model-path"

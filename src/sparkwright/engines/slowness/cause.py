@@ -90,5 +90,5 @@ class Cause:
         return {"cause": self.name, "verdict": self.verdict, "evidence": self.evidence, "fix": self.fix}
 
 
-#: what may be so of one server
+#: yields the causes that may apply to a server
 Detector = Callable[[Seen], Iterator[Cause]]

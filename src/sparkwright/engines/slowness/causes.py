@@ -18,9 +18,9 @@ __all__ = ["Cause", "Seen", "Verdict", "causes", "likely", "of_a_start", "ranked
 LITTLE_BYTES = 4 * GIB
 MUCH_CACHE = 0.25
 LITTLE_ACCEPTED = 0.5
-#: below this share of what is expected the rate itself is to be explained
+#: below this share of the expected rate the rate itself needs a cause
 SLOW = 0.7
-#: of last words that tell of too little memory
+#: words of failures for lack of memory
 MEMORY_WORDS = ("gib", "out of memory", "no memory")
 
 DETECTORS: list[Detector] = []

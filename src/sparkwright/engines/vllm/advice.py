@@ -27,9 +27,9 @@ CHUNKED_PREFILL = own.CHUNKED_PREFILL
 UNCHUNKED_LENGTH = 32768
 #: the endings of weights; of several kinds it loads the first
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
-#: what it takes beside weights and a cache of a given size, until a start of it was measured
+#: memory beside weights and a cache of a given size, until a start was measured
 COMPUTE_BYTES = 4 * GIB
-#: the rule that tells why a finding of `decide` is there
+#: the rule that explains a finding of `decide`
 REASON = "prefix-caching-needs-chunked-prefill"
 
 

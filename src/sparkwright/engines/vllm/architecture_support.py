@@ -18,9 +18,9 @@ from sparkwright.engines.vllm.versions import parse
 RELEASES = tuple(architecture_releases.RELEASES.split())
 #: the newest release whose registry was read
 NEWEST = RELEASES[-1]
-#: of which the release is known that brought them, between two that were read
+#: architectures whose first release is known, though it lies between two that were read
 CAME = dict.fromkeys(("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"), "0.17.0")
-#: recurrent ones in none of these registries
+#: recurrent architectures in none of these registries
 NEVER = (
     *("BailingMoeLinearV2ForCausalLM", "RecurrentGemmaForCausalLM", "Rwkv7ForCausalLM", "RwkvForCausalLM"),
     "ZambaForCausalLM",

@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.engines.command_words import Command
 from sparkwright.engines.vllm.flags import flag_values, flags
 
-#: what stands before the model in a command
+#: words before the model in a command
 PROGRAM = frozenset(("vllm", "serve"))
 
 

@@ -14,7 +14,7 @@ from sparkwright.engines.server_key import ServerKey
 OPTION = "config"
 KEY = "api-key"
 VARIABLE = "VLLM_API_KEY"
-#: where the container sees the file
+#: path of the file in the container
 MOUNT = "/run/sparkwright/engine.yaml"
 
 

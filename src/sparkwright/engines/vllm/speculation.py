@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: nothing is known of releases from here on
+#: releases from here on are not known
 AFTER = "0.34.0.dev0"
 
-#: what a method drafts with: layers of the model itself, a second model, or nothing but the text so far
+#: source of a method's drafts: layers of the model itself, a second model, or the text so far
 Drafter = Literal["own layers", "second model", "either", "text"]
 
 

@@ -22,7 +22,7 @@ CONSEQUENCES = re.compile(
     r"|Engine process failed to start|Worker failed with error '|failed to be inspected"
 )
 
-#: what the reader of safetensors says of a file that ends too early
+#: error of the safetensors reader for a file that ends too early
 TRUNCATED = (
     "Error while deserializing header",
     "MetadataIncompleteBuffer",

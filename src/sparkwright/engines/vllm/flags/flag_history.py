@@ -18,7 +18,7 @@ from sparkwright.engines.vllm.flags import known_flags, option_releases
 from sparkwright.engines.vllm.versions import at_least
 
 Sure = Literal["read", "dates", "near"]
-#: the oldest release that anything here is known of: what it has, a release that is not known has too
+#: the oldest known release; an unknown release is taken to have its options
 OLDEST = "0.11.0"
 
 
@@ -111,10 +111,10 @@ ROWS: tuple[Row, ...] = (
     Row("device-memory-utilization", since="0.31.0", sure="near"),
 )
 BY_FLAG = {row.flag: row for row in ROWS}
-#: the releases whose options are known whole, oldest first
+#: the releases whose options are fully known, oldest first
 RELEASES = tuple(option_releases.RELEASES.split())
 
-#: nothing is known whole from here on
+#: no release from here on is fully known
 AFTER = "0.34.0"
 
 

@@ -19,7 +19,7 @@ _OPTION_LINE = re.compile(r"^  -\S.*", re.M)
 _NAME = re.compile(r"(?:^|, )--([a-zA-Z0-9][\w.-]*)")
 _CHOICES = re.compile(r"\{([^{}]+)\}(.*)")
 MANY, OPEN = "...", "*"
-#: kinds of options that only the help tells of: nothing is known against any value of a "word"
+#: kinds of options that are only in the help: a "word" may have any value
 _KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?": "text or nothing", "words": "text?+"}
 
 

@@ -25,7 +25,7 @@ PREFIX_CACHING = "enable-prefix-caching"
 BATCHED_TOKENS = "max-num-batched-tokens"
 PORT = "port"
 
-#: vLLM's own defaults where a recipe says nothing: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).
+#: vLLM's own defaults: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).
 #: The larger one is what must fit.
 DEFAULT_MEMORY_UTILIZATION = 0.92
 DEFAULT_PORT = 8000

@@ -46,7 +46,7 @@ CPU_COMPILE_ENDS = line("Warming up done.")
 #: FlashInfer tunes its kernels between these. seen.
 AUTOTUNE_STARTS = line("Autotuning process starts")
 AUTOTUNE_ENDS = line("Autotuning process ends")
-#: how many shards of how many are loaded. real.
+#: number of loaded shards, and of all. real.
 LOADING_SHARDS = line("Loading safetensors checkpoint shards")
 SHARDS = line(LOADING_SHARDS.needle, LOADING_SHARDS.pattern + r":\s+\d+% Completed \| (\d{1,6})/(\d{1,6})")
 #: the mode in the first group. source 0.15 to 0.27
@@ -150,7 +150,7 @@ CLOCK = re.compile(
     r"\b(?:\d{4}-)?(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<milli>\d{3}))?"
 )
 
-#: who says it, when and where: left out where a line is short
+#: source, time and place; left out if a line is short
 #: without brackets until 0.8
 PREFIX = re.compile(
     r"^.{0,120}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]+\]|\w{1,80}\.py:\d{1,6}\]) "

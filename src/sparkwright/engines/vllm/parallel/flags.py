@@ -39,8 +39,8 @@ def of(member: ClusterMember) -> dict[str, Any]:
     """Return the flags of one member; None removes a flag of the recipe. They differ between members in the rank and what follows
     from it.
 
-    None of them depends on the engine's version, which is known only once the image is there; a second deploy would otherwise build another
-    command.
+    None of them depends on the engine's version, which is known only once the image is there; a second deploy would otherwise
+    build another command.
     """
     worker = member.rank > 0
     found: dict[str, Any] = {

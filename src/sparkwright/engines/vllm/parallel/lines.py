@@ -10,7 +10,7 @@ from sparkwright.engines.log.line import Line, line
 
 #: the group exists: printed after the ranks have met. real; 0.11.2 to 0.33, with ever more fields after the second number (source)
 ASSIGNED = r"\brank (\d{1,6}) in world size (\d{1,6}) is assigned as DP rank"
-#: what a rank is about to do, before it has met any other: proves nothing, but names the rank. real; source 0.11.2 to 0.33
+#: the intention of a rank that has not met any other: proves nothing, but names the rank. real; source 0.11.2 to 0.33
 INTENDED = r"\bworld_size=(\d{1,6}) rank=(\d{1,6}) local_rank=\d+ distributed_init_method=\S+ backend=(\w{1,40})"
 INTENT = " local_rank="
 
@@ -32,12 +32,12 @@ RDMA = line("via NET/IB", r"via NET/IB(?:ext_v\d+)?/\d+")
 SOCKETS = line("via NET/Socket", r"via NET/Socket/\d+")
 NO_ADAPTER = line("NET/IB : No device found")
 
-#: readings that a line stands for
+#: readings implied by a line
 FIXED: tuple[tuple[str, Line, bool], ...] = (
     ("over_rdma", RDMA, True),
     ("over_sockets", SOCKETS, True),
     ("adapters_found", NO_ADAPTER, False),
     ("adapters_found", line("NET/IB : Using ", r"NET/IB : Using \[\d+\]\S+:\d+/RoCE"), True),
 )
-#: what a person should see
+#: lines that a person should see
 WARNINGS: tuple[Line, ...] = (SOCKETS, NO_ADAPTER)

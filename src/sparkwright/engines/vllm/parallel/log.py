@@ -13,9 +13,9 @@ from sparkwright.engines.log.text import Text
 from sparkwright.engines.vllm.failures.members import OF_ANOTHER
 from sparkwright.engines.vllm.log import LOG
 
-#: what carries the members' traffic. unknown: NCCL was not asked to tell
+#: transport of the members' traffic. unknown: NCCL does not log it
 Transport = Literal["rdma", "sockets", "gloo", "unknown"]
-#: of a member's readings
+#: readings of a member
 READINGS = ("rank", "world_size", "intended_rank", "backend", "nccl", "network", "adapters_found", "failure")
 
 

@@ -34,7 +34,7 @@ class State:
 
     #: numbers per remembered token
     conv: int
-    #: how many tokens are remembered
+    #: number of remembered tokens
     kept: int
     #: numbers of the SSM state
     ssm: int

@@ -10,7 +10,7 @@ from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, both, gra
 
 #: no report of a GB10 with memory for more than its default
 MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)
-#: what a block over the budget leads to, by how certain that is
+#: effect of a block over the budget, by certainty
 OVER_BUDGET = {
     "error": "refuses to start",
     "warning": "refuses to start before 0.27",

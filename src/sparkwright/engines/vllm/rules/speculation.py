@@ -24,7 +24,7 @@ SOURCE = "vLLM, config/speculative.py by release"
 #: formats of 4 bits whose lists of exceptions decide how the drafter is loaded
 FOUR_BITS = ("modelopt", "modelopt_fp4", "modelopt_mixed", "quark", "compressed-tensors")
 SHOWN_CHARS = 60
-#: what is true or false to vLLM's configuration
+#: booleans of vLLM's configuration
 BOOLEANS = frozenset("true false 1 0 1.0 0.0 yes no on off y n t f".split())
 #: methods that have no number of tokens of their own
 UNNUMBERED = ("mtp", "ngram", "ngram_gpu")
@@ -39,7 +39,7 @@ class Wrong:
 
     why: str
     way: Way
-    #: whether this release refuses it; None while that is not known
+    #: this release refuses it; None if not known
     certain: bool | None = True
 
 

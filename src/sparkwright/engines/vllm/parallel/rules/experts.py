@@ -18,7 +18,7 @@ MULTIPLIERS = {
 }
 RAY = "ray"
 OFFERED = "mp"
-#: why Ray isn't offered
+#: reason why Ray isn't offered
 NO_RAY = "vLLM's images have no Ray since 0.18.0, and vLLM's own backend needs none"
 
 
