@@ -15,7 +15,7 @@ MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 RESPONSES = "/v1/responses"
 
-#: where a request names its model: `json`, in a JSON body; `form`, in a field of a multipart form; `response`, nowhere: the path
+#: place of the model's name in a request: `json`, a JSON body; `form`, a field of a multipart form; `response`, nowhere: the path
 #: names a response, which only the server that made it has
 Names = Literal["json", "form", "response"]
 #: placeholder in a path for the name of a response
@@ -27,7 +27,7 @@ class ApiPath:
     """A path of an engine's HTTP API."""
 
     path: str
-    #: the first release that is known to serve it; empty where every supported release does
+    #: the first release that is known to serve it; empty if every supported release does
     since: str = ""
     method: str = "POST"
     model: Names = "json"

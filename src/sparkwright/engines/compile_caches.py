@@ -16,7 +16,7 @@ from typing import Any
 MOUNT = "/var/cache/sparkwright"
 #: the host's folder for the caches, below the user's home; see host/containers/compile_caches.py
 FOLDER = ".local/share/sparkwright/compile-caches"
-#: below the folder of a key: LIVE/NAME/CACHE is what the container NAME has mounted at MOUNT
+#: below the folder of a key: LIVE/NAME/CACHE is mounted at MOUNT in the container NAME
 LIVE, CACHE = "live", "cache"
 
 

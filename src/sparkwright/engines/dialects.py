@@ -25,13 +25,13 @@ class Dialect:
     name: str
     path: str
     request: Converted
-    #: a whole answer as a chat's
+    #: converts a whole answer to a chat's
     answer: Callable[[Any], dict[str, Any]]
-    #: the events of a stream as a chat's whole answer
+    #: converts the events of a stream to a chat's whole answer
     assembled: Callable[[Sequence[Any]], dict[str, Any]]
-    #: the type of a stream's first event; empty where events have no types
+    #: the type of a stream's first event; empty if events have no types
     first: str = ""
-    #: the types of the event that ends a stream; empty where `[DONE]` does
+    #: the types of the event that ends a stream; empty if `[DONE]` does
     last: frozenset[str] = frozenset()
 
     def disorder(self, events: Sequence[Any]) -> str:
@@ -69,6 +69,6 @@ RESPONSES = Dialect(
     responses_api.FIRST,
     responses_api.LAST,
 )
-#: beside the chat, by the names of their probes
+#: the APIs beside the chat, by the names of their probes
 OTHERS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (MESSAGES, RESPONSES)}
 BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, MESSAGES, RESPONSES)}

@@ -16,19 +16,19 @@ from sparkwright.trust.bounds import number_of
 Task = Literal["generate", "embed", "rerank"]
 GENERATE: Task = "generate"
 
-#: roles of metrics, which every engine calls by another name. GENERATED: tokens that were generated; HEARTBEAT: moves at every
-#: step while anything is generated. They are one counter where an engine counts as it goes; SGLang and llama.cpp add generated
+#: roles of metrics, which have another name in every engine. GENERATED: generated tokens; HEARTBEAT: changes with every step
+#: while anything is generated. They are one counter in an engine that counts as it goes; SGLang and llama.cpp add generated
 #: tokens only when a request ends.
 GENERATED = "generated"
 HEARTBEAT = "heartbeat"
 RUNNING = "running"
 WAITING = "waiting"
 PREEMPTIONS = "preemptions"
-PREFIX_QUERIES = "prefix_queries"  # tokens of prompts
-PREFIX_HITS = "prefix_hits"  # of them, found in the cache
+PREFIX_QUERIES = "prefix_queries"  # prompt tokens
+PREFIX_HITS = "prefix_hits"  # prompt tokens found in the cache
 DRAFTS = "drafts"
 ACCEPTED_TOKENS = "accepted_tokens"
-#: with a position behind it, from 0: drafts whose token at that position was accepted
+#: followed by a position, from 0: drafts whose token at that position was accepted
 ACCEPTED_AT = "accepted_at_"
 MOST_POSITIONS = 64
 KV_CACHE_USED = "kv_cache_used"  # 0 to 1
@@ -126,9 +126,9 @@ class Http:
     task: Task = GENERATE
     #: metrics that differ from `roles` if the task is not text generation
     unlike: Mapping[str, Sample] = field(default_factory=dict)
-    #: paths that make the prompt of a conversation, without generating: the first takes the messages, the second its tokens; empty for none
+    #: paths that render the prompt of a conversation, without generating: the first takes the messages, the second its tokens
     render: tuple[str, ...] = ()
-    #: seconds for which all of MOVES may stand still on a slow model that works
+    #: seconds for which all of MOVES may stay unchanged on a slow but working model
     still_s: int = 0
     #: paths that clients use and a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI

@@ -45,7 +45,7 @@ class Imports:
     files: tuple[str, ...] = ()
     #: flags that name another model, each with the key of its JSON that does; "" if the flag takes the name itself
     further_models: Mapping[str, str] = field(default_factory=dict)
-    #: flags about downloading, each with what does that in sparkwright
+    #: flags about downloading, each with its replacement in sparkwright
     downloads: tuple[str, ...] = ()
     #: flags that carry a token of the hub
     tokens: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from sparkwright.units import GIB
 HOST_SIDE_BYTES = 7 * GIB
 #: greatest host memory seen in a first compile, before the KV cache exists (eugr PR 286)
 COMPILE_BYTES = 28 * GIB
-#: steps in which a share, and a context, are proposed
+#: steps of a proposed share and of a proposed context
 SHARE_STEP, CONTEXT_STEP = 0.01, 1024
 
 

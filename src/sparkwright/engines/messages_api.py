@@ -14,14 +14,14 @@ from sparkwright.trust.bounds import count_of
 
 #: the types of the events that begin and end a stream
 FIRST, LAST = "message_start", frozenset(("message_stop",))
-#: in one answer
+#: blocks in one answer
 MOST_BLOCKS = 64
 #: finish reasons of a chat, by the stop reasons of this API
 FINISHED = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 #: keys of a chat request that have another form here
 CONVERTED = frozenset(("messages", "tools", "tool_choice", "max_completion_tokens", "stream_options", "thinks"))
-#: the least that Anthropic's API takes as a budget of thinking, in tokens
+#: Anthropic's minimum thinking budget, in tokens
 THINKING_BUDGET = 1024
 
 

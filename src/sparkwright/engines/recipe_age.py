@@ -10,7 +10,7 @@ from sparkwright.engines.advice import Explained
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.rule import Rules
 
-#: days after which a recipe is called old: six months
+#: age in days from which a recipe is old: six months
 OLD_DAYS = 183
 FLAG = "date"
 

@@ -21,7 +21,7 @@ EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
 TEXT = "Say ok."
 QUERY = "What sails on the sea?"
 ANSWER, ASIDE = "A ship sails on the sea.", "The oven is in the kitchen."
-#: the longest vectors of models that people serve have some ten thousand
+#: the longest vectors of models in use have some ten thousand numbers
 MOST_NUMBERS = 1 << 17
 
 

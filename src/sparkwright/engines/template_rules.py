@@ -13,7 +13,7 @@ from sparkwright.engines.rule import Rules
 
 #: flags with the fields that a server sets in each request, by engine
 KWARGS: Mapping[str, str] = {"vllm": "default-chat-template-kwargs", "llama_cpp": "chat-template-kwargs"}
-#: flags with which a recipe brings a template of its own
+#: flags that set another template
 OWN_TEMPLATE = ("chat-template", "chat-template-file")
 
 

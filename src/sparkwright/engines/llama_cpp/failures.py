@@ -37,7 +37,7 @@ FAILURES: tuple[Death, ...] = (
     death(
         "error: the supplied chat template is not supported", "", "it cannot use the chat template of chat-template."
     ),
-    # settings that exclude each other; b10434 words the first otherwise
+    # settings that exclude each other; b10434 has another message for the first
     death(
         "V cache quantization requires flash_attn",
         "",

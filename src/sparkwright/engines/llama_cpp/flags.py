@@ -36,8 +36,8 @@ SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "mod
 #: files below the model's mount point
 FILES = (MODEL, "mmproj", "model-draft")
 
-#: what a command says where the recipe doesn't. The default port will change with a release; a published port leads to the
-#: container's address; nothing is fetched when it starts; /metrics has the heartbeat; and the log tells the sizes and types of its
+#: flags of every command unless the recipe sets them. The default port will change with a release; a published port needs the
+#: container's address; nothing is downloaded at a start; /metrics has the heartbeat; and the log has the sizes and types of
 #: buffers only at 4
 ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True, VERBOSITY: 4, "offline": True}
 #: default number of slots, which then share one context

@@ -19,7 +19,7 @@ VERSIONS = (2, 3)
 HEADER_BYTES = 64 * MIB
 MOST_PAIRS, MOST_TENSORS, KEY_BYTES, TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
 MOST_ITEMS, KEPT_ITEMS = 1 << 22, 1024
-#: of all lists together: items that are kept, and texts that are passed over one by one; a vocabulary of 262,000 tokens and
+#: limits for all lists together: items that are kept, and texts that are skipped one by one; a vocabulary of 262,000 tokens and
 #: its merges are 800,000
 MOST_KEPT, MOST_READ = 1 << 16, 1 << 21
 
@@ -34,8 +34,8 @@ class NotGguf(ValueError):
 
 ARCHITECTURE = "general.architecture"
 TEMPLATE = "tokenizer.chat_template"
-#: by the names of a request. source: llama.cpp pull request 17120 (merged November 2025); llama-server takes them where neither a
-#: flag nor a request sets another
+#: by the names of a request. source: llama.cpp pull request 17120 (merged November 2025); llama-server uses them unless a flag
+#: or a request sets another value
 SAMPLING = {
     "temperature": "temp",
     "top_p": "top_p",
@@ -43,7 +43,7 @@ SAMPLING = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-#: significant digits of a number that is stored with 32 bits
+#: decimal places kept of a number that is stored with 32 bits
 DIGITS = 6
 #: keys that determine the KV cache's size, below the architecture's name
 SHAPE = (
@@ -53,7 +53,7 @@ SHAPE = (
 
 
 def is_number(value: Any) -> bool:
-    """A complete number, or a list of them: one a layer."""
+    """Return True for a whole number, or a list of whole numbers (one per layer)."""
     each = value if isinstance(value, list) else [value]
     return bool(each) and all(type(item) is int for item in each)
 

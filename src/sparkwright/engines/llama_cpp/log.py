@@ -18,7 +18,7 @@ from sparkwright.engines.log.values import integer, number
 
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 
-#: function that says what happens to the server. real: the first until b10434, the second in b11549.
+#: function that logs the server's events. real: the first until b10434, the second in b11549.
 _BY = r"(?:llama_server|init): "
 
 #: only with -lv 4. real.
@@ -26,7 +26,7 @@ BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\
 #: b11549
 BUILD_INFO = line("init: build_info: ", r"init: build_info: (b\d+-\S+)")
 VERBOSITY = line("common_params_print_info: verbosity = ")
-#: before anything else is said. real.
+#: before any other line. real.
 REFUSED = (
     line("error: invalid argument: ", r"^error: invalid argument: "),
     line("error while handling argument ", r"^error while handling argument "),

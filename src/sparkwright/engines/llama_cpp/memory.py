@@ -17,7 +17,7 @@ from sparkwright.engines.llama_cpp.gguf import Header
 from sparkwright.trust.bounds import count_of
 from sparkwright.units import GIB, MIB
 
-#: bytes of a block of so many values (ggml-common.h)
+#: (bytes, values) of a block, by type (ggml-common.h)
 TYPES: dict[str, tuple[int, int]] = {
     "f32": (4, 1),
     "f16": (2, 1),
@@ -32,7 +32,7 @@ TYPES: dict[str, tuple[int, int]] = {
 USUAL_TYPE = "f16"
 #: compute buffers, CUDA's context and the program: a guess on the safe side, 0.3 to 1.2 GiB are usual at a ubatch of 512
 OVERHEAD_BYTES = 3 * GIB // 2
-#: the prompts that it keeps beside the cache (--cache-ram, MiB)
+#: default limit of the prompts kept beside the cache (--cache-ram, MiB)
 USUAL_CACHE_MIB = 8192
 MOST_LAYERS = 1024
 

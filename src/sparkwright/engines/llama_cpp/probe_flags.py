@@ -7,7 +7,7 @@ from sparkwright.engines.probes.probe import ProbeFlags
 
 TEMPLATE = "--no-jinja, or --chat-template is not that of this model"
 FORMAT = "--reasoning-format none leaves the thinking in the content, or --chat-template is not that of this model"
-#: llama-server's own words for a template that it can't render: another engine than Python's does it (b11549, minja)
+#: llama-server's error for a template that it can't render; its template engine is not Python's (b11549, minja)
 UNRENDERED = (
     r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
 )

@@ -19,7 +19,7 @@ from sparkwright.visible import one_line
 
 __all__ = ["RULES", "Case"]
 
-#: a number that people write for "all" (99, 999); no model of today has as many layers
+#: least number that people write for "all" (99, 999); no current model has as many layers
 ALL_LAYERS = 99
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 OFFICIAL = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")

@@ -19,14 +19,14 @@ WINDOWS: tuple[tuple[str, int], ...] = ((TRACEBACK, 200), (" ERROR ", 12), ("Err
 #: lines kept below an exception, and how many exceptions and processes are kept at most
 DETAIL_LINES, EXCEPTIONS, PROCESSES = 8, 64, 32
 DETAIL_CHARS = 200
-#: "(EngineCore pid=16) " of vLLM, the innermost of several; SGLang names its rank in the prefix that a log's book strips
+#: "(EngineCore pid=16) " of vLLM, the innermost of several; SGLang's rank is in the prefix that the LogBook strips
 PROCESS = re.compile(r"^(?:\(([^()]{1,80})\) ?){1,4}")
 LEVEL = re.compile(r"\b(?:ERROR|CRITICAL) \d\d-\d\d ")
 #: after a traceback any name is an exception's; elsewhere only a name that ends so, or that has a module and a message
 ANY_NAME = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}([A-Za-z_]\w{0,199})(?:: ?(.*))?$")
 CALLED_SO = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}(\w{0,200}(?:Error|Exception)): (.+)$")
 WITH_MODULE = re.compile(r"^(?:[a-z_]\w{0,99}\.){1,20}([A-Z]\w{0,199}): (.+)$")
-#: code that a frame quotes, where the beginning of its traceback is cut off
+#: code in a frame whose traceback lost its beginning
 QUOTED = re.compile(r"^ +raise \w")
 #: between two tracebacks of a chain, the older first
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")

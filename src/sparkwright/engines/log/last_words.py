@@ -26,11 +26,11 @@ class Death:
 
     line: Line
     sentence: str  # the groups of the line's pattern fill it in
-    #: "start": a start ends with it, and a server that is ready only reports it; "never": it only explains another row
+    #: "start": a start ends with it, and a server that is ready only reports it; "never": it only explains another row's end
     ends: Ends = "start"
     #: "while serving" quotes the exception behind its sentence; a "consequence" counts only if no exception is known
     kind: Kind = "cause"
-    alone: str = ""  # the sentence of a server that has no other members, where it is another one
+    alone: str = ""  # another sentence for a server without other members; "" for the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Words:
     at: int  # the number of the line
     sentence: str
     line: str
-    unexplained: bool = False  # an exception while it served, for which no table has a cause
+    unexplained: bool = False  # an exception while serving, without a cause in any table
     alone: str = ""  # see Death.alone
 
 
@@ -98,7 +98,7 @@ class LastWords:
                 self._keep(rank, Words(at, _filled(row.sentence, groups), text, alone=_filled(row.alone, groups)))
                 self._ends(at, row.ends == "always" or (row.ends == "start" and not ready))
                 return
-        # printed by a process that ends with it; what is logged only explains
+        # an exception printed by a process ends it; a logged one only explains
         self._ends(at, raised is not None and not raised.logged and not ready and not self._follows(raised))
 
     def forget(self) -> None:

@@ -35,13 +35,13 @@ class Resolution:
     readings: Mapping[str, str] = field(default_factory=dict)
     #: flags that choose a kernel: by name, the kind of kernels that the log names
     kernels: Mapping[str, str] = field(default_factory=dict)
-    #: flags that are not compared: names, places, and what the engine rounds by design
+    #: flags that are not compared: names, paths, and values that the engine rounds by design
     ignored: frozenset[str] = frozenset()
     #: switches that turn a setting off: by name, the reading that they turn off
     turns_off: Mapping[str, str] = field(default_factory=dict)
     #: values that are the same, or that the engine refines without a loss
     same: tuple[frozenset[str], ...] = ()
-    #: parts of a kernel's printed name that say nothing of its kind
+    #: parts of a kernel's printed name that do not identify it
     trimmed: re.Pattern[str] = re.compile(r"(?!)")
     #: reads a flag's value as the engine does, "128k" as 128000; by name
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)

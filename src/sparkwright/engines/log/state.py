@@ -11,7 +11,7 @@ SETTINGS: tuple[str, ...] = (
     *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
     *("cuda_graphs", "cudagraph_mode"),
 )
-#: every reading by name, in the order a person asks for them
+#: every reading by name, in order of interest
 FIELDS: tuple[str, ...] = (
     *SETTINGS,
     *("weights_s", "compile_s", "autotune_s", "graphs_s", "init_s", "ready_s"),

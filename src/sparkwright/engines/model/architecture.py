@@ -47,7 +47,7 @@ WITHIN: dict[str, tuple[str, ...]] = {
 }
 
 SEEN_CHARS = 1000
-#: of a list that names hundreds of modules
+#: entries kept of a list of hundreds of modules
 EXCEPTIONS_KEPT = 8
 
 

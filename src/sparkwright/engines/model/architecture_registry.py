@@ -16,7 +16,7 @@ from sparkwright.engines.model.architecture_rules import Found, Kind
 from sparkwright.engines.model.config_parts import Part, architecture_name
 
 VERSION = "0.32.0"
-#: a hybrid's class whose layers are all called one of these is no hybrid (granite-4.0-micro)
+#: a model of a hybrid's class whose layers all have one of these types is not a hybrid (granite-4.0-micro)
 ATTENTION_ONLY = frozenset({"attention", "full_attention"})
 CALLED: dict[Kind, str] = {"recurrent": "a hybrid", "attention_free": "free of attention", "dense": "attention alone"}
 

@@ -21,9 +21,9 @@ class ChatTemplate:
     fields: tuple[str, ...]  # variables that a request may set with chat_template_kwargs, sorted
     tools: bool  # it renders the tools of a request
     switch: str  # the field that turns thinking on or off; "" for none
-    thinking: Thinking | None  # by default; "always": no switch turns it off, "none": nothing of it is in the template
-    system_prompt: str  # the beginning of a text that it puts in by itself; "" for none
-    dated: bool  # it puts the date of today into the prompt
+    thinking: Thinking | None  # by default; "always": no switch turns it off, "none": the template has no thinking
+    system_prompt: str  # the beginning of a text that the template adds; "" for none
+    dated: bool  # it adds today's date to the prompt
     keeps_thinking: bool | None  # thinking of earlier turns stays in the prompt
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def printable(text: str) -> str:
 SAMPLING_FILE = "generation_config.json"
 GGUF = "GGUF file"
 NO_SAMPLING = "nothing set: the engine's own defaults are in force"
-#: of generation_config.json, what vLLM and SGLang take as defaults of a request. source: vLLM 0.33.0, get_diff_sampling_param
+#: keys of generation_config.json that vLLM and SGLang take as a request's defaults. source: vLLM 0.33.0, get_diff_sampling_param
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 
 

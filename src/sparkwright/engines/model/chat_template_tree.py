@@ -30,7 +30,7 @@ from sparkwright.trust.bounds import json_of
 
 #: the longest real one has 30 kB
 MOST_CHARS = 262_144
-#: variables that the engine itself passes, and Jinja's own
+#: variables that the engine itself sets, and Jinja's own
 GIVEN = frozenset(
     (
         *(
@@ -67,7 +67,7 @@ GIVEN = frozenset(
         *("varargs", "kwargs", "self", "super", "true", "false", "none", "True", "False", "None"),
     )
 )
-#: transformers' own block, which marks what an assistant said; plain Jinja does not know it
+#: transformers' own block around the assistant's text; plain Jinja does not know it
 _GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 _SYSTEM = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)")
 _THOUGHTS = frozenset(("reasoning_content", "reasoning", "thinking"))
@@ -198,7 +198,7 @@ def _value(node: nodes.Node, name: str, given: Any) -> Any:
     if isinstance(node, nodes.Const):
         return node.value
     if isinstance(node, nodes.Name):
-        # a request for an answer sets it
+        # set in a request for an answer
         known = True if node.name == "add_generation_prompt" else _UNKNOWN
         return given if node.name == name else known
     if isinstance(node, nodes.Filter):

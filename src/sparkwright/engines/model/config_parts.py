@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: keys under which multimodal wrappers keep the config of their language model
+#: keys of multimodal wrappers for the config of their language model
 NESTED = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
 DEEPEST = 4
 
-#: the spellings of "how many layers", most usual first (n_layer: GPT-2 and the original Mamba; num_layers: ChatGLM)
+#: keys for the number of layers, most usual first (n_layer: GPT-2 and the original Mamba; num_layers: ChatGLM)
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 SIZES = (*LAYERS, "hidden_size", "n_embd", "d_model")
 

@@ -17,7 +17,7 @@ from sparkwright.engines import http
 from sparkwright.engines.log.state import SETTINGS
 from sparkwright.visible import one_line
 
-#: in a section or its mappings: where, and why it cannot stand, as "must be ..."
+#: a mistake in a section or its mappings: the place, and the reason, as "must be ..."
 Mistake = tuple[tuple[str | int, ...], str]
 Check = Callable[[Any], Iterator[Mistake]]
 

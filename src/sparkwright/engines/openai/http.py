@@ -14,7 +14,7 @@ from sparkwright.trust.bounds import MOST_NUMBER
 
 PORT = 8000
 HEALTH = "/health"
-#: "not yet", of servers that answer while they load
+#: statuses for "still loading"
 LOADING = (503,)
 TEXT_CHARS = 200
 

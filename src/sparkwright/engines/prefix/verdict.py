@@ -16,7 +16,7 @@ from sparkwright.engines import concepts
 from sparkwright.engines.engine import Engine
 
 CONCEPT = "the prefix cache"
-#: cached tokens of what whole blocks of the prefix hold: from here on it works
+#: least cached share of the tokens in whole blocks of the prefix at which the cache works
 WORKS = 0.5
 
 Verdict = Literal["hits", "few hits", "no hits", "off", "unknown"]

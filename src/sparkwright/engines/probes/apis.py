@@ -15,7 +15,7 @@ from sparkwright.engines.probes import reasoning_field, tool_call
 from sparkwright.engines.probes.probe import Probe, Reply, Seen
 from sparkwright.visible import count
 
-#: more than the budget of thinking that a client names with it
+#: more than the thinking budget in the same request
 THINKING_TOKENS = 2048
 
 
@@ -38,7 +38,7 @@ def judge_count(reply: Reply) -> Seen:
     return Seen("proved", f"counts {count(counted, 'token')}, as the answer's usage does")
 
 
-#: an agent whose count is wrong never makes room in a context that is full
+#: with a wrong count an agent never compacts a full context
 COUNT = Probe(
     f"{dialects.MESSAGES.name}, count_tokens",
     api_paths.COUNT_TOKENS,

@@ -62,7 +62,7 @@ PROBE = Probe(
     judge,
     refused="picture refused",
 )
-#: no server is there: port 9 is that of a service of the eighties
+#: no server listens there: port 9 is the discard service
 OUT_OF_REACH = "http://127.0.0.1:9/picture.png"
 VARIANTS = (
     PROBE.in_a_stream(),

@@ -20,9 +20,9 @@ from sparkwright.visible import one_line
 SEARCHED_CHARS, SHOWN_CHARS = 1 << 16, 120
 SYSTEM, LATE = "You are the keeper of a lighthouse.", "Speak of the harbour only."
 FIRST, ANSWER, SECOND = "How tall is the tower?", "Forty metres.", "And how old is it?"
-#: earlier thinking under each name of its field
+#: earlier thinking, by the name of its field
 THOUGHTS = {"reasoning": "a quartz thought", "reasoning_content": "a marble thought"}
-#: fields for a template that keep earlier thinking. sources: the templates of Qwen3.6 and 3.8, GLM-4.7, Nemotron 3
+#: template fields that keep earlier thinking. sources: the templates of Qwen3.6 and 3.8, GLM-4.7, Nemotron 3
 KEEPERS = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
 TOGGLES = ("/think", "/no_think", "/nothink")
 CITY, RESULT = "Reykjavik", "Rain, 11 degrees"
@@ -34,7 +34,7 @@ OPENING_CHARS = 12
 PROSE_CHARS = 40
 MARKS = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,30}\]")
 EMPTY_MARKS = re.compile(r"<think>\s*</think>|\[THINK\]\s*\[/THINK\]|<thinking>\s*</thinking>")
-#: classes before an error's own words
+#: exception classes before an error's message
 KIND_OF_ERROR = re.compile(r"^(?:[A-Z]\w{0,40}(?: [A-Z]\w{0,40})?: ){1,3}")
 NOTATION = re.compile(r"\[?\{'(?:type|text)': ?'")
 
@@ -43,8 +43,8 @@ NOTATION = re.compile(r"\[?\{'(?:type|text)': ?'")
 class Prompt:
     """The prompt that a server renders of a conversation."""
 
-    text: str = ""  # empty where it was refused, or is not known
-    refusal: str = ""  # the server's own words
+    text: str = ""  # empty if it was refused, or is not known
+    refusal: str = ""  # the server's error message
 
     def at(self, text: str) -> int:
         """Return the position of a text; -1 if it is not in the prompt."""
@@ -230,7 +230,7 @@ def _prose(text: str) -> str:
 
 
 Rule = Callable[[Prompts], Iterator[str]]
-#: the weighty ones first
+#: the important ones first
 OF_ALL: Sequence[Rule] = (_system, _tools, _notation, _toggles, _own_text)
 OF_THINKING: Sequence[Rule] = (_earlier_thinking, _empty_marks)
 SMALLER: Sequence[Rule] = (_late_system, _continued, _parts)

@@ -10,7 +10,7 @@ from sparkwright.engines.openai_api import CHAT
 from sparkwright.engines.probes import apis, dimension, image, json_schema, language, reasoning_field, tool_call
 from sparkwright.engines.probes.probe import Probe
 
-#: without a value, and with one
+#: probes without a value, and with one
 PLAIN: Mapping[str, Probe] = {
     probe.name: probe
     for probe in (tool_call.PROBE, reasoning_field.PROBE, json_schema.PROBE, image.PROBE, *apis.PROBES.values())

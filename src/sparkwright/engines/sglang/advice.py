@@ -27,9 +27,9 @@ from sparkwright.units import MIB
 
 CHUNKED_PREFILL = own.CHUNK
 OFF = -1
-#: what it chooses on 90 to 160 GB. source 0.5.23
+#: its default chunk size on 90 to 160 GB. source 0.5.23
 USUAL_CHUNK = 8192
-#: what its rule for a share counts at least of a chunk; of prompts in one piece; of CUDA graphs on 90 to 160 GB. source 0.5.9
+#: in its rule for a share: least tokens of a chunk, tokens without chunks, requests of CUDA graphs on 90 to 160 GB. source 0.5.9
 LEAST_CHUNK, LONGEST_PROMPT, GRAPH_REQUESTS = 2048, 16384, 256
 GRAPHS_OFF = "disable-cuda-graph"
 #: rows and width of a table of n-gram embeddings, as config.json names them

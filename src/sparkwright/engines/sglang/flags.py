@@ -28,14 +28,14 @@ IDLE = "sleep-on-idle"
 MEMORY = "mem-fraction-static"
 BUDGET = CHUNK
 
-#: the images start no server by themselves
+#: the images do not start a server themselves
 ENTRYPOINT: tuple[str, ...] | None = ("sglang", "serve")
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
 MODEL_FLAGS: Mapping[Role, ModelFlag] = {
     "draft": ModelFlag("speculative-draft-model-path", needs="speculative-algorithm"),
     "tokenizer": ModelFlag("tokenizer-path"),
 }
-#: what a command says where the recipe doesn't. By itself it listens on the container's loopback, and /metrics is off
+#: flags of every command unless the recipe sets them. By default it listens on the container's loopback, and /metrics is off
 ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
 
 

@@ -18,7 +18,7 @@ PORT = 30000
 #: SGLANG_HEALTH_CHECK_TIMEOUT, seconds
 HEALTH_S = 20.0
 TEXT_CHARS = 200
-#: tokens of a page where nobody asks for more: `page_size` resolves to 1 (0.5.9 server_args.py, 0.5.23 arg_groups/overrides.py).
+#: default tokens per page: `page_size` resolves to 1 (0.5.9 server_args.py, 0.5.23 arg_groups/overrides.py).
 #: Some attention backends and models take 16 to 256, and /server_info has what was resolved
 PAGE = 1
 #: a recurrent model's states are kept at ends of its chunks: 64, or its config's mamba_chunk_size, of Mamba 2 up to 256

@@ -12,7 +12,7 @@ from sparkwright.engines.sglang import flag_values, options
 ASK_VERSION = ("sglang", "version")
 ASK_OPTIONS = ("sglang", "serve", "--help")
 MOST_CHARS = 1 << 21
-#: an official list has hundreds; a shorter one is another program's
+#: a real list has hundreds of options; a shorter one is from another program
 LEAST_OPTIONS = 100
 _VERSION = re.compile(r"^sglang version: (\d[\w.+-]{0,40})\s*$", re.M)
 _ROW = re.compile(r"^  (--[\w-]+)((?:[ ,].*)?)$", re.M)
@@ -37,7 +37,7 @@ def listed(text: str) -> dict[str, str]:
     The help for language models comes first, then the one for images and video, with other options.
     """
     text = text[:MOST_CHARS]
-    found = {"model-type": "1"} if "--model-type" in text else {}  # told in the text around it, not in the list
+    found = {"model-type": "1"} if "--model-type" in text else {}  # in the text around the list, not in it
     for row in _ROW.finditer("usage: ".join(text.split("usage: ", 2)[:2])):
         written = row[1] + row[2].partition("   ")[0]
         names = [name for name in _NAME.findall(written) if not name.startswith("no-")]

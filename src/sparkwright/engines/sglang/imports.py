@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sparkwright.engines.imports import Imports
 from sparkwright.engines.sglang import flags, http, options
 
-#: beginnings of names that argparse completes, as guides write them
+#: prefixes of names that argparse completes, as guides write them
 SHORT = {"--tp": "--tp-size", "--pp": "--pp-size", "--dp": "--dp-size"}
 
 

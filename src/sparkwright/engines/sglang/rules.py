@@ -25,9 +25,9 @@ LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 SOURCE = f"SGLang {options.SOURCE}, source"
 #: flags that name something which SGLang fetches from the hub unless it is a path
 FETCHED: Mapping[str, Role] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
-#: held on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of its memory is the system's too
+#: worked on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of the memory is the system's too
 USUAL_SHARE = 0.7
-#: tags that are pushed again: not those of a release
+#: moving tags: all but those of a release
 MOVING = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
 #: allows a context above the model's own, at the user's risk
 LONGER_ANYWAY = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
@@ -45,7 +45,7 @@ class Case:
     version: str | None = None
     #: the options in the image's own help, which then decides; empty while the image was not run
     listed: Collection[str] = ()
-    #: the model's longest sequence in tokens; None where that is not known
+    #: the model's longest sequence in tokens; None if not known
     longest: int | None = None
 
     def exists(self, name: str) -> Existence:

@@ -11,8 +11,8 @@ from sparkwright.engines.engine import Engine
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.log.reader import message
 
-#: found: what was seen explains it. possible: nothing speaks against it, and nothing proves it. unknown: nobody could look.
-#: noted: it was seen, and explains nothing, for nothing is slow. excluded: what was seen speaks against it
+#: found: the evidence explains the slowness. possible: neither proved nor disproved. unknown: there is no evidence.
+#: noted: found, but explains nothing, for nothing is slow. excluded: the evidence disproves it
 Verdict = Literal["found", "possible", "unknown", "noted", "excluded"]
 ORDER: tuple[Verdict, ...] = ("found", "possible", "unknown", "noted", "excluded")
 
@@ -41,7 +41,7 @@ class Seen:
     busy: float | None = None
     #: share of the KV cache in use, 0 to 1
     kv_used: float | None = None
-    #: requests that the engine put off while the rate was measured, for want of KV cache
+    #: requests preempted for lack of KV cache while the rate was measured
     preempted: float | None = None
     #: accepted tokens per draft
     acceptance: float | None = None

@@ -184,7 +184,7 @@ def cache_full(seen: Seen) -> Iterator[Cause]:
     if seen.kv_used is not None:
         lower = [_flags(seen, item) for item in ("requests at a time", "the longest context")]
         fix = f"lower {' or '.join(filter(None, lower))}" if any(lower) else ""
-        # prefixes that are kept for later requests are given up as soon as one needs the room
+        # prefixes kept for later requests are evicted as soon as a request needs the space
         idle = seen.busy == 0 and not seen.preempted
         kept = ", by prefixes that an idle server keeps" if idle and seen.kv_used > 0.95 else ""
         message = f"{seen.kv_used:.0%} used{kept}"

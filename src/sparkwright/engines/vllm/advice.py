@@ -23,9 +23,9 @@ from sparkwright.engines.vllm.prediction.predict import VllmRequest
 from sparkwright.units import GIB
 
 CHUNKED_PREFILL = own.CHUNKED_PREFILL
-#: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
+#: with chunked prefill off a step takes a whole prompt: more than this makes a start take memory and minutes for nothing
 UNCHUNKED_LENGTH = 32768
-#: the endings of weights; of several kinds it loads the first
+#: suffixes of weights; of several kinds vLLM loads the first
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 #: memory beside weights and a cache of a given size, until a start was measured
 COMPUTE_BYTES = 4 * GIB

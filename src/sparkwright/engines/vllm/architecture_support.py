@@ -33,9 +33,9 @@ class Support:
     it."""
 
     since: str | None = None  # the oldest release known to load it
-    until: str | None = None  # the last one known to
-    lacking: str | None = None  # the newest one known not to, before `since`
-    gone: str | None = None  # the oldest one known not to any more
+    until: str | None = None  # the last release known to load it
+    lacking: str | None = None  # the newest release known not to load it, before `since`
+    gone: str | None = None  # the oldest release known to have dropped it
     #: releases between, which lack it: the last one that has it, and the first that has it again
     gaps: tuple[tuple[str, str], ...] = ()
 

@@ -27,7 +27,7 @@ CACHES = CompileCaches(
     },
     places={"/tmp/torchinductor_root": "inductor_headers"},
     usual=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
-    # about the HTTP server, its log and its answers. What is not named here matters: an empty cache costs a start, a wrong one more
+    # about the HTTP server, its log and its answers. All other flags matter: an empty cache costs a slow start, a wrong one more
     indifferent=frozenset(
         (
             *("host", "port", "uds", "root-path", "api-key", "served-model-name", "config"),

@@ -12,7 +12,7 @@ from sparkwright.engines.vllm.versions import at_least, parse
 JIT = "JIT compilation during inference"
 #: marlin_utils_fp4.py and marlin_utils_fp8.py: "Your GPU does not have native support for FP4 computation but ..."
 WEIGHT_ONLY = re.compile(r"native support for (FP\d+) computation")
-#: formats whose arithmetic a GB10 can do: a 16-bit kernel gives it away
+#: formats with native arithmetic on a GB10, which a 16-bit kernel wastes
 QUANTIZED = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORECASE)
 #: fused_moe.py: no file of measured tile sizes for this GPU and these experts
 UNTUNED = "Using default MoE config"

@@ -15,9 +15,9 @@ from packaging.version import Version
 from sparkwright.engines.vllm.versions import at_least, within
 
 PREFIX = "VLLM_"
-#: set by images for themselves, and read by nothing
+#: set by images, but not read by vLLM
 OF_IMAGES = frozenset({"VERSION", "BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG"})
-#: the first release of which the table does not know all variables
+#: the first release whose variables are not all known
 AFTER = "0.34.0"
 
 
@@ -26,7 +26,7 @@ class Variables:
     """Variables with the same history."""
 
     since: str  # the first release that reads them; "" for 0.10.2 or before
-    removed: str  # the first release that no longer does; "" where 0.33.0 does
+    removed: str  # the first release that no longer does; "" if 0.33.0 does
     names: str  # without VLLM_, separated by white space
 
 
@@ -37,10 +37,11 @@ class Unread:
     name: str
     why: str  # half a sentence
     certain: bool
-    instead: str = ""  # "attention-backend", the flag that took over; or another variable
+    instead: str = ""  # the replacement, a flag as "attention-backend" or another variable
 
 
-#: flags that took over, by name without VLLM_. Sources: the help of 0.33.0, and the removals of 0.15.0, 0.16.0, 0.24.0 and 0.31.0
+#: flags that replaced variables, by name without VLLM_.
+#: Sources: the help of 0.33.0, and the removals of 0.15.0, 0.16.0, 0.24.0 and 0.31.0
 SUCCESSORS = {
     "ATTENTION_BACKEND": "attention-backend",
     "ALL2ALL_BACKEND": "all2all-backend",

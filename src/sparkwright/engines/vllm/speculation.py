@@ -25,7 +25,7 @@ class Method:
     since: str = ""
     #: the first release without it; "" for none
     until: str = ""
-    #: the name to write instead, where this one is deprecated
+    #: the name to write instead of a deprecated one
     now: str = ""
 
 
@@ -80,7 +80,7 @@ class Key:
 
     #: int, float, bool, text; "" if any value may be valid
     kind: str
-    #: the least value; None for no limit
+    #: minimum value; None for no limit
     least: float | None = None
     since: str = ""
     until: str = ""

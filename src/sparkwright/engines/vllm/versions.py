@@ -10,7 +10,7 @@ import re
 from packaging.version import InvalidVersion, Version
 
 #: a development version counts from the last tag that its builder's repository had: a clone without tags gives
-#: 0.1.dev20073+g8e685d198, a fork with old ones 0.3.1.dev3+g1234. Nobody serves a build between releases older than this one
+#: 0.1.dev20073+g8e685d198, a fork with old ones 0.3.1.dev3+g1234. No build between releases older than this one is in use
 TAGGED_SINCE = (0, 10)
 
 

@@ -205,7 +205,7 @@ FAILURES: tuple[Death, ...] = (
     ),
     *members.LOST,
     _row("Timed out waiting for engine core", "", "its engine was not ready within VLLM_ENGINE_READY_TIMEOUT_S."),
-    _row(  # the class of a model is imported in a process of its own, whose exception comes first
+    _row(  # a model's class is imported in a separate process, whose exception comes first
         "failed to be inspected",
         r"Model architectures \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? failed to be inspected",
         "its code for {0} could not be imported: the lines before say why.",

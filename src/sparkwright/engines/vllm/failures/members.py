@@ -16,7 +16,7 @@ OF_ANOTHER = ("members joined within", "did not answer", "the connection to the 
 #: 22809 is 2.28.9
 NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
 NO_HEAD = "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
-#: the same of a server whose processes meet on its own host
+#: the same for a server whose processes meet on its own host
 NO_MEETING = "its processes could not meet at {0}:{1} on this host."
 
 #: failures of a start

@@ -26,7 +26,7 @@ BATCHED_TOKENS = "max-num-batched-tokens"
 PORT = "port"
 
 #: vLLM's own defaults: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).
-#: The larger one is what must fit.
+#: The larger one must fit.
 DEFAULT_MEMORY_UTILIZATION = 0.92
 DEFAULT_PORT = 8000
 #: of engines.flags.Flags: the image's own program is `vllm serve`

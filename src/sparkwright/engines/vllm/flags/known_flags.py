@@ -32,7 +32,7 @@ sparse-indexer-topk-backend sse-keep-alive-interval swa-bounded-replay tool-stri
 use-replayssm video-pruning-method watermark watermark-config
 """
 
-#: beside them `--disable-x` for every switch `--enable-x`, and `--enable-x` for every switch `--disable-x`
+#: and also `--disable-x` for every switch `--enable-x`, and `--enable-x` for every switch `--disable-x`
 _ONLY_NEWEST = "monokernel reasoning-effort-map sleep-mode-backend watchdog-config"
 
 

@@ -50,7 +50,7 @@ def _size(given: Any) -> int | None:
     return flags.integer(given)
 
 
-#: of the path, from the config dump and the lines after it
+#: readings that are part of the kernel path, from the config dump and the lines after it
 KERNEL_READINGS = (("CUDA graphs", "cudagraph_mode"), ("compile", "compile_mode"))
 
 #: sources of the cost: marlin_utils_fp4.py's own warning ("may degrade performance for compute-heavy workloads")
@@ -70,7 +70,7 @@ RESOLUTION = Resolution(
     },
     turns_off={"disable-chunked-prefill": "chunked_prefill"},  # 0.33.0
     kernels={"attention-backend": ATTENTION, "moe-backend": MOE},
-    # names, places, and what dumps as another thing than was written
+    # names, paths, and values that the dump shows in another form
     ignored=frozenset(
         (
             *(

@@ -13,7 +13,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "enable-chunked-prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
     "max-model-len": ("max_seq_len",),
 }
-#: settings that name a place or a moment, not a behaviour
+#: settings that are a path or a time, not a behaviour
 PLACES = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
 
 

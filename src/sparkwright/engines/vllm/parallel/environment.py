@@ -14,16 +14,16 @@ from sparkwright.engines.parallel import ClusterMember
 OWN_ADDRESS = "VLLM_HOST_IP"
 #: the interface for the members' TCP: NCCL's bootstrap, gloo, tensorpipe
 INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-#: the RDMA adapters; one that is left out carries nothing. No NCCL_IB_GID_INDEX: an index moves, and a pin that no longer fits hangs
+#: the RDMA adapters; others are not used. No NCCL_IB_GID_INDEX: an index moves, and a pin that no longer fits hangs
 ADAPTERS = "NCCL_IB_HCA"
-#: a group of which a member is gone or hangs ends by itself after this; 300 s otherwise, in which /health says 200
+#: a group with a lost or hung member ends itself after this time; 300 s by default, during which /health answers 200
 STEP_TIMEOUT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 STEP_TIMEOUT_S = 90
-#: NCCL says which network it took, and nothing of every operation
+#: makes NCCL log the network that it uses, but not every operation
 TRACED_BY = "NCCL_DEBUG"
 TRACE = {TRACED_BY: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
-#: what no recipe sets in a cluster; STEP_TIMEOUT and TRACE a recipe may set otherwise
+#: variables that no recipe sets in a cluster; it may override STEP_TIMEOUT and TRACE
 VARIABLES = (OWN_ADDRESS, *INTERFACE, ADAPTERS)
 
 #: a worker takes 11 to 12.4 s to stop (5 s, SIGTERM, 4 s, SIGKILL of its rank); Docker kills after 10

@@ -14,7 +14,7 @@ ASSIGNED = r"\brank (\d{1,6}) in world size (\d{1,6}) is assigned as DP rank"
 INTENDED = r"\bworld_size=(\d{1,6}) rank=(\d{1,6}) local_rank=\d+ distributed_init_method=\S+ backend=(\w{1,40})"
 INTENT = " local_rank="
 
-#: readings by name, each the first group of a pattern; what is printed later wins
+#: readings by name, each the first group of a pattern; later lines win
 VALUES: tuple[tuple[str, Line], ...] = (
     ("rank", line("DP rank ", ASSIGNED)),
     ("world_size", line("DP rank ", ASSIGNED.replace(r"(\d{1,6}) in", r"\d{1,6} in"))),
@@ -27,7 +27,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("network", line("Using network ", r"NCCL INFO Using network (\w{1,40})")),
 )
 
-#: a channel between two members, and what carries it. seen
+#: a channel between two members, and its transport. seen
 RDMA = line("via NET/IB", r"via NET/IB(?:ext_v\d+)?/\d+")
 SOCKETS = line("via NET/Socket", r"via NET/Socket/\d+")
 NO_ADAPTER = line("NET/IB : No device found")

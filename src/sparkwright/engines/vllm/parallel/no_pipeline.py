@@ -7,7 +7,7 @@ DeepseekV4ForConditionalGeneration is a stub there.
 
 from __future__ import annotations
 
-#: the first release that this list was not read from
+#: the first release that is newer than this list
 UNTIL = "0.33.0"
 MODELS = frozenset(
     """

@@ -17,14 +17,14 @@ from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.model.config_parts import Part, text
 from sparkwright.trust.bounds import count_of
 
-#: bytes of one number. Where the config says float32 the engine serves in bfloat16 all the same, so "auto" is 2.
+#: bytes per number. A model with float32 in its config is served in bfloat16 too, so "auto" is 2.
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MODEL_BYTES = 2
 
 #: the block size's unit on CUDA (on a CPU: 128)
 ALIGNMENT = 16
 
-#: several states of different sizes, and a unit of its own: not predicted
+#: models with several states of different sizes, and another unit: not predicted
 NOT_PREDICTED = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
 
 
@@ -119,7 +119,7 @@ def _mamba2(part: Part, name: str) -> State | None:
         return _nemotron_h(part, name)
     read = _numbers(part, "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")
     expanded = (part.number("mamba_expand") or 0) * (part.number("hidden_size") or 0)
-    # Falcon-H1 has a width of its own, and a default for it that is no model's
+    # Falcon-H1 has a separate width, with a default that no model uses
     inner = part.number("mamba_d_ssm") if name.startswith("FalconH1") else expanded
     if read is None or not inner:
         return None

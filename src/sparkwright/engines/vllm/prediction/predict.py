@@ -18,7 +18,7 @@ from sparkwright.engines.vllm.prediction import ascend, defaults
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.versions import at_least
 
-#: architectures whose cache mode was `all` until 0.27 when nothing was said, and until 0.31 when asked for. source 0.17.1
+#: architectures whose default cache mode was `all` until 0.27, and that took `all` until 0.31. source 0.17.1
 #: (SupportsMambaPrefixCaching); seen: 0.28.0
 CACHE_MODE_ALL = frozenset(
     """

@@ -8,7 +8,7 @@ from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.vllm.prediction import defaults
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, both, graded, rule
 
-#: no report of a GB10 with memory for more than its default
+#: there is no report of a GB10 with memory for more than its default
 MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)
 #: effect of a block over the budget, by certainty
 OVER_BUDGET = {

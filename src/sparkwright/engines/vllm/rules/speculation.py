@@ -26,7 +26,7 @@ FOUR_BITS = ("modelopt", "modelopt_fp4", "modelopt_mixed", "quark", "compressed-
 SHOWN_CHARS = 60
 #: booleans of vLLM's configuration
 BOOLEANS = frozenset("true false 1 0 1.0 0.0 yes no on off y n t f".split())
-#: methods that have no number of tokens of their own
+#: methods without a default number of tokens
 UNNUMBERED = ("mtp", "ngram", "ngram_gpu")
 
 #: models for the examples

@@ -10,7 +10,7 @@ from sparkwright.engines.vllm.flags.flag_values import Misfit
 from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule
 from sparkwright.engines.vllm.versions import at_least, within
 
-#: covered by a rule of its own
+#: values covered by a separate rule
 ELSEWHERE = {("mamba-cache-mode", "all")}
 #: a parser's name is checked only if this is on
 ASKS_PARSER = {"tool-call-parser": "enable-auto-tool-choice"}

@@ -11,7 +11,7 @@ from sparkwright.engines.vllm.parallel import flags
 from sparkwright.engines.vllm.parallel.case import SplitCase, SplitExample, rule
 
 EXPERTS = "enable-expert-parallel"
-#: flags that ask for more ranks than tensor x pipeline, with what each is
+#: flags that need more ranks than tensor x pipeline, with their meaning
 MULTIPLIERS = {
     "data-parallel-size": "data parallelism",
     "prefill-context-parallel-size": "prefill context parallelism",
