@@ -18,7 +18,8 @@ from sparkwright.engines.parallel import Split
 BANDWIDTH = {"NVIDIA GB10": 273e9}
 
 #: seconds per token for one all-reduce over two hosts, launch and waiting included: fitted to kubis.ai's gpt-oss-120b of 36
-#: layers on two GB10, 17.4 ms per token on one and 14.5 ms with tensor parallelism; NCCL alone takes 30 to 65 us. Advice, never a gate
+#: layers on two GB10, 17.4 ms per token on one and 14.5 ms with tensor parallelism; NCCL alone takes 30 to 65 us. Advice, never a
+#: gate
 ALL_REDUCE_S = 80e-6
 ALL_REDUCES_A_LAYER = 2
 #: source of the rule below

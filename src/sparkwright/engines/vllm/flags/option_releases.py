@@ -1,7 +1,6 @@
 """Options by the releases of vLLM that have them: FIRST..LAST, then names; without LAST the newest has it.
 
-Source: `arg_utils.py`, `cli_args.py` and `serve.py` in the wheel of each of RELEASES. Written by
-tests/real_engine/releases/sources.py; do not edit.
+Source: `arg_utils.py`, `cli_args.py` and `serve.py` in the wheel of each of RELEASES. Written by tests/real_engine/releases/sources.py; do not edit.
 """
 
 from __future__ import annotations
