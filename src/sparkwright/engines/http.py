@@ -109,12 +109,17 @@ class Http:
     public: frozenset[str] = frozenset(("/health",))
     #: environment variable with the API key
     key_variable: str = ""
+    #: option with the API key
     key_option: str = "--api-key"
+    #: returns the longest context in tokens from a row of `models`
     context_of: Callable[[Mapping[str, Any]], Any] = _context
+    #: prefixes of the options that turn on speculative decoding
     speculation: tuple[str, ...] = ()
     #: metric of accepted tokens by draft position, labelled `position`; empty if there is none
     positions: str = ""
+    #: returns the priority of a request that yields to every other, from the server's command
     low_priority: Callable[[Sequence[str]], int] = _no_priority
+    #: returns the cache settings in the metrics' text
     cache_of: Callable[[str], dict[str, str]] = _nothing
     #: the PREFIX_QUERIES metric leaves out the tokens that PREFIX_HITS counts
     hits_apart: bool = False

@@ -1,4 +1,4 @@
-"""Conversion of words of a log to numbers and times; None (unknown) for a word that is none."""
+"""Conversion of words of a log to numbers and times; None (unknown) for other words."""
 
 from __future__ import annotations
 
