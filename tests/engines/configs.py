@@ -91,6 +91,6 @@ NAMES = tuple(row[0] for row in WHAT_THEY_ARE)
 
 
 def config(name: str) -> dict[str, Any]:
-    """One of them, read as JSON."""
+    """Return one of the configs, read as JSON."""
     held: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text())
     return held

@@ -1,4 +1,4 @@
-"""What published config.json files say of their models: recurrent or dense, how many layers, and why."""
+"""The models that published config.json files describe: recurrent or dense, number of layers, and evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which releases load an architecture; between two registries that were read, nobody knows."""
+"""Releases that load an architecture; unknown between two registries that were read."""
 
 from __future__ import annotations
 

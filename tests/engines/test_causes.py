@@ -1,4 +1,4 @@
-"""Why a server is slow: each cause is found where it is seen, and nothing is excluded unseen."""
+"""Causes of a slow server: each is found with its evidence, and none is excluded without evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may ask for never exceeds what the server takes."""
+"""The limits for clients never exceed the server's."""
 
 from __future__ import annotations
 

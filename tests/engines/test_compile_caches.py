@@ -1,4 +1,4 @@
-"""Whose compile caches a recipe's container gets: when they are the recipe's own affair, and which flags make another folder."""
+"""The compile caches of a recipe's container: recipes that keep their own, and flags that make another folder."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ CHAT: dict[str, Any] = {"model": "m", **tool_call.PROBE.body, "max_tokens": 9, "
 
 
 def read(name: str) -> dict[str, Any]:
-    """A recorded answer in a chat's form."""
+    """Return a recorded answer in a chat's form."""
     dialect, text = BY_PREFIX[name[0]], RECORDED[name]["text"]
     if not name.endswith("-stream"):
         return dialect.answer(json.loads(text))

@@ -1,4 +1,4 @@
-"""What a server's own command says about how to ask it, and how its answers count."""
+"""The port, key and speculation in a server's own command, and the token counts in its answers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ANOTHER = ("long-prefill-token-threshold", False)
 
 
 def refused(name: str, value: Any) -> bool:
-    """By what the parser and the fields refuse; a parser's name is looked at later."""
+    """Return True if the parser or the fields refuse a value; a parser's name is checked later."""
     if "switch" in flag_values.known()[name].kind:
         return not isinstance(value, bool) and value != []
     wrong = flag_values.misfit(name, value)

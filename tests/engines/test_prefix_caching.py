@@ -1,4 +1,4 @@
-"""What three sightings of a prefix tell, and why it may never hit."""
+"""The verdict on three requests with the same prefix, and reasons why it may never hit."""
 
 from __future__ import annotations
 

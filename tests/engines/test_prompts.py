@@ -32,7 +32,7 @@ def template(
 
 
 def rendered(source: str) -> dict[str, Prompt]:
-    """The prompts that a server with this template makes, as transformers renders them."""
+    """Return the prompts of a server with this template, as transformers renders them."""
     environment = jinja2.Environment()
     environment.globals["raise_exception"] = _raise
     found = {}

@@ -15,7 +15,7 @@ UNCHUNKED = {"enable-chunked-prefill": False}
 
 
 def found(flags: dict[str, Any], model: dict[str, Any], version: str | None, **more: Any) -> dict[str, str]:
-    """Rule names with the severity of their findings."""
+    """Return rule names with the severity of their findings."""
     options = rules.Asked(flags, **more)
     return {item.rule: item.severity for item in rules.check(options, classify(model), versions.parse(version))}
 

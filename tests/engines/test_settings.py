@@ -15,7 +15,7 @@ LOGS = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
 
 
 def of(case: str) -> dict[str, str]:
-    """Of a kept start; one model stands there under two names."""
+    """Return the settings of a kept start; one model has two names in these logs."""
     text = (LOGS / case / "server.log").read_text(errors="replace").replace("tiny-qwen3next", "gated_delta")
     lines = text.splitlines()
     return next(found for line in lines if (found := dump.of_line(line)))

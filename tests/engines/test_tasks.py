@@ -1,4 +1,4 @@
-"""What proves a server that makes vectors or scores, by the answers of real ones (0.32.0, b11549)."""
+"""The proof of a server that embeds or reranks, by answers of real ones (0.32.0, b11549)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is true of each engine, as data with sources, and pure readers of what it says. A folder an engine."""
+"""Data about each engine with its sources, and pure readers of engine output. One folder per engine."""

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe for one engine and one model, and what the engine will make of it."""
+"""Findings about a recipe for one engine and one model, and the settings that the engine will derive from it."""
 
 from __future__ import annotations
 
@@ -15,65 +15,69 @@ Platform = Literal["gb10", "ascend"]
 Wanted = Literal["any", "enabled", "disabled"]
 WhenImpossible = Literal["refuse", "report"]
 
-#: of findings about what a recipe expects of chunked prefill
+#: rule name of findings about a recipe's expectation of chunked prefill
 EXPECTED = "expected-chunked-prefill"
 
 
 @dataclass(frozen=True)
 class ServerRequest:
-    """What a recipe asks of the engine.
+    """The settings of a recipe that concern the engine."""
 
-    flags: of the engine, under their own names. image: REPOSITORY:TAG. server_key: it asks its clients for one, from a file.
-    open_to_network: it asks for none, and is published beyond the host. published: the container's port at which others ask it, 0
-    where none is published; None where that is not known. ascend: the scheduler's settings on that platform, by the recipe's keys;
-    None for none. container: the options of `docker run`, by their names in a recipe; empty where they are not known.
-    """
-
+    #: of the engine, by canonical name
     flags: Mapping[str, Any] = field(default_factory=dict)
+    #: REPOSITORY:TAG
     image: str = ""
     platform: Platform = "gb10"
     env: Mapping[str, str] = field(default_factory=dict)
+    #: the server reads an API key from a file and asks clients for it
     server_key: bool = False
+    #: the server has no API key and is published beyond the host
     open_to_network: bool = False
+    #: published port of the container; 0 if none is published, None if not known
     published: int | None = None
+    #: scheduler settings on Ascend, by the recipe's keys; None for none
     ascend: Mapping[str, bool] | None = None
+    #: options of `docker run`, by their names in a recipe; empty if not known
     container: Mapping[str, Any] = field(default_factory=dict)
-    #: mounted folders whose files spark.lock pins, with the paths of those files below; none while it does not
+    #: mounted folders whose files spark.lock pins, with the files' paths below them
     pinned: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """flags: as they are rendered. expected: what the engine's log must say then. note: what to tell, empty for nothing."""
+    """The decision about chunked prefill for one start."""
 
+    #: as they are rendered
     flags: Mapping[str, Any]
+    #: what the engine's log must report with these flags
     expected: Wanted
+    #: message for the user, empty for none
     note: str = ""
     finding: Finding | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """Settings as the engine will have them; None, or no sequences: not known. budget: the tokens of one step. block_tokens: of a hybrid's
-    attention block. memory_utilization: see Memory.share."""
+    """The settings of an engine after its defaults are applied. None, or 0 for max_num_seqs, means not known."""
 
     chunked_prefill: bool | None = None
     prefix_caching: bool | None = None
     mamba_cache_mode: str | None = None
+    #: tokens per attention block of a hybrid model
     block_tokens: int | None = None
+    #: tokens per step
     budget: int | None = None
     max_num_seqs: int = 0
     max_model_len: int | None = None
+    #: see Memory.share
     memory_utilization: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A rule: its name, what it says, why, where that is documented, and what it finds in an example.
+    """A rule with its explanation and its finding for an example."""
 
-    engine: its name; empty where the rule holds for every engine.
-    """
-
+    #: name of the engine; empty for a rule about every engine
     engine: str
     name: str
     title: str
@@ -88,7 +92,7 @@ class Explained:
 
 
 class Kind(Protocol):
-    """What kind of model it is."""
+    """The kind of a model."""
 
     @property
     def kind(self) -> str:
@@ -96,28 +100,31 @@ class Kind(Protocol):
 
     @property
     def sentence(self) -> str:
-        """The same in half a sentence, with its name."""
+        """The kind in half a sentence, with the model's name."""
 
     @property
     def max_position_embeddings(self) -> int | None:
-        """The longest sequence in tokens; None where that is not known."""
+        """The longest sequence in tokens; None if not known."""
 
 
 class Advice(Protocol):
-    """What one engine's rules say. model: what tells a model's kind, as `essence` keeps it. version: None while not known."""
+    """The rules of one engine about recipes.
+
+    In every method, `model` is the part of config.json that `essence` keeps, and `version` is None while it is not known.
+    """
 
     @property
     def CHUNKED_PREFILL(self) -> str:
-        """The flag that turns chunked prefill on and off; "" where there is none."""
+        """The flag that turns chunked prefill on and off; "" if there is none."""
 
     def version(self, text: str | None) -> Version | None:
-        """The version that a text names, in the engine's own way; None when it names none."""
+        """Return the version in a text, in the engine's own format; None if it holds none."""
 
     def kind(self, model: Mapping[str, Any]) -> Kind:
-        """What kind of model it is."""
+        """Return the kind of a model."""
 
     def essence(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The part of a model's config.json that matters."""
+        """Return the keys of a model's config.json that matter to the engine."""
 
     def decide(
         self,
@@ -127,35 +134,39 @@ class Advice(Protocol):
         wanted: Wanted,
         impossible: WhenImpossible,
     ) -> Decision:
-        """The flags that bring about what is expected of chunked prefill, or why they can't be had."""
+        """Return the flags that give the wanted chunked prefill, or the reason why that is impossible."""
 
     def check(
         self, request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
     ) -> list[Finding]:
-        """All findings, errors first. listed: the options in the engine's own help, with their shapes where known."""
+        """Return all findings, errors first. listed: the options in the engine's own help, with their shapes where known."""
 
     def effective(self, request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-        """The settings that follow from flags, model and version."""
+        """Return the settings that follow from flags, model and version."""
 
     def memory(self, flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-        """What it will take of the host's memory. locked: the model as spark.lock holds it, empty while it is not pinned."""
+        """Return the memory model of a server. locked: the model as spark.lock holds it, empty while it is not pinned."""
 
     def chunked_prefill_arms(
         self, flags: Mapping[str, Any], model: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The flags to change for chunked prefill on, and off, with nothing else different; None where it has no such switch."""
+        """Return the flags to change for chunked prefill on and off, with nothing else different; None if there is no such
+        switch."""
 
     def titles(self) -> Mapping[str, str]:
-        """The rules by name, with what each says."""
+        """Return the titles of the rules, by name."""
 
     def explained(self, name: str) -> Explained | None:
-        """A rule; None where there is none of this name."""
+        """Return a rule by name; None if there is none."""
 
 
 def cannot_be_asked(
     request: ServerRequest, title: str, wanted: Wanted, impossible: WhenImpossible, why: str
 ) -> Decision:
-    """The decision about chunked prefill of an engine that takes no order about it. title: the engine's. why: a clause, what it does instead."""
+    """Return the decision about chunked prefill for an engine without a switch for it.
+
+    title: the engine's. why: a clause that says what the engine does instead.
+    """
     if wanted == "any":
         return Decision(request.flags, "any")
     sentence = f"{title} cannot be asked for chunked_prefill: {why}."

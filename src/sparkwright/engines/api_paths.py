@@ -1,8 +1,8 @@
-"""Paths that clients of the engines use, and where each names its model.
+"""Paths that clients of the engines use, and the place of the model's name in each.
 
-A gateway routes what an engine of its group serves, and nothing else: paths that load adapters, put a server to sleep or profile
-it are no client's. Read off the route tables of the engines' packages: vLLM 0.10.2 to 0.33.0, SGLang 0.5.6 to 0.5.23, and of
-llama-server b11549.
+A gateway routes the paths that an engine of its group serves, and nothing else: paths that load adapters, put a server to sleep
+or profile it are not for clients. From the route tables of the engines' packages: vLLM 0.10.2 to 0.33.0, SGLang 0.5.6 to 0.5.23,
+and llama-server b11549.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 RESPONSES = "/v1/responses"
 
-#: where a request names its model: `json`, in a JSON body; `form`, in a field of a multipart form; `response`, nowhere: the path
+#: place of the model's name in a request: `json`, a JSON body; `form`, a field of a multipart form; `response`, nowhere: the path
 #: names a response, which only the server that made it has
 Names = Literal["json", "form", "response"]
-#: stands in a path for the name of a response
+#: placeholder in a path for the name of a response
 ID = "{id}"
 
 
@@ -27,7 +27,7 @@ class ApiPath:
     """A path of an engine's HTTP API."""
 
     path: str
-    #: the first release that is known to serve it; empty where every supported release does
+    #: the first release that is known to serve it; empty if every supported release does
     since: str = ""
     method: str = "POST"
     model: Names = "json"
@@ -45,7 +45,7 @@ OPENAI = tuple(
         "/v1/score",
     )
 )
-#: of a response that a server keeps, where an engine does that
+#: paths of a stored response, for engines that store responses
 KEPT = (
     ApiPath(f"{RESPONSES}/{ID}", method="GET", model="response"),
     ApiPath(f"{RESPONSES}/{ID}/cancel", model="response"),
@@ -54,12 +54,12 @@ TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translatio
 
 
 def since(table: Iterable[ApiPath], path: str) -> str:
-    """Return the first release that serves a path; empty where every supported one does, or none is known to."""
+    """Return the first release that serves a path; empty if every supported one does, or none is known to."""
     return next((served.since for served in table if served.path == path), "")
 
 
 def union(tables: Iterable[Iterable[ApiPath]]) -> tuple[ApiPath, ...]:
-    """Return the paths of several engines, each once, in the order in which they come."""
+    """Return the paths of several engines, each once, in order of appearance."""
     found: dict[str, ApiPath] = {}
     for table in tables:
         for served in table:
@@ -68,5 +68,5 @@ def union(tables: Iterable[Iterable[ApiPath]]) -> tuple[ApiPath, ...]:
 
 
 def names(table: Iterable[ApiPath]) -> tuple[str, ...]:
-    """Return the paths as they are written."""
+    """Return the paths as text."""
     return tuple(served.path for served in table)

@@ -1,4 +1,5 @@
-"""Memory budget of a start: rows that add up to what a host must have, each with its source. Pure; the same on laptop and host."""
+"""Memory budget of a start: rows that add up to the memory that a host must have, each with its source. Pure; the same on laptop
+and host."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from sparkwright.trust.bounds import LARGEST
 from sparkwright.trust.shapes import fitted, line, within
 from sparkwright.units import GIB, MINUTE, gib, moment
 
-#: who a row is about: the server to start, other servers, the host itself
+#: owner of a row: the server to start, other servers, the host itself
 About = Literal["server", "other", "host"]
 HOST_SIDE = "host's side"
-#: the assumed host's side is at most this part of MemTotal: on a machine smaller than a GB10 nobody has measured it
+#: the assumed host's side is at most MemTotal / 17: it was never measured on a machine smaller than a GB10
 HOST_SIDE_PART = 17
-#: weights of less have no row of their own
+#: smaller weights have no row of their own
 SHOWN_BYTES = GIB // 20
 ASSUMED = "assumed, never measured on this host"
 
@@ -28,27 +29,28 @@ ROW: dict[str, Any] = {
     "about": frozenset(("server", "other", "host")),
     **dict.fromkeys(("assumed", "at_most"), bool),
 }
-#: of a budget as JSON; its sums are left out
+#: shape of a budget as JSON, without its sums
 SHAPE: dict[str, Any] = {
     "total_bytes": _COUNT,
     "rows": [ROW],
     **dict.fromkeys(("available_bytes", "kv_tokens", "full_requests"), (None, _COUNT)),
 }
-#: the same with its sums, as programs get it
+#: shape with the sums, as programs get it
 JSON_SHAPE: dict[str, Any] = {**SHAPE, "need_bytes": _COUNT, "left_bytes": within(-LARGEST, LARGEST)}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table. source: where its size is from, as a clause."""
+    """A row of the table."""
 
     name: str
     size_bytes: int
+    #: source of the size, as a clause
     source: str
     about: About = "server"
-    #: nothing measured or written tells: a figure on the safe side
+    #: neither measured nor documented: a figure on the safe side
     assumed: bool = False
-    #: a limit up to which it may grow, shown and not added
+    #: a limit for growth, shown but not added
     at_most: bool = False
 
 
@@ -57,75 +59,77 @@ class Learned:
     """Figures of an earlier verified start on the same host; see host/records/start_memory.py."""
 
     host_bytes: int | None = None
-    #: on the GPU's side, as the larger of the engine's log and its memory model had it
+    #: bytes on the GPU's side: the larger of the engine's log and its memory model
     gpu_bytes: int | None = None
     peak_bytes: int = 0
-    #: when, seconds since the epoch
+    #: time of that start, seconds since the epoch
     at: float = 0.0
-    #: same image, model and arguments; else the same image alone
+    #: image, model and arguments are the same; else only the image is
     same: bool = True
     kv_tokens: int | None = None
     full_requests: float | None = None
 
     @property
     def source(self) -> str:
-        """Where its figures are from, as a clause."""
+        """The source of the figures, as a clause."""
         about = "" if self.same else " with another model or other arguments of this image"
         return f"measured {moment(self.at, MINUTE)}{about}"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is known of a start besides its engine's memory model."""
+    """Facts about a start beyond its engine's memory model."""
 
-    #: the last verified start like it
+    #: the last similar verified start
     learned: Learned | None = None
-    #: the last one that compiled, and what it compiled is no longer there
+    #: the last similar cold start whose compile cache is gone
     learned_cold: Learned | None = None
-    #: what an earlier start compiled is there
+    #: the compile cache of an earlier start is there
     warm: bool = False
-    #: what its /dev/shm may hold, bytes; None: the host's own, see shm_source
+    #: limit of its /dev/shm, bytes; 0 for none; see shm_source
     shm_bytes: int = 0
     shm_source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """total_bytes: MemTotal. available_bytes: MemAvailable when it was made; None on a laptop."""
+    """The memory budget of a start."""
 
+    #: MemTotal
     total_bytes: int
     rows: tuple[Row, ...]
+    #: MemAvailable when the budget was made; None on a laptop
     available_bytes: int | None = None
-    #: tokens that the KV cache held, and requests of full length that fitted, at the last start
+    #: tokens in the KV cache, and requests of full length that fit in it, at the last start
     kv_tokens: int | None = None
     full_requests: float | None = None
 
     @property
     def need_bytes(self) -> int:
-        """All rows that are not limits, together."""
+        """The sum of all rows that are not limits."""
         return sum(row.size_bytes for row in self.rows if not row.at_most)
 
     @property
     def left_bytes(self) -> int:
-        """What stays beyond the reserve; below 0 it does not fit."""
+        """The bytes left beyond the reserve; below 0 the server does not fit."""
         return self.total_bytes - self.need_bytes
 
     @property
     def limits_bytes(self) -> int:
-        """What the server may take beyond that while it serves."""
+        """The bytes that the server may use beyond `need_bytes` while it serves."""
         return sum(row.size_bytes for row in self.rows if row.at_most and row.about == "server")
 
     @property
     def fits(self) -> bool:
-        """Whether the rows add up to no more than the host has."""
+        """True if the rows add up to no more than the host has."""
         return self.left_bytes >= 0
 
     def of(self, about: About) -> int:
-        """The bytes of one kind of rows, limits left out."""
+        """Return the bytes of one kind of rows, without limits."""
         return sum(row.size_bytes for row in self.rows if row.about == about and not row.at_most)
 
     def lines(self) -> list[str]:
-        """The table: GiB, what for, and where the figure is from."""
+        """Return the table as text: size in GiB, purpose and source."""
         width = max((len(row.name) for row in self.rows), default=0)
         left = f"{gib(self.left_bytes)} left" if self.fits else f"{gib(-self.left_bytes)} too much"
         now = f", {gib(self.available_bytes)} available now" if self.available_bytes is not None else ""
@@ -144,7 +148,7 @@ class Budget:
         return [f"The KV cache held {self.kv_tokens} tokens at its last start{requests}."]
 
     def to_json(self) -> dict[str, Any]:
-        """For events, `--json` and the API."""
+        """Return the budget as plain JSON, for events, `--json` and the API."""
         return {
             "total_bytes": self.total_bytes,
             "need_bytes": self.need_bytes,
@@ -157,7 +161,7 @@ class Budget:
 
     @classmethod
     def of_json(cls, data: Any) -> Budget:
-        """The budget that `to_json` made. Raises ValueError for what is none."""
+        """Return the budget that `to_json` made. Raises ValueError for any other value."""
         found = fitted(data, SHAPE, "budget")
         rows = tuple(Row(**{name: row[name] for name in ROW}) for row in found["rows"])
         return cls(found["total_bytes"], rows, found["available_bytes"], found["kv_tokens"], found["full_requests"])
@@ -186,12 +190,12 @@ def of(
     """Return the budget of one start.
 
     Args:
-        memory: What the engine takes.
+        memory: The engine's memory model.
         total_bytes: MemTotal of the host.
-        start: What is known of this start.
-        reserve_bytes: What must stay free.
-        others: Rows of what else the host serves.
-        own: The row of the host itself; None where that is not known.
+        start: Facts about this start.
+        reserve_bytes: Memory that must stay free.
+        others: Rows of other servers on the host.
+        own: The row of the host itself; None if not known.
         available_bytes: MemAvailable now.
     """
     rows = list(engine_rows(memory, total_bytes, start))
@@ -204,7 +208,7 @@ def of(
 
 
 def engine_rows(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
-    """The rows of the server itself: its engine on both sides, what it compiles with, its /dev/shm."""
+    """Yield the rows of the server itself: its engine on both sides, its compile peak, its /dev/shm."""
     yield from _share_rows(memory, total_bytes)
     for part in memory.parts:
         if not part.host:
@@ -247,7 +251,7 @@ def _host_side(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
 
 
 def _compile_row(memory: Memory, total_bytes: int, start: Start) -> Row:
-    """What a cold start takes for a while beyond what it keeps: it compiles before its KV cache exists."""
+    """Return the row for the temporary peak of a cold start, which compiles before its KV cache exists."""
     name = "compile peak"
     if start.warm:
         return Row(name, 0, "the compile cache is warm")
@@ -260,13 +264,13 @@ def _compile_row(memory: Memory, total_bytes: int, start: Start) -> Row:
 
 
 def _start_check(memory: Memory, total_bytes: int, counted_bytes: int) -> list[Row]:
-    """What must be available at a start beyond what is counted already, though the engine does not take it."""
+    """Return a row for memory that must be available at a start beyond what is counted, though the engine does not take it."""
     more = int(memory.start_share * total_bytes) - counted_bytes
     source = f"the engine wants {memory.start_share:g} of {gib(total_bytes)} GiB available, and does not take it"
     return [Row("start-up check", more, source)] if more > 0 else []
 
 
 def largest(memory: Memory, budget: Budget) -> str:
-    """Return the flag and the largest value with which a server fits that does not, as "FLAG VALUE"; empty where none does."""
+    """Return the flag and its largest value with which a too large server fits, as "FLAG VALUE"; empty if none does."""
     found = memory.largest(budget.total_bytes, memory.engine_bytes(budget.total_bytes) + budget.left_bytes)
     return f"{found[0]} {found[1]:g}" if found else ""

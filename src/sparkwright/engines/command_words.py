@@ -1,4 +1,4 @@
-"""The words of a command that serves: what they say of its model and its flags, whatever the engine."""
+"""The words of a command that starts a server: its model and its flags, for any engine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Command:
-    """What a container was told to serve. model: as the engine was given it; empty when the command names none."""
+    """The model and the flags in a container's command."""
 
+    #: as it stands in the command; empty if the command names none
     model: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
 
 
 def value(command: Sequence[str], option: str) -> str:
-    """An option's first value, given as `--option value` or `--option=value`; the last one counts. Empty for none."""
+    """Return the first value of an option, given as `--option value` or `--option=value`; of a repeated option the last counts.
+    Empty for none."""
     found = ""
     for word, after in zip(command, [*command, ""][1:], strict=True):
         name, equals, text = word.partition("=")

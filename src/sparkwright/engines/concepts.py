@@ -1,18 +1,18 @@
-"""What engines call the same thing: one table, to tell a flag of another engine from a typing error.
+"""Flags of different engines with the same meaning, to tell a flag of another engine from a typing error.
 
-Sources: the help of vLLM 0.32.0 and of llama-server b11549; SGLang 0.5.23's server_args.py; TensorRT-LLM's trtllm-serve. What has no
-flag there is empty; a YAML key is written with dots.
+Sources: the help of vLLM 0.32.0 and of llama-server b11549; SGLang 0.5.23's server_args.py; TensorRT-LLM's trtllm-serve. A
+concept without a flag in an engine has an empty tuple there; a YAML key is written with dots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: of TensorRT-LLM, which is served as an OpenAI-compatible server
+#: TensorRT-LLM, which is served as an OpenAI-compatible server
 TRTLLM = "trtllm"
 TITLES: Mapping[str, str] = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", TRTLLM: "TensorRT-LLM"}
 
-#: a row a concept: each engine's name of it, the usual one first
+#: engines' flags by concept, the usual one first
 CONCEPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "the longest context": {
         "vllm": ("max-model-len",),
@@ -101,14 +101,14 @@ CONCEPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         TRTLLM: (),
     },
 }
-#: another name there, but not another spelling of the same value
+#: flags with another meaning of values than their counterparts
 NOT_THE_SAME = frozenset(
     ("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size")
 )
 
 
 def of(name: str) -> str:
-    """The concept that some engine has a flag of this name for; empty for none."""
+    """Return the concept of a flag of any engine; empty for none."""
     wanted = _plain(name)
     return next(
         (concept for concept, row in CONCEPTS.items() if any(wanted in map(_plain, pair) for pair in row.values())), ""
@@ -116,26 +116,26 @@ def of(name: str) -> str:
 
 
 def owners(name: str) -> list[str]:
-    """The engines with a flag of this name, in the table's order of titles."""
+    """Return the engines with a flag of this name, in the order of TITLES."""
     row = CONCEPTS.get(of(name), {})
     return [engine for engine in TITLES if _plain(name) in map(_plain, row.get(engine, ()))]
 
 
 def here(engine: str, name: str) -> str:
-    """What this engine calls a flag of another one, where the same value says the same; empty for nothing."""
+    """Return this engine's name for a flag of another engine, if the same value means the same; empty for none."""
     own = CONCEPTS.get(of(name), {}).get(engine, ())
     return own[0] if len(own) == 1 and not {own[0], name} & NOT_THE_SAME else ""
 
 
 def counterpart(engine: str, name: str) -> str:
-    """This engine's flags for what another one's is for, as "cache-type-k and cache-type-v"; empty for none."""
+    """Return this engine's flags for the concept of another engine's flag, as "cache-type-k and cache-type-v"; empty for none."""
     return " and ".join(CONCEPTS.get(of(name), {}).get(engine, ()))
 
 
 def elsewhere(engine: str, name: str) -> str:
-    """Whose flag it is and what this engine has instead, as half a sentence; empty for one that is its own or nobody's.
+    """Return the owner of a flag and this engine's counterpart, as half a sentence; empty for a flag of this engine or of none.
 
-    "max-model-len is vLLM's; llama.cpp has ctx-size for the longest context".
+    Example: "max-model-len is vLLM's; llama.cpp has ctx-size for the longest context".
     """
     theirs, concept = owners(name), of(name)
     if not theirs or engine in theirs:

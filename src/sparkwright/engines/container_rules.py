@@ -1,5 +1,5 @@
-"""Rules about a recipe's container that hold whatever engine is in it: options that take the wall between it and its host away, or
-hide what proves the server."""
+"""Rules about a recipe's container, for any engine: options that weaken the isolation from the host, or hide the evidence of a
+server's health."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def log_not_kept(request: ServerRequest) -> Iterator[Finding]:
 
 
 def explained(name: str) -> Explained | None:
-    """A rule; None where there is none of this name."""
+    """Return a rule by name; None if there is none."""
     rule = RULES.get(name)
     if rule is None:
         return None

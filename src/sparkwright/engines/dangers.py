@@ -1,4 +1,5 @@
-"""Mounts, devices, capabilities, variables and flags that give a server more than serving needs, each with the sentence that says so.
+"""Mounts, devices, capabilities, variables and flags that give a server more access than it needs, each with a sentence for the
+user.
 
 One table, read by `lint`, by `plan` and by `recipe.import`. Sources: capabilities(7), mem(4), ld.so(8), environ(7), docker's
 documentation ("Docker daemon attack surface"), vLLM's and SGLang's documentation of each flag and variable.
@@ -15,24 +16,24 @@ from typing import Any, Literal
 from sparkwright.trust import security_words
 from sparkwright.visible import one_line
 
-#: of a value in a sentence
+#: greatest length of a value in a sentence
 SHOWN_CHARS = 80
 Kind = Literal["root", "data", "code"]
 
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """A row of the table."""
+    """A row of the table of dangers."""
 
-    #: of the value: a path of the host, a device, a capability, a variable or a flag
+    #: pattern of the value: a path of the host, a device, a capability, a variable or a flag
     pattern: re.Pattern[str]
-    #: what it gives away: the rest of a sentence that begins with the value
+    #: the access that it gives: the rest of a sentence that begins with the value
     sentence: str
-    #: a way out, as a clause
+    #: fix, as a clause
     fix: str = "remove it"
-    #: root: as good as root on the host; data: shows or changes what is not the server's; code: runs code of others
+    #: root: equal to root on the host; data: reads or changes data that is not the server's; code: runs third-party code
     kind: Kind = "root"
-    #: of a mount, whether it is harmless when it is read-only
+    #: a read-only mount is harmless
     only_writable: bool = False
 
 
@@ -43,15 +44,15 @@ class Found:
     kind: Kind
     #: `container.volumes`, or a flag's name
     option: str
-    #: as the recipe has it: `volumes: /:/host`
+    #: line of the recipe: `volumes: /:/host`
     value: str
-    #: what it gives away, the rest of a sentence that begins with the value
+    #: the access that it gives, the rest of a sentence that begins with the value
     why: str
     fix: str
 
     @property
     def sentence(self) -> str:
-        """The whole of it."""
+        """The full sentence for the user."""
         return f"{self.value} {self.why}."
 
 
@@ -63,7 +64,7 @@ def _row(
 
 _HOME = r"(?:~|/root|/home/[^/]{1,64})"
 _ONE_FOLDER = "mount the one folder that it needs, read-only"
-#: a folder of the host, by its shortest path; the first row that matches
+#: folders of the host, by their shortest path; the first match wins
 MOUNTS: tuple[Danger, ...] = (
     _row(r"/", "gives the container every file of the host, which is as good as root on the host", _ONE_FOLDER),
     _row(
@@ -115,7 +116,7 @@ MOUNTS: tuple[Danger, ...] = (
         "data",
     ),
 )
-#: a device, or a mount of one
+#: devices, and mounts of them
 DEVICES: tuple[Danger, ...] = (
     _row(r"/dev/(?:mem|kmem|port)", "is the memory of the host"),
     _row(
@@ -148,7 +149,7 @@ CAPABILITIES: tuple[Danger, ...] = (
     ),
 )
 _ELSEWHERE = "build it into the image that spark.lock pins"
-#: a variable by its name
+#: variables by name
 VARIABLES: tuple[Danger, ...] = (
     _row(r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program of the container", _ELSEWHERE, "code"),
     _row(
@@ -178,7 +179,7 @@ VARIABLES: tuple[Danger, ...] = (
     _row(r"VLLM_SERVER_DEV_MODE", "opens endpoints for developers to every client", kind="data"),
     _row(r"VLLM_PLUGINS", "names packages whose code the engine runs at its start", _ELSEWHERE, "code"),
 )
-#: a flag by its name; one that is off or empty is none
+#: flags by name; a flag that is off or empty does not count
 FLAGS: tuple[Danger, ...] = (
     _row(
         "trust-remote-code",

@@ -1,6 +1,6 @@
-"""The APIs in which servers generate text, by the names that recipes give them.
+"""The APIs through which servers generate text, by their names in recipes.
 
-A probe, a gateway's proof and a check of a client's settings say what they ask as a chat, and read what came as a chat's answer.
+A probe, a gateway's proof and a check of a client's settings write their request as a chat, and read the answer as a chat's.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from sparkwright.engines import api_paths, messages_api, openai_api, responses_a
 
 
 class Converted(Protocol):
-    """A chat request in an API's own form. thinks: whether it asks for thinking; None where that is not said."""
+    """A converter of a chat request to an API's own form. thinks: the request asks for thinking; None if it does not say."""
 
     def __call__(self, chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One API."""
+    """An API through which servers generate text."""
 
     name: str
     path: str
     request: Converted
-    #: a whole answer as a chat's
+    #: converts a whole answer to a chat's
     answer: Callable[[Any], dict[str, Any]]
-    #: the events of a stream as a chat's whole answer
+    #: converts the events of a stream to a chat's whole answer
     assembled: Callable[[Sequence[Any]], dict[str, Any]]
-    #: the type of a stream's first event; empty where events have no types
+    #: the type of a stream's first event; empty if events have no types
     first: str = ""
-    #: the types of the event that ends a stream; empty where `[DONE]` does
+    #: the types of the event that ends a stream; empty if `[DONE]` does
     last: frozenset[str] = frozenset()
 
     def disorder(self, events: Sequence[Any]) -> str:
-        """Return what is wrong with the order of a stream's events, as a clause; empty for nothing."""
+        """Return the error in the order of a stream's events, as a clause; empty for none."""
         kinds = [event.get("type") for event in events if isinstance(event, dict)]
         if not self.first or not kinds or kinds[0] == self.first:
             return ""
@@ -69,6 +69,6 @@ RESPONSES = Dialect(
     responses_api.FIRST,
     responses_api.LAST,
 )
-#: beside the chat, by the names of their probes
+#: the APIs beside the chat, by the names of their probes
 OTHERS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (MESSAGES, RESPONSES)}
 BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, MESSAGES, RESPONSES)}

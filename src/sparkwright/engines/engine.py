@@ -1,12 +1,24 @@
-"""What an engine must answer, so that everything else is written once.
+"""The interface of an engine. The rest of sparkwright uses engines through it alone.
 
-An engine is a folder here with four files: http.py (how its server is asked and what it answers), flags.py (its command line),
-log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host); image.py, where an image of
-it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files; parallel.py, where it
-serves one model from several hosts; causes.py, what makes it slow and no other; prefix_cache.py, where it tells of that; caches.py,
-where it compiles at its start what it can find again; imports.py, where recipes of others can be taken in; probe_flags.py, where a flag
-causes what `expect.probes` finds. Each holds one value of the type that is named below, or is itself one: a module whose functions are
-the type's. A part is imported when it is asked for: a health check needs http.py alone.
+An engine is a folder here with four files:
+  http.py: the server's paths and answers
+  flags.py: the command line
+  log.py: the reader of the log
+  advice.py: findings about a recipe, and the memory that the engine needs
+
+and, where the engine has the feature, with:
+  image.py: reads the engine's version and options from an image
+  key_file.py: the file with the API key
+  files.py: the choice of single files from a repository
+  parallel.py: one model on several hosts
+  causes.py: causes of slowness of this engine alone
+  prefix_cache.py: what the engine reports about its prefix cache
+  caches.py: compile caches
+  imports.py: recipes written elsewhere
+  probe_flags.py: flags that cause what `expect.probes` finds
+
+Each file holds one value of the type named below, or is itself one: a module whose functions are the type's. A part is imported
+on first use: a health check needs http.py alone.
 
 An engine with description.py is known from its recipe alone: its parts are made from that description, which travels with the
 container as a label.
@@ -42,9 +54,9 @@ if TYPE_CHECKING:
     from sparkwright.engines.server_key import ServerKey
     from sparkwright.engines.slowness.cause import Detector
 
-#: as recipes name them
+#: names in recipes
 Name = Literal["vllm", "llama_cpp", "sglang", "openai"]
-#: the same, as people do
+#: names for people
 TITLES: dict[str, str] = {
     "vllm": "vLLM",
     "llama_cpp": "llama.cpp",
@@ -52,56 +64,60 @@ TITLES: dict[str, str] = {
     "openai": "OpenAI-compatible server",
 }
 USUAL = "vllm"
-#: how their servers sign the models that they list
+#: engines by the `owned_by` of the models that their servers list
 OWNERS = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
-#: tells the engine of a container; one without it runs vLLM, as all did before there were others
+#: label with the engine of a container; a container without it runs vLLM, which was the first engine
 LABEL = "sparkwright.engine"
-#: of an engine that its recipe describes: the description, as JSON
+#: label with the description of a described server, as JSON
 DESCRIPTION = "sparkwright.engine.description"
-#: of a container that does not generate text: its task
+#: label with the task of a container that does not generate text
 TASK = "sparkwright.task"
 TASKS: tuple[Task, ...] = get_args(Task)
-#: what a recipe of an engine needs of it
+#: parts of an engine that a recipe needs
 NEEDED = ("http", "flags", "advice")
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine. name: of its folder, as recipes write it. title: as people write it. described: how one that its recipe
-    describes is asked, as its label holds it; empty for what is usual. task: what it serves with it."""
+    """An inference engine."""
 
+    #: name of its folder, as recipes write it
     name: str
+    #: name for people
     title: str
+    #: description from the recipe, as the container's label holds it; empty for the defaults
     described: str = ""
+    #: task that the server has
     task: Task = GENERATE
 
     @property
     def needs_description(self) -> bool:
-        """Whether a recipe has to say how it is asked."""
+        """True if a recipe must describe the server's API."""
         return self._has("description")
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels with which a container says its engine and its task; vLLM that generates text needs none."""
+        """The labels that name a container's engine and task; vLLM that generates text needs none."""
         task = {TASK: str(self.task)} if self.task != GENERATE else {}
         if self.name == USUAL:
             return task
         return {LABEL: self.name, **({DESCRIPTION: self.described} if self.described else {}), **task}
 
     def of_section(self, section: Mapping[str, Any]) -> Engine:
-        """This engine as its section of a recipe describes it; the same where engines need no description."""
+        """Return this engine with the description in its section of a recipe; unchanged if the engine needs no description."""
         if not self.needs_description:
             return self
         return replace(self, described=self._part("description", "written")(section))
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """What its recipe described, by the section's keys; empty where engines need no description, or it is none."""
+        """The recipe's description of the server, by the section's keys; empty if there is none or the engine needs none."""
         found: Mapping[str, Any] = self._part("description", "read")(self.described) if self.described else {}
         return found
 
     def mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
-        """What is wrong with a section that describes an engine: where in it, and why, as "must be ..."."""
+        """Return the mistakes in a section that describes an engine, each as its place in the section and the reason ("must be
+        ...")."""
         found: Iterable[tuple[tuple[str | int, ...], str]] = (
             self._part("description", "mistakes")(section) if self.needs_description else ()
         )
@@ -109,12 +125,12 @@ class Engine:
 
     @property
     def served(self) -> bool:
-        """Whether this release serves with it."""
+        """True if this release of sparkwright can serve with the engine."""
         return all(map(self._has, NEEDED))
 
     @cached_property
     def http(self) -> Http:
-        """How its server is asked, and what it answers."""
+        """The HTTP interface of its server."""
         found: Http = self._part("http", "HTTP")
         if self.task == GENERATE:
             return found
@@ -122,94 +138,94 @@ class Engine:
 
     @cached_property
     def log(self) -> LogBook:
-        """What its log tells."""
+        """The reader of its log."""
         found: LogBook = self._part("log", "LOG")
         return found
 
     @cached_property
     def flags(self) -> Flags:
-        """Its command line."""
+        """The flags of its command line."""
         found: Flags = self._part("flags", "FLAGS")
         return found
 
     def command(self, words: Sequence[str]) -> Command:
-        """The model and the flags of a command that serves with it."""
+        """Return the model and the flags of a command that starts the server."""
         found: Command = self._part("command_words", "parsed")(words)
         return found
 
     @cached_property
     def advice(self) -> Advice:
-        """What is wrong with a recipe, and what the engine will make of it."""
+        """The rules about its recipes, and the settings that it will derive from them."""
         found: Advice = self._part("advice", "ADVICE")
         return found
 
     @cached_property
     def image(self) -> Image | None:
-        """What an image tells of it; None where images tell nothing."""
+        """The reader of its images; None if images report nothing."""
         found: Image | None = self._part("image", "IMAGE") if self._has("image") else None
         return found
 
     def version_in_image(self, config: Mapping[str, Any]) -> str | None:
-        """The version of the engine that an image's Config states; None when it states none."""
+        """Return the engine's version in an image's Config; None if it holds none."""
         return self.image.version_of(config) if self.image else None
 
     @cached_property
     def key(self) -> ServerKey | None:
-        """How it reads its key from a file; None where it does not."""
+        """The API key in a file; None if the engine reads none from a file."""
         found: ServerKey | None = self._part("key_file", "SERVER_KEY") if self._has("key_file") else None
         return found
 
     @cached_property
     def files(self) -> Files | None:
-        """How it chooses its files from a repository's; None where it serves the whole folder."""
+        """The choice of files from a repository; None if the engine serves the whole folder."""
         found: Files | None = self._part("files", "FILES") if self._has("files") else None
         return found
 
     @cached_property
     def parallel(self) -> Parallel | None:
-        """How it serves one model from several hosts; None where it does not, or not with this release."""
+        """Serving one model from several hosts; None if the engine, or this release of sparkwright, can't."""
         found: Parallel | None = self._part("parallel", "PARALLEL") if self._has("parallel") else None
         return found
 
     @cached_property
     def prefix_cache(self) -> PrefixCache:
-        """What it tells of its prefix cache; nothing where it tells nothing."""
+        """The reader of what the engine reports about its prefix cache; an empty one if it reports nothing."""
         found: PrefixCache = self._part("prefix_cache", "PREFIX_CACHE") if self._has("prefix_cache") else Untold()
         return found
 
     @cached_property
     def task_flags(self) -> TaskFlags:
-        """What its flags have to do with tasks; nothing is known where it has no such part."""
+        """The flags that decide about tasks; empty if the engine has no such part."""
         found: TaskFlags = self._part("task_flags", "TASK_FLAGS") if self._has("task_flags") else TaskFlags()
         return found
 
     @cached_property
     def probe_flags(self) -> ProbeFlags:
-        """Which of its flags causes what a probe of its answers finds; nothing is known where it has no such part."""
+        """The flags that cause what probes find; empty if the engine has no such part."""
         found: ProbeFlags = self._part("probe_flags", "PROBE_FLAGS") if self._has("probe_flags") else ProbeFlags()
         return found
 
     @cached_property
     def causes(self) -> tuple[Detector, ...]:
-        """What makes it slow and no other engine."""
+        """The detectors of causes of slowness that only this engine has."""
         found: tuple[Detector, ...] = self._part("causes", "DETECTORS") if self._has("causes") else ()
         return found
 
     @cached_property
     def caches(self) -> CompileCaches | None:
-        """What it compiles at its start and can find again; None where nothing of that is known."""
+        """The compile caches; None if none are known."""
         found: CompileCaches | None = self._part("caches", "CACHES") if self._has("caches") else None
         return found
 
     @cached_property
     def imports(self) -> Imports | None:
-        """What others say otherwise when they start it; None where no recipe of others is taken in."""
+        """The differences between recipes written elsewhere and ours; None if recipes for this engine can't be imported."""
         found: Imports | None = self._part("imports", "IMPORTS") if self._has("imports") else None
         return found
 
     @cached_property
     def member(self) -> Callable[[Text], MemberLog] | None:
-        """What the log of a cluster's member tells, without the rest of `parallel`; None where that is None."""
+        """The reader of a cluster member's log, without the rest of `parallel`; None if the engine has no such part."""
         found: Callable[[Text], MemberLog] | None = self._part("parallel", "MEMBER") if self._has("parallel") else None
         return found
 
@@ -225,29 +241,29 @@ class Engine:
 
 @lru_cache
 def of(name: str) -> Engine:
-    """The engine of this name. Raises KeyError for none of TITLES."""
+    """Return the engine of this name. Raises KeyError for a name that is not in TITLES."""
     return Engine(name, TITLES[name])
 
 
 def served() -> tuple[Engine, ...]:
-    """The engines that this release serves with."""
+    """Return the engines that this release of sparkwright serves with."""
     return tuple(engine for engine in map(of, TITLES) if engine.served)
 
 
 def of_name(name: object) -> Engine:
-    """The engine of a name that a file or a label gives; one that is none of ours is taken for the usual one."""
+    """Return the engine that a file or a label names; the default engine for an unknown name."""
     return of(name if isinstance(name, str) and name in TITLES else USUAL)
 
 
 def of_models(answer: Any) -> Engine:
-    """The engine of a server that nobody described, by who owns the models that it lists."""
+    """Return the engine of a server without labels, by the owner of the models that it lists."""
     rows = answer.get("data") if isinstance(answer, dict) else None
     owners = [row.get("owned_by") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return of(next((OWNERS[owner] for owner in owners if isinstance(owner, str) and owner in OWNERS), USUAL))
 
 
 def of_labels(labels: Mapping[str, Any] | None) -> Engine:
-    """The engine of a container or of a spec, by its labels; a name that is none of ours is taken for the usual one."""
+    """Return the engine of a container or of a spec, by its labels; the default engine for an unknown name."""
     found = of_name((labels or {}).get(LABEL))
     described, task = (labels or {}).get(DESCRIPTION), (labels or {}).get(TASK)
     if isinstance(described, str) and found.needs_description:

@@ -1,4 +1,4 @@
-"""Which files of a repository an engine serves from, where that is not the whole folder."""
+"""The choice of files from a repository, for an engine that does not serve the whole folder."""
 
 from __future__ import annotations
 
@@ -9,50 +9,60 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Chosen:
-    """rows: the files that are needed, as they were given. flags: those that name files of them, the model's among them; by flag
-    the path below the model's folder."""
+    """The files selected from a repository."""
 
+    #: the files that are needed, as they were passed in
     rows: tuple[Mapping[str, Any], ...]
+    #: flags that name the files, the model's among them, each with the path below the model's folder
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Chat:
-    """The parts of a model's file that decide its chats."""
+    """The chat template and the sampling defaults in a model's file."""
 
     template: str  #: "" for none
     sampling: Mapping[str, float] = field(default_factory=dict)  #: by the names of a request
 
 
 class Files(Protocol):
-    """How files are chosen from those of a repository."""
+    """Selection of files from a repository, and readers of a model's file."""
 
     @property
     def NEEDED(self) -> str:
-        """What the model's file is, as "one GGUF file"; for a recipe that names none."""
+        """The kind of file that serves as the model, as "one GGUF file"; shown for a recipe that names none."""
 
     @property
     def SUFFIX(self) -> str:
-        """How the names of such files end."""
+        """The suffix of model files."""
 
     @property
     def BEGINNING_BYTES(self) -> int:
-        """How much of the model's file `config_of` takes."""
+        """The number of bytes at the beginning of a model's file that `config_of` needs."""
 
     def config_of(self, beginning: bytes) -> dict[str, Any] | None:
-        """What tells the model's shape, as the lock keeps it, from the beginning of its file; None where it tells nothing."""
+        """Return the model's shape from the beginning of its file, as the lock keeps it; None if the file does not hold it."""
 
     @property
     def HEADER_BYTES(self) -> int:
-        """How much of the model's file holds what `chat_of` reads, at most."""
+        """The greatest number of bytes at the beginning of a model's file that `chat_of` needs."""
 
     def chat_of(self, beginning: bytes) -> Chat | None:
-        """The chat template and the sampling defaults in the beginning of a model's file; None where it ends before them."""
+        """Return the chat template and the sampling defaults from the beginning of a model's file; None if it ends before them.
+        """
 
     def chosen(
         self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
     ) -> Chosen:
-        """The files that patterns mean. files: rows with path and size_bytes. repository: its name, for a sentence.
+        """Return the files that match the patterns.
 
-        Raises Refused when a pattern means no file, or more than one model: then with those that there are and their sizes.
+        Args:
+            files: rows with path and size_bytes.
+            pattern: of the model's file.
+            mmproj: pattern of the projector.
+            draft: pattern of the draft model.
+            repository: its name, for messages.
+
+        Raises:
+            Refused: no file matches, or more than one model; the message lists the models with their sizes.
         """

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, and what helps: values that every engine's advice is made of."""
+"""Findings about a recipe and ways to resolve them, as every engine's advice returns them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to resolve a finding. changes: the flags to set; None removes a flag. Empty if flags cannot help."""
+    """A way to resolve a finding."""
 
     text: str
+    #: flags to set; None removes a flag; empty if flags cannot help
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """error: the engine refuses to start, or the result is wrong. flag: the flag concerned, for the line in the recipe.
+    """A problem of a recipe."""
 
-    rule: its name; whoever registers a rule fills it in.
-    """
-
+    #: error: the engine refuses to start, or the result is wrong
     severity: Severity
     sentence: str
     ways_out: tuple[Way, ...] = ()
     source: str = ""
+    #: the flag concerned, to find the line in the recipe
     flag: str = ""
+    #: name of the rule; filled in when a rule is registered
     rule: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the fields as plain JSON."""
         return {**asdict(self), "ways_out": [asdict(way) for way in self.ways_out], "flag": self.flag or None}

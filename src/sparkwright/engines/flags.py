@@ -1,4 +1,4 @@
-"""An engine's command line: the flags of a recipe under their own names, and the words that they become."""
+"""An engine's command line: the flags of a recipe under their own names, and the resulting words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-#: what a second model of a server is for
+#: role of a second model
 Role = Literal["draft", "tokenizer"]
 
 
@@ -16,16 +16,19 @@ class ModelFlag:
     """The flag that names a second model by its path in the container."""
 
     flag: str
-    key: str = ""  #: of a flag that takes JSON; "" for a flag that takes the path itself
-    needs: str = ""  #: a flag without which this one has no effect; "" for none
+    key: str = ""  #: key in the flag's JSON; "" if the flag takes the path itself
+    needs: str = ""  #: flag without which this one has no effect; "" for none
 
 
 class Flags(Protocol):
-    """What a recipe's section of flags means to one engine. Flags are given as `named` returns them, unless it says otherwise."""
+    """The meaning of a recipe's section of flags to one engine.
+
+    Methods take flags as `named` returns them, unless stated otherwise.
+    """
 
     @property
     def ENTRYPOINT(self) -> tuple[str, ...] | None:
-        """The program that the container runs; None: the image's own."""
+        """The program that the container runs; None for the image's own."""
 
     @property
     def PORT(self) -> str:
@@ -33,56 +36,56 @@ class Flags(Protocol):
 
     @property
     def MEMORY(self) -> str:
-        """The flag with the share of memory that the server takes; "" where there is none."""
+        """The flag with the share of memory that the server takes; "" if there is none."""
 
     @property
     def BUDGET(self) -> str:
-        """The flag with the tokens of one step; "" where there is none."""
+        """The flag with the tokens per step; "" if there is none."""
 
     @property
     def SET_BY(self) -> Mapping[str, str]:
-        """Flags that no recipe gives, for another key of it does: by name, the key."""
+        """Flags that a recipe must not set, each with the recipe key that sets it."""
 
     @property
     def MODEL_FLAGS(self) -> Mapping[Role, ModelFlag]:
         """The second models that the engine serves with."""
 
     def named(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        """The flags under their own names, in their order; of two spellings of one the last wins."""
+        """Return the flags under their own names, in their order; of two spellings of a flag the last wins."""
 
     def canonical(self, written: str) -> str:
-        """A flag's own name."""
+        """Return a flag's own name."""
 
     def value(self, flags: Mapping[str, Any], name: str) -> Any:
-        """What a flag is set to; None when it is not given."""
+        """Return the value of a flag; None if it is not set."""
 
     def misfit(self, flags: Mapping[str, Any], name: str) -> str:
-        """Why a flag's value is none that it can have, as "must be at least 1, got -3"; "" where nothing is known against it."""
+        """Return why a flag's value is invalid, as "must be at least 1, got -3"; "" if nothing is known against it."""
 
     def argv(self, flags: Mapping[str, Any]) -> tuple[str, ...]:
-        """The words of these flags, in their order."""
+        """Return the words of these flags, in their order."""
 
     def command(self, model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the words after the image. model: its path in the container."""
 
     def served_name(self, flags: Mapping[str, Any], model: str) -> str:
-        """The name for requests. model: as for `command`."""
+        """Return the model name for requests. model: as for `command`."""
 
     def served_names(self, flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
         """Return every name that requests may use, the served name first. model: as for `command`."""
 
     def port(self, flags: Mapping[str, Any]) -> int:
-        """The port on which the server listens in its container."""
+        """Return the port on which the server listens in its container."""
 
     def context(self, flags: Mapping[str, Any]) -> int | None:
-        """The longest sequence that is asked for, in tokens; None when none is."""
+        """Return the longest sequence that the flags set, in tokens; None if they set none."""
 
     def properties(self) -> dict[str, Any]:
-        """The flags that are known, as the properties of a JSON Schema."""
+        """Return the known flags as the properties of a JSON Schema."""
 
 
 def pin_it(role: Role, model_id: str) -> str:
-    """The way out for a second model that an engine would download: a sentence without its end."""
+    """Return the fix for a second model that an engine would download: a sentence without its end."""
     name = model_id.rpartition("/")[2].lower()
     return (
         f"take it out and name it in the recipe, `models: {{{role}: {{id: {model_id}, dir: ~/models/{name}, "
@@ -91,21 +94,21 @@ def pin_it(role: Role, model_id: str) -> str:
 
 
 def names_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:
-    """Whether these flags, under their own names, name a model there already."""
+    """Return True if these flags, under their own names, already name a model at this place."""
     if not place.key:
         return flags.get(place.flag) is not None
     return bool((_object(flags.get(place.flag)) or {}).get(place.key)) or f"{place.flag}.{place.key}" in flags
 
 
 def takes_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:
-    """Whether a model that is named there has any effect with these flags, under their own names."""
+    """Return True if a model that is named at this place has an effect with these flags (under their own names)."""
     if not place.key:
         return not place.needs or flags.get(place.needs) not in (None, False)
     return _object(flags.get(place.flag)) is not None or _dotted(flags, place)
 
 
 def with_model(flags: Mapping[str, Any], place: ModelFlag, path: str) -> dict[str, Any]:
-    """Return flags, under their own names, that name a second model; the same where it has no effect."""
+    """Return the flags (under their own names) with a second model; unchanged if it would have no effect."""
     if not takes_model(flags, place):
         return dict(flags)
     if place.key and _dotted(flags, place):
@@ -118,7 +121,7 @@ def _dotted(flags: Mapping[str, Any], place: ModelFlag) -> bool:
 
 
 def _object(given: Any) -> Mapping[str, Any] | None:
-    """The value of a flag that takes JSON, written as a mapping or as text; None for another one."""
+    """Return the value of a flag that takes JSON, written as a mapping or as text; None for any other value."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -128,12 +131,12 @@ def _object(given: Any) -> Mapping[str, Any] | None:
 
 
 def spelling(flags: Flags, written: Iterable[str], name: str) -> str:
-    """How a flag's own name is spelled among these; "" when it is not there."""
+    """Return the spelling of a flag's own name among these; "" if it is not there."""
     return next((item for item in reversed(list(written)) if flags.canonical(item) == name), "")
 
 
 def twice(flags: Flags, written: Iterable[str]) -> tuple[str, str] | None:
-    """Two spellings of one flag; None when there are none."""
+    """Return two spellings of one flag; None if there are none."""
     seen: dict[str, str] = {}
     for item in written:
         before = seen.setdefault(flags.canonical(item), item)

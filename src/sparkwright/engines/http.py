@@ -1,4 +1,4 @@
-"""How a server is asked over HTTP, as data: an engine's paths, its metrics by role, and the keys of its requests."""
+"""The HTTP interface of an engine as data: its paths, its metrics by role, and the keys of its requests."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from sparkwright.engines.api_paths import ApiPath
 from sparkwright.engines.command_words import value
 from sparkwright.trust.bounds import number_of
 
-#: what a server does for its clients
+#: task of a server
 Task = Literal["generate", "embed", "rerank"]
 GENERATE: Task = "generate"
 
-#: roles of metrics, which every engine calls by another name. GENERATED: tokens that were generated; HEARTBEAT: moves at every
-#: step while anything is generated. They are one counter where an engine counts as it goes; SGLang and llama.cpp add generated
+#: roles of metrics, which have another name in every engine. GENERATED: generated tokens; HEARTBEAT: changes with every step
+#: while anything is generated. They are one counter in an engine that counts as it goes; SGLang and llama.cpp add generated
 #: tokens only when a request ends.
 GENERATED = "generated"
 HEARTBEAT = "heartbeat"
 RUNNING = "running"
 WAITING = "waiting"
 PREEMPTIONS = "preemptions"
-PREFIX_QUERIES = "prefix_queries"  # tokens of prompts
-PREFIX_HITS = "prefix_hits"  # of them, found in the cache
+PREFIX_QUERIES = "prefix_queries"  # prompt tokens
+PREFIX_HITS = "prefix_hits"  # prompt tokens found in the cache
 DRAFTS = "drafts"
 ACCEPTED_TOKENS = "accepted_tokens"
-#: with a position behind it, from 0: drafts whose token at that position was accepted
+#: followed by a position, from 0: drafts whose token at that position was accepted
 ACCEPTED_AT = "accepted_at_"
 MOST_POSITIONS = 64
 KV_CACHE_USED = "kv_cache_used"  # 0 to 1
 
-#: roles of which one moves at every step of an engine that works, of a long prompt too; and those of the requests that it has
+#: roles of which at least one changes with every step, prefill included; and roles that count requests
 MOVES = (HEARTBEAT, GENERATED, PREFIX_QUERIES, KV_CACHE_USED, PREEMPTIONS)
 REQUESTS = (RUNNING, WAITING)
 
@@ -44,9 +44,10 @@ _POSITION = re.compile(r'\bposition="(\d{1,3})"')
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A metric as its text names it. label: `mode="decode"`, which its line must hold; empty for all its lines together."""
+    """A metric by its name in the Prometheus text."""
 
     name: str
+    #: as `mode="decode"`, which a line must hold; empty: the sum over all lines
     label: str = ""
 
 
@@ -68,75 +69,91 @@ def _no_priority(command: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """How one engine's server is asked.
+    """The HTTP interface of one engine's server."""
 
-    port: where it listens when nobody says. health: answers 200 once it serves; loading: its answers that mean "not yet";
-    health_s: how long it may take, seconds. models: lists the served names; any_name: it serves a request under whatever name,
-    so that a name proves nothing. version, version_of: where it tells its version; empty for nowhere. settings, settings_of:
-    where it tells what it runs with, by the names of log.state.FIELDS; empty for nowhere. metrics: Prometheus text; empty for
-    none. roles: the metrics' names. measured: what a measured stream asks for beside what every OpenAI API takes. plain: turns
-    thinking off; thinking: on. removable: keys that are left out, in this order, when a server refuses a request. counted: where a chunk
-    carries the tokens so far. public: what it answers without its key. key_variable: of the environment, with its key.
-    positions: its metric of accepted tokens by position of a draft, labelled `position`; empty for none.
-    prefix_block: tokens of a block in which its prefix cache hits, where it tells none; 1 where it hits to the token.
-    recurrent_block: the least of them for a recurrent model, whose states it keeps at ends of such blocks only.
-    task: what it does; unlike: roles that other metrics have where that is not generating text.
-    hits_apart: its metric of PREFIX_QUERIES leaves out the tokens that PREFIX_HITS has.
-    """
-
+    #: default port
     port: int
+    #: metrics by role
     roles: Mapping[str, Sample] = field(default_factory=dict)
+    #: path that answers 200 once the server serves
     health: str = "/health"
+    #: status codes of `health` that mean "still loading"
     loading: tuple[int, ...] = ()
+    #: timeout of a request for `health`, seconds
     health_s: float = 5.0
+    #: path that lists the served names
     models: str = "/v1/models"
+    #: the server answers requests under any model name, so a name proves nothing
     any_name: bool = False
+    #: path that reports the version; empty if there is none
     version: str = "/version"
+    #: returns the version in that answer
     version_of: Callable[[Any], str] = _version_key
+    #: path that reports the server's settings; empty if there is none
     settings: str = ""
+    #: returns the settings in that answer, by the names of log.state.FIELDS
     settings_of: Callable[[Any], Mapping[str, Any]] = _nothing
+    #: path of the Prometheus metrics; empty if there are none
     metrics: str = "/metrics"
+    #: keys of a measured request beyond those that every OpenAI API takes
     measured: Mapping[str, Any] = field(default_factory=dict)
+    #: keys that turn thinking off
     plain: Mapping[str, Any] = field(default_factory=dict)
+    #: keys that turn thinking on
     thinking: Mapping[str, Any] = field(default_factory=dict)
+    #: keys to leave out, in this order, if a server refuses a request
     removable: tuple[tuple[str, ...], ...] = ()
+    #: keys of a chunk that hold the number of tokens so far
     counted: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
+    #: paths that need no API key
     public: frozenset[str] = frozenset(("/health",))
+    #: environment variable with the API key
     key_variable: str = ""
+    #: option with the API key
     key_option: str = "--api-key"
+    #: returns the longest context in tokens from a row of `models`
     context_of: Callable[[Mapping[str, Any]], Any] = _context
+    #: prefixes of the options that turn on speculative decoding
     speculation: tuple[str, ...] = ()
+    #: metric of accepted tokens by draft position, labelled `position`; empty if there is none
     positions: str = ""
+    #: returns the priority of a request that yields to every other, from the server's command
     low_priority: Callable[[Sequence[str]], int] = _no_priority
+    #: returns the cache settings in the metrics' text
     cache_of: Callable[[str], dict[str, str]] = _nothing
+    #: the PREFIX_QUERIES metric leaves out the tokens that PREFIX_HITS counts
     hits_apart: bool = False
+    #: tokens per block of the prefix cache, if the server does not report it; 1 if it matches single tokens
     prefix_block: int = 16
+    #: least block size, in tokens, for a recurrent model, whose states are kept at the ends of such blocks only
     recurrent_block: int = 1
+    #: task of the server
     task: Task = GENERATE
+    #: metrics that differ from `roles` if the task is not text generation
     unlike: Mapping[str, Sample] = field(default_factory=dict)
-    #: paths that make the prompt of a conversation, without generating: the first takes the messages, the second its tokens; empty for none
+    #: paths that render the prompt of a conversation, without generating: the first takes the messages, the second its tokens
     render: tuple[str, ...] = ()
-    #: seconds for which all of MOVES may stand still on a slow model that works
+    #: seconds for which all of MOVES may stay unchanged on a slow but working model
     still_s: int = 0
-    #: what its clients use, and a gateway routes
+    #: paths that clients use and a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
-        """The key that a server was started with, from its container's command and environment; empty when it wants none."""
+        """Return the API key in a container's command and environment; empty if the server needs none."""
         given = dict(pair.partition("=")[::2] for pair in env)
         return value(command, self.key_option) or given.get(self.key_variable, "")
 
     def speculates(self, command: Sequence[str]) -> bool:
-        """Whether a server with this command generates with speculation: how fast depends on the prompt then."""
+        """Return True if a server with this command uses speculative decoding; its speed then depends on the prompt."""
         return bool(self.speculation) and any(str(word).startswith(self.speculation) for word in command)
 
     @property
     def apart(self) -> bool:
-        """Whether the heartbeat is another counter than that of the generated tokens."""
+        """True if the heartbeat is another counter than that of the generated tokens."""
         return self.roles.get(HEARTBEAT) != self.roles.get(GENERATED)
 
     def counters(self, metrics_text: str) -> dict[str, float]:
-        """Its metrics by role, summed over labels. One that is missing or is no count is left out."""
+        """Return the metrics by role, summed over labels. A metric that is missing or not a count is left out."""
         wanted: dict[str, list[tuple[str, str]]] = {}
         for role, sample in self.roles.items():
             wanted.setdefault(sample.name, []).append((role, sample.label))
@@ -156,6 +173,6 @@ class Http:
 
 
 def _position(labels: str) -> str:
-    """Return the role of a line of the metric of accepted tokens by position; "" for a position that can't be."""
+    """Return the role for a line of the metric of accepted tokens by position; "" for an impossible position."""
     found = _POSITION.search(labels)
     return f"{ACCEPTED_AT}{int(found[1])}" if found and int(found[1]) < MOST_POSITIONS else ""

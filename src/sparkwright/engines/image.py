@@ -1,4 +1,4 @@
-"""What an engine's image tells of the engine in it."""
+"""The interface to the version and the options of the engine in an image."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Any, Protocol
 
 
 class Image(Protocol):
-    """How an image is asked for the version and the options of its engine.
+    """Commands that print the version and the options of an image's engine, and readers of their output.
 
-    Options are shapes by name, as one release of the engine lists them; they are kept as what differs from a release that is known.
+    Options are shapes by name, as one release of the engine lists them; they are stored as the difference from a known release.
     """
 
     @property
     def ASK_VERSION(self) -> tuple[str, ...]:
-        """The program, and the words with which it prints its version."""
+        """The program and arguments that print the version."""
 
     @property
     def ASK_OPTIONS(self) -> tuple[str, ...]:
-        """The program, and the words with which it lists its options."""
+        """The program and arguments that list the options."""
 
     def version_of(self, config: Mapping[str, Any]) -> str | None:
-        """The version that an image's Config states; None when it states none."""
+        """Return the version in an image's Config; None if it holds none."""
 
     def version_in(self, text: str) -> str | None:
-        """The version that ASK_VERSION printed."""
+        """Return the version in the output of ASK_VERSION."""
 
     def listed(self, text: str) -> dict[str, str]:
-        """The options that ASK_OPTIONS printed; empty when it is no such list."""
+        """Return the options in the output of ASK_OPTIONS; empty if it is not a list of options."""
 
     def difference(self, shapes: Mapping[str, str]) -> dict[str, Any]:
-        """What is kept of them."""
+        """Return the options as they are stored: as the difference from a known release."""
 
     def is_current(self, difference: Mapping[str, Any] | None) -> bool:
-        """Whether `applied` can use what was kept, or nothing was to be had; else the image is to be asked again."""
+        """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
 
     def applied(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
-        """The options again; empty where none were kept."""
+        """Return the options from a stored difference; empty if none was stored."""

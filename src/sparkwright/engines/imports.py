@@ -1,4 +1,4 @@
-"""What a command line that was written elsewhere says in another way than a recipe does, as data of each engine."""
+"""Differences between command lines written elsewhere and recipes, as data of each engine."""
 
 from __future__ import annotations
 
@@ -7,42 +7,51 @@ from dataclasses import dataclass, field
 
 
 def as_they_are(words: Sequence[str]) -> list[str]:
-    """The words of an engine that has no short spelling which its own reader passes over."""
+    """Return the words unchanged, for an engine without short options that its command reader would miss."""
     return list(words)
 
 
 @dataclass(frozen=True)
 class Imports:
-    """One engine's. Flags by their own names, without dashes.
+    """Data to convert other people's command lines of one engine. Flags are under their own names, without dashes."""
 
-    image: the image of the release that the engine's tables are of. port_inside: on which it listens there. names: what its programs
-    and images are called. program: the words that start it where an image does not. host: the flag with the address. key: the flags with an API key. tensor, pipeline: the flags that split a
-    model over GPUs; "" for none. backends: flags that only say how the hosts of a group find each other. replicas: flags that start
-    more than one copy. repository: the flag that names a repository of the hub, as OWNER/NAME[:QUANTISATION]; "" where the model
-    itself is one. repository_file: the flag that names a file there. revisions: flags with the model's revision. files: flags that
-    name a file which the recipe's author had. further_models: flags that name another model, with the key of their JSON that does, ""
-    where the flag itself does. downloads: flags about downloading, each with what does it here. tokens: flags that carry a token of the hub.
-    spelled_out: the words of a command with short options under their long names. one_dash: its reader takes options with one
-    dash itself. served_name: the flag with the names under which clients ask for the model; "" where any name is answered.
-    """
-
+    #: image of the release that the engine's tables describe
     image: str
+    #: port on which the engine listens in that image
     port_inside: int
+    #: names of its programs and images
     names: tuple[str, ...]
+    #: words that start the engine where an image does not
     program: tuple[str, ...]
+    #: the flag with the address
     host: str
+    #: flags with an API key
     key: tuple[str, ...] = ()
+    #: the flag for tensor parallelism over GPUs; "" for none
     tensor: str = ""
+    #: the flag for pipeline parallelism over GPUs; "" for none
     pipeline: str = ""
+    #: flags that only say how the hosts of a group find each other
     backends: tuple[str, ...] = ()
+    #: flags that start more than one copy
     replicas: tuple[str, ...] = ()
+    #: the flag that names a repository of the hub, as OWNER/NAME[:QUANTISATION]; "" if the model argument itself does
     repository: str = ""
+    #: the flag that names a file in that repository
     repository_file: str = ""
+    #: flags with the model's revision
     revisions: tuple[str, ...] = ()
+    #: flags that name a file on the recipe author's machine
     files: tuple[str, ...] = ()
+    #: flags that name another model, each with the key of its JSON that does; "" if the flag takes the name itself
     further_models: Mapping[str, str] = field(default_factory=dict)
+    #: flags about downloading, each with its replacement in sparkwright
     downloads: tuple[str, ...] = ()
+    #: flags that carry a token of the hub
     tokens: tuple[str, ...] = ()
+    #: replaces the short options of a command with their long names
     spelled_out: Callable[[Sequence[str]], list[str]] = as_they_are
+    #: its parser accepts long options with one dash
     one_dash: bool = False
+    #: the flag with the model names for clients; "" if the server answers to any name
     served_name: str = ""

@@ -1,9 +1,9 @@
-"""Memory model of an engine: what it takes of a host's memory, by its flags and its model. Pure.
+"""Memory model of an engine: its need of a host's memory, by its flags and its model. Pure.
 
-An engine takes a share of MemTotal (vLLM, SGLang), or so many bytes (llama.cpp, a described server), on the GPU's side; and what it
-takes on the host's side on top of that: its processes, CUDA's context, the driver's tables. On a GB10 both are the same memory.
-Sources: llamastash PR 81 (5.4 to 6.7 GiB on the host's side of vLLM 0.28, on top of its share); vllm #56824, #46307 and eugr PR 286
-(what a first compile takes).
+An engine takes a share of MemTotal (vLLM, SGLang), or a number of bytes (llama.cpp, a described server), on the GPU's side; and
+on top of that memory on the host's side: its processes, CUDA's context, the driver's tables. On a GB10 both are the same memory.
+Sources: llamastash PR 81 (5.4 to 6.7 GiB on the host's side of vLLM 0.28, on top of its share); vllm #56824, #46307 and eugr PR
+286 (memory of a first compile).
 """
 
 from __future__ import annotations
@@ -15,71 +15,72 @@ from typing import Any
 
 from sparkwright.units import GIB
 
-#: the host's side of an engine that was never measured here; 5.4 to 6.7 GiB were measured elsewhere
+#: assumed host's side of an engine that was not measured on this host; 5.4 to 6.7 GiB were measured elsewhere
 HOST_SIDE_BYTES = 7 * GIB
-#: what a first compile was seen to take at most, of host memory, before the KV cache exists (eugr PR 286)
+#: greatest host memory seen in a first compile, before the KV cache exists (eugr PR 286)
 COMPILE_BYTES = 28 * GIB
-#: steps in which a share, and a context, are proposed
+#: steps of a proposed share and of a proposed context
 SHARE_STEP, CONTEXT_STEP = 0.01, 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that an engine takes, as a row of a budget. source: where the figure is from, as a clause."""
+    """A part of an engine's memory, as a row of a budget."""
 
     name: str
     size_bytes: int
+    #: source of the figure, as a clause
     source: str
     assumed: bool = False
-    #: taken while it serves: its start does without
+    #: taken while it serves, not at its start
     later: bool = False
-    #: on the host's side: a figure that was measured takes its place
+    #: on the host's side: replaced by a measured figure
     host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What an engine will take of a host's memory. Neither a share nor bytes: not known."""
+    """An engine's need of a host's memory. Neither a share nor bytes: not known."""
 
-    #: of MemTotal, on the GPU's side, weights among it; 0 for an engine without such a share
+    #: share of MemTotal on the GPU's side, weights included; 0 for an engine without a share
     share: float = 0.0
-    #: taken whatever the share is
+    #: bytes beyond the share
     bytes: int = 0
-    #: of its model's files, by the lock; 0 while that does not tell
+    #: bytes of the model's files by the lock; 0 if not known
     weights_bytes: int = 0
     #: source of `weights_bytes`, as a clause
     weights_source: str = "spark.lock"
-    #: of `bytes`: what each is for
+    #: the parts of `bytes`
     parts: tuple[Part, ...] = ()
     #: the flag that sets the share, the context or the bytes, and its value
     flag: str = ""
     value: float = 0.0
-    #: of `bytes`: by how much they grow with `value`, a token; 0: they do not
+    #: growth of `bytes` per token of `value`; 0 if they do not grow
     per_token_bytes: float = 0.0
-    #: taken on the host's side, where nothing was measured; 0: `bytes` has it
+    #: assumed bytes on the host's side, if nothing was measured; 0 if `bytes` includes them
     host_bytes: int = 0
     #: a start without a compile cache compiles
     compiles: bool = False
-    #: of MemTotal: what must be available at its start, though it does not take it
+    #: share of MemTotal that must be available at a start, though it is not all taken
     start_share: float = 0.0
 
     def gpu_bytes(self, total_bytes: int) -> int:
-        """What a start of it takes on the GPU's side, bytes: without what it takes later, or on the host's side."""
+        """Return the bytes that a start takes on the GPU's side, without what is taken later or on the host's side."""
         return self.engine_bytes(total_bytes) - sum(part.size_bytes for part in self.parts if part.later or part.host)
 
     @property
     def known(self) -> bool:
-        """Whether anything is known of it."""
+        """True if the need is known."""
         return bool(self.share or self.bytes)
 
     def engine_bytes(self, total_bytes: int) -> int:
-        """What it takes by its flags, bytes; `host_bytes` come on top. total_bytes: the host's MemTotal."""
+        """Return the bytes that the engine takes by its flags; `host_bytes` come on top. total_bytes: the host's MemTotal."""
         return int(self.share * total_bytes) + self.bytes
 
     def largest(self, total_bytes: int, room_bytes: int) -> tuple[str, float] | None:
-        """Return the flag and the largest value of it with which the engine takes no more than room_bytes.
+        """Return the flag and its largest value with which the engine takes at most room_bytes.
 
-        None where no value does, or no flag tells. total_bytes: the host's MemTotal.
+        None if no value does, or no flag is known. total_bytes: the host's MemTotal.
         """
         if self.share:
             value = math.floor((room_bytes - self.bytes) / total_bytes / SHARE_STEP + 1e-9) * SHARE_STEP
@@ -92,7 +93,7 @@ class Memory:
         return (self.flag, tokens) if tokens else None
 
     def with_model(self, name: str, size_bytes: int) -> Memory:
-        """The same with the weights of a second model: inside the share, where the engine has one."""
+        """Return this memory model with the weights of a second model: inside the share, if the engine has one."""
         if not size_bytes or not self.known:
             return self
         found = replace(self, weights_bytes=self.weights_bytes + size_bytes)
@@ -101,32 +102,33 @@ class Memory:
         return replace(found, bytes=self.bytes + size_bytes, parts=(*self.parts, Part(name, size_bytes, "spark.lock")))
 
     def split(self, hosts: int) -> Memory:
-        """The same of one of so many hosts that serve a model together: each holds its part of the weights."""
+        """Return the memory model of one host of several that serve a model together: each holds its part of the weights."""
         return replace(self, weights_bytes=self.weights_bytes // hosts) if hosts > 1 else self
 
     def to_json(self) -> dict[str, Any]:
-        """As a plan carries it; what is usual is left out."""
+        """Return plain JSON for a plan, without default values."""
         usual = Memory()
         found = {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
         return {**found, **({"parts": [asdict(part) for part in self.parts]} if self.parts else {})}
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Memory:
-        """The memory model that `to_json` made; other keys are left out."""
+        """Return the memory model that `to_json` made; other keys are ignored."""
         names = {field.name for field in fields(cls)} - {"parts"}
         known = {name: value for name, value in data.items() if name in names}
         return cls(**known, parts=tuple(Part(**part) for part in data.get("parts") or ()))
 
 
 def of_share(share: float, needs_bytes: int) -> Memory:
-    """The memory model of which no more is known than a share and bytes, as a record of an older version holds it."""
+    """Return a memory model from a share and bytes alone, as a record of an older version holds it."""
     parts = (Part("the engine", needs_bytes, "the record of its last verified start"),) if needs_bytes else ()
     host = HOST_SIDE_BYTES if share else 0
     return Memory(share=share, bytes=needs_bytes, parts=parts, host_bytes=host, compiles=bool(share))
 
 
 def weights(locked: Mapping[str, Any], suffixes: tuple[str, ...]) -> int:
-    """Bytes of a locked model's files with one of these endings; of the first ending that any has. 0 while it is not pinned."""
+    """Return the bytes of a locked model's files with the first of these suffixes that any file has. 0 while the model is not
+    pinned."""
     rows = [(str(file.get("path")).lower(), int(file.get("size_bytes") or 0)) for file in locked.get("files") or ()]
     sizes = (sum(size for path, size in rows if path.endswith(suffix)) for suffix in suffixes)
     return next((size for size in sizes if size), 0)

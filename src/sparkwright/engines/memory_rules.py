@@ -1,4 +1,4 @@
-"""Rule about the memory of a GB10 that holds whatever the engine: what a recipe takes must leave the host its reserve."""
+"""Rule about the memory of a GB10 that applies to every engine: a server must leave the host its memory reserve."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sparkwright.units import GIB, gib
 GB10_BYTES = int(121.7 * GIB)
 #: DGX OS, its desktop and the driver, before anything is served
 SYSTEM = Row("the system", 6 * GIB, "DGX OS, its desktop and the driver", "host", assumed=True)
-#: what /dev/shm may hold where it is proposed: a server of one GPU exchanges little there
+#: proposed size of /dev/shm: a server on one GPU exchanges little there
 SHM, SHM_BYTES = "1gb", GIB
 SOURCE = "reports of GB10 users"
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the rule checks: an engine's memory model, and the options of the container by their names in a recipe."""
+    """The input of the rule: an engine's memory model, and the container's options by their names in a recipe."""
 
     memory: Memory
     container: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +53,7 @@ rule = RULES.rule
     ),
 )
 def memory_budget(case: Case) -> Iterator[Finding]:
-    """What a server takes must leave the host its reserve.
+    """A server must leave the host its memory reserve.
     On a GB10 CPU and GPU share 119.7 to 121.7 GiB. An engine takes its share of all of it, and its processes, CUDA's context and
     the driver take 5 to 7 GiB more on the host's side; what is written to /dev/shm is the same memory, up to `shm_size`. What is
     missing then is missing for the system, up to the loss of sshd: no limit of Docker sees what CUDA takes.
@@ -74,13 +74,13 @@ def memory_budget(case: Case) -> Iterator[Finding]:
 
 
 def on_gb10(memory: Memory, shm_bytes: int = 0) -> Budget:
-    """The budget of a server alone on a GB10 of which nothing is measured; its /dev/shm as a limit."""
+    """Return the budget of a server alone on a GB10 without any measurements; its /dev/shm is a limit."""
     start = Start(shm_bytes=shm_bytes, shm_source="shm_size")
     return budget.of(memory, GB10_BYTES, start, reserve_bytes=RESERVE_GIB * GIB, own=SYSTEM)
 
 
 def _shm_bytes(container: Mapping[str, Any]) -> int:
-    """What `shm_size` allows; 0 where it is not set or is none, which is refused elsewhere."""
+    """Return the size that `shm_size` allows; 0 if it is not set, or invalid, which is refused elsewhere."""
     try:
         return size_bytes(str(container.get("shm_size") or "0"))
     except SparkwrightError:
@@ -88,7 +88,7 @@ def _shm_bytes(container: Mapping[str, Any]) -> int:
 
 
 def _ways(memory: Memory, found: Budget, over: int, shm: int) -> Iterator[Way]:
-    """What to set: a smaller /dev/shm where that does, else the largest share or context that fits with one."""
+    """Yield what to set: a smaller /dev/shm if that suffices, else the largest share or context that fits together with one."""
     if over <= shm - SHM_BYTES:
         yield Way(f"set shm_size to {SHM}")
         return
@@ -104,7 +104,7 @@ def _ways(memory: Memory, found: Budget, over: int, shm: int) -> Iterator[Way]:
 
 
 def explained(name: str) -> Explained | None:
-    """A rule; None where there is none of this name."""
+    """Return a rule by name; None if there is none."""
     rule = RULES.get(name)
     if rule is None:
         return None

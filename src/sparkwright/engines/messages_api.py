@@ -1,6 +1,7 @@
-"""Anthropic's Messages API as servers of open models speak it: a chat in its form, and its answers in the form of a chat.
+"""Anthropic's Messages API as servers of open models implement it: conversion of chat requests to it, and of its answers to
+chats.
 
-Read in vLLM 0.32.0 (entrypoints/anthropic) and off the answers of vLLM 0.32.0 and llama-server b11549.
+Read in vLLM 0.32.0 (entrypoints/anthropic) and from the answers of vLLM 0.32.0 and llama-server b11549.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from sparkwright.trust.bounds import count_of
 
 #: the types of the events that begin and end a stream
 FIRST, LAST = "message_start", frozenset(("message_stop",))
-#: in one answer
+#: blocks in one answer
 MOST_BLOCKS = 64
 #: finish reasons of a chat, by the stop reasons of this API
 FINISHED = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 #: keys of a chat request that have another form here
 CONVERTED = frozenset(("messages", "tools", "tool_choice", "max_completion_tokens", "stream_options", "thinks"))
-#: the least that Anthropic's API takes as a budget of thinking, in tokens
+#: Anthropic's minimum thinking budget, in tokens
 THINKING_BUDGET = 1024
 
 
@@ -29,7 +30,7 @@ def request(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str,
 
     Args:
         chat: a request for /v1/chat/completions.
-        thinks: whether it asks for thinking, as Claude Code does; None, and False, where that is not said.
+        thinks: ask for thinking, as Claude Code does; None and False do not.
     """
     body = {name: value for name, value in chat.items() if name not in CONVERTED}
     system = [str(message.get("content") or "") for message in chat["messages"] if message["role"] == "system"]
@@ -51,7 +52,7 @@ def counted(chat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turns(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the turns: roles alternate, and the results of tools come with what the user says next."""
+    """Yield the turns: roles alternate, and tool results are merged with the user's next message."""
     turns: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "system":
@@ -93,7 +94,7 @@ def _choice(selection: Any) -> dict[str, Any]:
 
 
 def answer(body: Any) -> dict[str, Any]:
-    """Return a whole answer in the form of a chat's; what is no answer has no choices."""
+    """Return a whole answer in the form of a chat's; an invalid answer has no choices."""
     if not isinstance(body, dict) or not isinstance(body.get("content"), list):
         return {"choices": []}
     blocks = [block for block in body["content"][:MOST_BLOCKS] if isinstance(block, dict)]
@@ -109,7 +110,7 @@ def answer(body: Any) -> dict[str, Any]:
 
 
 def usage(body: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return an answer's usage by the names of a chat's. Tokens of the prompt are those read anew and those in a cache."""
+    """Return an answer's usage by the names of a chat's. Prompt tokens are those read anew and those from a cache."""
     given = body.get("usage")
     row = given if isinstance(given, dict) else {}
     parts = [
@@ -131,7 +132,7 @@ def _call(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assembled(events: Sequence[Any]) -> dict[str, Any]:
-    """Return the events of a stream in the form of a chat's whole answer, put together as clients do it."""
+    """Return the events of a stream in the form of a chat's whole answer, assembled as clients do it."""
     blocks: dict[int, dict[str, Any]] = {}
     body: dict[str, Any] = {"usage": {}}
     for event in events:
@@ -150,7 +151,7 @@ def assembled(events: Sequence[Any]) -> dict[str, Any]:
 
 
 def _add(blocks: dict[int, dict[str, Any]], index: int, event: Mapping[str, Any]) -> None:
-    """Add an event of a block; a piece of a block that was never started is lost, as it is to a client."""
+    """Add an event to its block; an event of a block that was never started is lost, as it is to a client."""
     if event.get("type") == "content_block_start":
         blocks[index] = {**_mapping(event.get("content_block")), "pieces": []}
     elif event.get("type") == "content_block_delta" and index in blocks:
@@ -161,7 +162,7 @@ def _add(blocks: dict[int, dict[str, Any]], index: int, event: Mapping[str, Any]
 
 
 def _closed(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a block whose pieces have come."""
+    """Return a block whose pieces are complete."""
     text, kind = "".join(block["pieces"]), block.get("type")
     if kind == "tool_use":
         return {**block, "input": text or block.get("input")}

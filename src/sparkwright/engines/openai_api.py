@@ -1,4 +1,4 @@
-"""The API that every server here speaks, OpenAI's: its requests and how its answers read. An engine's own part is its Http."""
+"""OpenAI's API, which every server here implements: requests, and readers of answers. An engine's differences are in its Http."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from sparkwright.engines.http import Http
 from sparkwright.trust.bounds import count_of
 
 CHAT = "/v1/chat/completions"
-#: how a server refuses a request with a key that it does not take
+#: statuses of a server that refuses a key of a request's body
 REFUSALS = (400, 422)
 
-#: in one answer
+#: tool calls in one answer
 MOST_CALLS = 64
 
-#: of a client that says nothing else, in tokens
+#: default longest answer of a client, in tokens
 LONGEST_ANSWER = 8192
 
 
 def generated(http: Http, model: str, prompt: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
-    """The request that proves health: a few tokens without thinking, so that the content is not null.
+    """Return the request that proves health: a few tokens without thinking, so that the content is not null.
 
     priority: higher numbers wait for lower ones; only an engine that schedules by priority takes one.
     """
@@ -35,7 +35,7 @@ def generated(http: Http, model: str, prompt: str, tokens: int, *, priority: int
 
 
 def measured_stream(http: Http, model: str, prompt: str, tokens: int, *, temperature: float = 0.0) -> dict[str, Any]:
-    """The request that is measured: every chunk carries the cumulative token count, where the engine can do that."""
+    """Return the request for measuring the rate: every chunk carries the cumulative token count, if the engine supports that."""
     return {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -48,12 +48,12 @@ def measured_stream(http: Http, model: str, prompt: str, tokens: int, *, tempera
 
 
 def reference(http: Http, model: str, prompt: str, tokens: int, top: int) -> dict[str, Any]:
-    """The request whose text is compared with that of another day: greedy, with the likeliest choices at each token."""
+    """Return the request for comparing texts of different days: greedy, with the likeliest choices at each token."""
     return {**generated(http, model, prompt, tokens), "logprobs": True, "top_logprobs": top}
 
 
 def plainer(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The same request with one thing less that other OpenAI-compatible servers refuse; None when there is none left."""
+    """Return the request without one more key that other OpenAI-compatible servers refuse; None if none is left."""
     for keys in http.removable:
         if any(key in body for key in keys):
             return {name: value for name, value in body.items() if name not in keys}
@@ -61,19 +61,19 @@ def plainer(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def delta_counts(delta: Mapping[str, Any]) -> bool:
-    """Whether a chunk carries generated text of any kind; the first chunk only names the role."""
+    """Return True if a chunk carries generated text of any kind; the first chunk only names the role."""
     return any(delta.get(kind) for kind in ("content", "reasoning", "reasoning_content", "tool_calls"))
 
 
 def delta_speaks(delta: Mapping[str, Any]) -> bool:
-    """Whether a chunk carries something for the user: text or a tool call, not thinking."""
+    """Return True if a chunk carries something for the user: text or a tool call, not thinking."""
     return bool(delta.get("content") or delta.get("tool_calls"))
 
 
 def served(http: Http, models: Any) -> dict[str, int | None]:
-    """The names of the served models, in their order, each with its context's length; None where a server does not tell it.
+    """Return the names of the served models, in their order, each with its context length; None if the server does not report it.
 
-    models: the answer of its `models`.
+    models: the answer of its `models` path.
     """
     rows = models.get("data") if isinstance(models, dict) else None
     rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
@@ -81,15 +81,15 @@ def served(http: Http, models: Any) -> dict[str, int | None]:
 
 
 def answer_tokens(context: int | None) -> int | None:
-    """The longest answer that a client may ask for, in tokens: half of the context at most, for prompt and answer share it.
+    """Return the longest answer that a client may request, in tokens: at most half of the context, which prompt and answer share.
 
-    context: its length; None, as the answer is then, where it is not known.
+    context: its length in tokens; None if not known, and then the result is None.
     """
     return None if context is None else min(LONGEST_ANSWER, max(1, context // 2))
 
 
 def spoken(answer: Any) -> tuple[str, str]:
-    """The content and the thinking of a whole answer; reasoning_content was its name before 0.16 or so."""
+    """Return the content and the thinking of a whole answer; thinking was called reasoning_content before 0.16 or so."""
     try:
         message = answer["choices"][0]["message"]
         return str(message["content"] or ""), str(message.get("reasoning") or message.get("reasoning_content") or "")
@@ -98,7 +98,7 @@ def spoken(answer: Any) -> tuple[str, str]:
 
 
 def assembled(chunks: Sequence[Any]) -> dict[str, Any]:
-    """Return the chunks of a streamed chat as the answer would be without `stream`: one message, with its calls of tools."""
+    """Return the chunks of a streamed chat as the answer without `stream`: one message, with its tool calls."""
     texts: dict[str, list[str]] = {"content": [], "reasoning": [], "reasoning_content": []}
     calls: dict[int, dict[str, Any]] = {}
     reason = None
@@ -120,7 +120,7 @@ def assembled(chunks: Sequence[Any]) -> dict[str, Any]:
 
 
 def _add_call(calls: dict[int, dict[str, Any]], piece: Any) -> None:
-    """Add a piece of a streamed call of a tool to the call that it belongs to."""
+    """Add a piece of a streamed tool call to its call."""
     index = piece.get("index") if isinstance(piece, dict) else None
     function = piece.get("function") if isinstance(piece, dict) else None
     if type(index) is not int or not 0 <= index < MOST_CALLS or not isinstance(function, dict):
@@ -132,9 +132,9 @@ def _add_call(calls: dict[int, dict[str, Any]], piece: Any) -> None:
 
 
 def logprobs(answer: Any) -> list[list[tuple[str, Any]]]:
-    """For each token of a whole answer its choices with their log probabilities, as they are told; empty where none are.
+    """Return for each token of a whole answer its choices with their log probabilities; empty if the answer has none.
 
-    A token is named by its bytes, where they are told: half a character has no other name.
+    A token is named by its bytes, if the answer has them: half a character has no other name.
     """
     try:
         rows = answer["choices"][0]["logprobs"]["content"]
@@ -149,12 +149,12 @@ def _token(choice: Mapping[str, Any]) -> str:
 
 
 def bytes_name(given: Sequence[Any]) -> str:
-    """Bytes as text, those of no character escaped."""
+    """Return bytes as text, with those that are no character escaped."""
     return bytes(item for item in given if isinstance(item, int) and 0 <= item < 256).decode(errors="backslashreplace")
 
 
 def tokens_of(answer: Any) -> int:
-    """How many tokens a whole answer was made of. A single one may have no text: a mark of thinking, half a character."""
+    """Return the number of tokens in a whole answer. A single token may have no text: a thinking mark, half a character."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
     reported = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
     return reported if reported is not None else int(any(spoken(answer)))

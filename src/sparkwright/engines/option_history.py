@@ -1,4 +1,4 @@
-"""Options of an engine by release: which exist, and what took over from those that are gone.
+"""Options of an engine by release, and the replacements of removed options.
 
 An engine's table is text (`option_history.py` in its folder), made from the parsers of the releases it names.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkwright.engines.findings import Way
 
-#: of a successor: it is known that nothing took over
+#: the successor of an option that is known to have none
 NOTHING = "nothing"
 #: prefixes that turn an option's meaning into its opposite
 OPPOSITES = ("no-", "disable-", "enable-")
@@ -22,12 +22,12 @@ NEAR = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The releases that have an option, as indexes of those that were asked."""
+    """The releases that have an option, as indexes of the releases that were read."""
 
     kind: str
-    #: None: older than all that were asked
+    #: None: older than all releases that were read
     first: int | None
-    #: None: the newest that was asked has it
+    #: None: the newest release that was read has it
     last: int | None
     #: NAME, NAME=VALUE, NAME=VALUE_IF_ON|VALUE_IF_OFF, NOTHING; "" where it is not known
     instead: str = ""
@@ -53,7 +53,7 @@ class Replacement:
 
 
 class OptionHistory:
-    """The options of an engine in the releases whose parser was asked."""
+    """The options of an engine in the releases whose parser was read."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class OptionHistory:
         """Read a table.
 
         Args:
-            releases: the releases that were asked, oldest first, separated by spaces.
+            releases: the releases that were read, oldest first, separated by spaces.
             rows: the options that some of them lack, a line each: NAME KIND FIRST..LAST -> INSTEAD.
             newest: returns the names of the options that the newest release has.
             order: turns a release into something that compares as releases do.
-            values: for a successor that takes other words: (old name, old value) to the new value.
+            values: for a successor with other values: (old name, old value) to the new value.
         """
         self.releases = tuple(releases.split())
         self._rows, self._newest, self._order, self._values = rows, newest, order, values or {}
@@ -81,11 +81,11 @@ class OptionHistory:
         return dict(self._span(row) for row in self._rows.strip().splitlines())
 
     def kinds(self) -> Mapping[str, str]:
-        """Return the kinds of the options that are gone from the newest release, by name."""
+        """Return the kinds of the options that the newest release no longer has, by name."""
         return {name: span.kind for name, span in self.spans.items() if span.last is not None}
 
     def existence(self, name: str, release: str | None) -> Existence:
-        """Return whether a release has an option. release: None while it is not known."""
+        """Return the existence of an option in a release. release: None while it is not known."""
         span = self.spans.get(name)
         if span is None:
             return self._constant(name, release)
@@ -103,21 +103,21 @@ class OptionHistory:
         return Existence(True)
 
     def replacement(self, name: str, value: Any, release: str | None) -> Replacement | None:
-        """Return what a release has in place of an option that it lacks; None for nothing, or nothing known."""
+        """Return the option that a release has in place of one that it lacks; None for none, or none known."""
         return self._successor(name, value, release) or self._predecessor(name, value, release)
 
     def nothing_took_over(self, name: str) -> bool:
-        """Return whether an option is known to have gone without a successor."""
+        """Return True if an option is known to have been removed without a successor."""
         span = self.spans.get(name)
         return span is not None and span.instead == NOTHING
 
     def last_release(self, name: str) -> str:
-        """Return the last release known to have an option that is gone; "" for one that is not."""
+        """Return the last release known to have a removed option; "" for an option that was not removed."""
         span = self.spans.get(name)
         return "" if span is None or span.last is None else self.releases[span.last]
 
     def _constant(self, name: str, release: str | None) -> Existence:
-        """Return the same for an option that no row is about: in every release, or in none."""
+        """Return the existence of an option without a row: in every release, or in none."""
         if name in self._newest():
             return Existence(True)
         oldest, newest = self.releases[0], self.releases[-1]
@@ -150,7 +150,7 @@ class OptionHistory:
         return new, self._values.get((name, str(value)), value) if same else None
 
     def _predecessor(self, name: str, value: Any, release: str | None) -> Replacement | None:
-        """Return the older name of an option that came later under another one."""
+        """Return the older name of an option that later got another one."""
         for old, span in self.spans.items():
             if span.instead == name and release is not None and self.existence(old, release).exists:
                 back = {new: was for (of, was), new in self._values.items() if of == old}
@@ -172,7 +172,7 @@ class OptionHistory:
 
 
 def advice(history: OptionHistory, name: str, value: Any, release: str | None, known: Collection[str]) -> Way:
-    """Return what to do about an option that a release lacks. known: the names of the options that it has."""
+    """Return the fix for an option that a release lacks. known: the names of the options that it has."""
     other = history.replacement(name, value, release)
     if other is not None and other.name in known:
         change = {name: None} if other.value is None else {name: None, other.name: other.value}
@@ -185,7 +185,7 @@ def advice(history: OptionHistory, name: str, value: Any, release: str | None, k
 
 
 def mistyped(name: str, value: Any, known: Collection[str]) -> Way | None:
-    """Return the correction of a name that stands for a known option; None where it stands for none."""
+    """Return the correction of a mistyped name of a known option; None if there is none."""
     if close := near(name, known):
         return Way(f"write {close}", {name: None, close: value})
     other = opposite(name, known)
@@ -203,13 +203,13 @@ def _sentence(other: Replacement, value: Any) -> str:
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """Return the option that a mistyped name stands for; "" when none is close. One that means the opposite is never close."""
+    """Return the option that a mistyped name is close to; "" if none is. An option with the opposite meaning is never close."""
     close = difflib.get_close_matches(name, sorted(known), n=8, cutoff=NEAR)
     return next((option for option in close if _direction(option) == _direction(name)), "")
 
 
 def opposite(name: str, known: Collection[str]) -> str:
-    """Return the option that means the opposite of this one, as disable-x for enable-x; "" when there is none."""
+    """Return the option with the opposite meaning, as disable-x for enable-x; "" if there is none."""
     bare = _bare(name)
     return next((other for other in _opposites(name, bare) if other in known), "")
 

@@ -1,4 +1,4 @@
-"""One model over several hosts, as one engine does it: how a model is split, and what each member is started with."""
+"""The interface to an engine that serves one model from several hosts: splits of a model, and the members' settings."""
 
 from __future__ import annotations
 
@@ -14,102 +14,107 @@ from sparkwright.engines.log.text import Text
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a model is split: tensor: each layer over so many hosts. pipeline: the layers over so many hosts, one after the other."""
+    """The split of a model over hosts."""
 
+    #: number of hosts that share each layer
     tensor: int = 1
+    #: number of hosts in sequence that share the layers
     pipeline: int = 1
 
     @property
     def hosts(self) -> int:
-        """How many hosts it takes."""
+        """The number of hosts that the split needs."""
         return self.tensor * self.pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
-    """One member's place in a cluster.
+    """A member's place in a cluster."""
 
-    rank: 0 for the head. address, interfaces, adapters: its own on the fabric; the interfaces' RDMA adapters by name. head_address,
-    master_port: where the members meet. traced: whether its log is to tell how the members are connected.
-    """
-
+    #: 0 for the head
     rank: int
     split: Split
+    #: address at which the members meet
     head_address: str
+    #: port at which the members meet
     master_port: int
+    #: of this member on the fabric
     address: str
+    #: of this member on the fabric
     interfaces: Sequence[str] = ()
+    #: names of the interfaces' RDMA adapters
     adapters: Sequence[str] = ()
+    #: make its log report how the members are connected
     traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one member is started with beside its recipe.
+    """The settings with which one member is started, beyond its recipe."""
 
-    flags: of the engine, under their own names; None takes one out of the recipe's. env: of the container. options: of the container, by their names in a recipe;
-    lists and mappings are added to the recipe's, other values replace them. stop_timeout_s: what a stop takes at least, seconds.
-    """
-
+    #: of the engine, under their own names; None removes a flag of the recipe
     flags: Mapping[str, Any] = field(default_factory=dict)
+    #: of the container
     env: Mapping[str, str] = field(default_factory=dict)
+    #: of the container, by their names in a recipe; lists and mappings are added to the recipe's, other values replace them
     options: Mapping[str, Any] = field(default_factory=dict)
+    #: minimum timeout of a stop, seconds
     stop_timeout_s: int = 0
 
 
 class MemberLog(Protocol):
-    """What the last start in a member's log tells."""
+    """The last start in a member's log."""
 
     @property
     def rank(self) -> int | None:
-        """Its rank, as the group gave it; None until the group exists."""
+        """The member's rank, assigned by the group; None until the group exists."""
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks the group has; None until it exists."""
+        """The number of ranks in the group; None until it exists."""
 
     @property
     def transport(self) -> str:
-        """What carries the members' traffic: rdma, sockets, gloo; unknown where the log does not tell."""
+        """The transport between the members: rdma, sockets, gloo; unknown if the log does not say."""
 
     @property
     def stage(self) -> str:
-        """How far it is."""
+        """The stage that the start has reached."""
 
     @property
     def failure(self) -> str:
-        """Why it ended, one sentence; empty where nothing says that it did."""
+        """The reason why the member ended, one sentence; empty if the log holds none."""
 
 
 class Parallel(Protocol):
-    """How an engine serves one model from several hosts."""
+    """Serving one model from several hosts with one engine."""
 
     @property
     def MASTER_PORT(self) -> int:
-        """The port where its members meet unless something else is said."""
+        """The default port at which the members meet."""
 
     @property
     def SET_BY(self) -> Mapping[str, str]:
-        """Flags that no recipe sets itself, each with the key that sets it, or with why there is none."""
+        """Flags that a recipe must not set, each with the key that sets it, or the reason why there is none."""
 
     @property
     def VARIABLES(self) -> Sequence[str]:
-        """Environment variables that a cluster sets for each member itself."""
+        """Environment variables that a cluster sets for each member."""
 
     @property
     def TRACE(self) -> str:
-        """The environment variable that makes a member's log tell how the members are connected."""
+        """The environment variable that makes a member log how the members are connected."""
 
     def share(self, member: ClusterMember) -> Share:
-        """What this member is started with."""
+        """Return the settings with which a member is started."""
 
     def check(
         self, split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None
     ) -> list[Finding]:
-        """What is wrong with this split of this model, errors first. model: as `Advice.essence` keeps it."""
+        """Return the findings about this split of this model, errors first. model: as `Advice.essence` keeps it."""
 
     def member(self, text: Text) -> MemberLog:
-        """What a member's log tells, text or file or pieces of it."""
+        """Read a member's log from a text, a file or pieces of text."""
 
     def of_another(self, failure: str) -> bool:
-        """Whether a member that failed so ended because of another, whose log tells more."""
+        """Return True if a failure was caused by another member, whose log has the details."""

@@ -1,4 +1,4 @@
-"""Age of a recipe: models and engines move on, and settings that were the best of their day stay in the file."""
+"""The age of a recipe: models and engines move on, but a recipe keeps the best settings of its day."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sparkwright.engines.advice import Explained
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.rule import Rules
 
-#: days after which a recipe is called old: six months
+#: age in days from which a recipe is old: six months
 OLD_DAYS = 183
 FLAG = "date"
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the rule checks."""
+    """The input of the rule."""
 
     written: str = ""  # the recipe's `date`, YYYY-MM-DD; empty for none
     today: str = ""  # YYYY-MM-DD
@@ -67,7 +67,7 @@ def old_recipe(case: Case) -> Iterator[Finding]:
 
 
 def explained(name: str) -> Explained | None:
-    """Return the rule with what it says of its example; None for another name."""
+    """Return a rule by name; None if there is none."""
     rule = RULES.get(name)
     if rule is None:
         return None

@@ -1,7 +1,7 @@
-"""OpenAI's Responses API as servers of open models speak it: a chat in its form, and its answers in the form of a chat.
+"""OpenAI's Responses API as servers of open models implement it: conversion of chat requests to it, and of its answers to chats.
 
-Read in vLLM 0.32.0 (entrypoints/openai/responses) and off the answers of vLLM 0.32.0 and llama-server b11549. Clients such as
-Codex take each item from the event that ends it, so a stream is put together from those.
+Read in vLLM 0.32.0 (entrypoints/openai/responses) and from the answers of vLLM 0.32.0 and llama-server b11549. Clients such as
+Codex take each item from the event that ends it, so a stream is assembled from those.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def answer(body: Any) -> dict[str, Any]:
-    """Return a whole answer in the form of a chat's; what is no answer has no choices."""
+    """Return a whole answer in the form of a chat's; an invalid answer has no choices."""
     if not isinstance(body, dict) or not isinstance(body.get("output"), list):
         return {"choices": []}
     items = [item for item in body["output"][:MOST_ITEMS] if isinstance(item, dict)]
@@ -72,7 +72,7 @@ def answer(body: Any) -> dict[str, Any]:
 
 
 def _text(items: Sequence[Mapping[str, Any]], kind: str, part: str) -> str | None:
-    """Return the text of the items of a kind, in their parts of a kind."""
+    """Return the text of the items of a kind, from their parts of a kind."""
     contents = [item.get("content") for item in items if item.get("type") == kind]
     parts = [value for content in contents if isinstance(content, list) for value in content]
     texts = [value.get("text") for value in parts if isinstance(value, dict) and value.get("type") == part]
@@ -91,7 +91,7 @@ def _call(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assembled(events: Sequence[Any]) -> dict[str, Any]:
-    """Return the events of a stream in the form of a chat's whole answer, put together as clients do it."""
+    """Return the events of a stream in the form of a chat's whole answer, assembled as clients do it."""
     rows = [event for event in events if isinstance(event, dict)]
     items = [row.get("item") for row in rows if row.get("type") == "response.output_item.done"]
     ended = next((row for row in reversed(rows) if row.get("type") in LAST), {})

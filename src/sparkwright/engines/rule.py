@@ -1,4 +1,4 @@
-"""The rules of an engine: functions from a case to findings, each registered with its name, title and reason as data."""
+"""Registry of an engine's rules: functions from a case to findings, each with its name, title and reason as data."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Generic, TypeVar
 
 from sparkwright.engines.findings import SEVERITIES, Finding
 
-#: what an engine's rules check, and what their examples are
+#: types of an engine's cases, and of its rules' examples
 C = TypeVar("C")
 E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[C, E]):
-    """name: as in findings. reason: why it applies. sources: where that is documented. example: one for which it has a finding.
+    """A rule."""
 
-    findings: the rule itself.
-    """
-
+    #: as in findings
     name: str
     title: str
+    #: why the rule applies
     reason: str
+    #: where that is documented
     sources: tuple[str, ...]
+    #: a case for which the rule has a finding
     example: E
+    #: the rule's function
     findings: Callable[[C], Iterable[Finding]]
 
 
@@ -47,15 +49,15 @@ class Rules(dict[str, Rule[C, E]]):
         return register
 
     def check(self, case: C) -> list[Finding]:
-        """All findings, errors first."""
+        """Return all findings, errors first."""
         found = [finding for rule in self.values() for finding in rule.findings(case)]
         return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
     def titles(self) -> dict[str, str]:
-        """The rules by name, with what each says."""
+        """Return the titles of the rules, by name."""
         return {rule.name: rule.title for rule in self.values()}
 
 
 def _paragraphs(text: str) -> str:
-    """A text without its line breaks, except for those between paragraphs."""
+    """Return a text without line breaks, except those between paragraphs."""
     return "\n\n".join(" ".join(word.split()) for word in text.split("\n\n"))

@@ -1,4 +1,4 @@
-"""The key that a server asks of its clients: what can be one, and how an engine is given it without anyone reading along."""
+"""The API key of a server: its valid characters, and ways to pass it to an engine that nobody else can read."""
 
 from __future__ import annotations
 
@@ -7,46 +7,47 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-#: what an Authorization header carries and a parser of arguments takes for a value; the length is ours: a short one is guessed
+#: valid in an Authorization header and as an argument's value; the minimum length is ours: short keys can be guessed
 _KEY = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
 VALID = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
-#: what helps when a server asks for a key that is not known
+#: fix for a server that needs an unknown key
 SET = "Set `server_key` in the recipe and deploy; the checks then use that key."
 MAKE = "`openssl rand -hex 24` makes one."
 
 
 def valid(key: str) -> bool:
-    """Whether a text can be a server's key; VALID says what can."""
+    """Return True if a text can be a server's key, see VALID."""
     return _KEY.fullmatch(key) is not None
 
 
 def line_of(key: str) -> str:
-    """A file of keys, one a line, with this key."""
+    """Return a file of keys, one per line, with this key."""
     return f"{key}\n"
 
 
 def key_of_lines(written: str) -> str:
-    """The first key of such a file; empty when it holds none."""
+    """Return the first key in a file of keys; empty if it holds none."""
     lines = (line.strip() for line in written.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerKey:
-    """How one engine reads its key from a file that its container alone sees.
+    """The way in which one engine reads its key from a file that only its container sees."""
 
-    flag, variable: would hold the key itself, where everybody reads it. option: the flag that names the file; empty: a shell in the
-    container sets `variable` from the file before the engine starts. mount: where the container sees it. alone: why `option` can't
-    be given for anything else; the end of a sentence. text: the file with this key; key_of: the key in such a file, empty when it
-    holds none.
-    """
-
+    #: flag that would hold the key itself, readable by everybody
     flag: str
+    #: environment variable that would hold the key itself, readable by everybody
     variable: str
+    #: flag that names the file; if empty, a shell in the container sets `variable` from the file before the engine starts
     option: str
+    #: path of the file in the container
     mount: str
+    #: why `option` can't be used for anything else, as the end of a sentence
     alone: str
+    #: returns the file's content for a key
     text: Callable[[str], str] = line_of
+    #: returns the key in such a file, empty if it holds none
     key_of: Callable[[str], str] = key_of_lines
 
     @property
@@ -55,12 +56,12 @@ class ServerKey:
         return (f"--{self.option}", self.mount) if self.option else ()
 
     def program(self, entrypoint: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """The entrypoint with which the engine gets its key."""
+        """Return the entrypoint with which the engine gets its key."""
         if self.option or entrypoint is None:
             return entrypoint
         return "sh", "-c", f'export {self.variable}="$(cat {self.mount})"; exec "$@"', "sh", *entrypoint
 
     @property
     def suffix(self) -> str:
-        """How the file's name ends."""
+        """The suffix of the file's name."""
         return PurePath(self.mount).suffix

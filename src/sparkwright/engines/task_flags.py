@@ -1,4 +1,4 @@
-"""Flags that decide whether a server generates text, makes vectors or reranks."""
+"""Flags that decide if a server generates text, embeds or reranks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from sparkwright.engines.http import Task
 
 @dataclass(frozen=True, slots=True)
 class TaskFlags:
-    """Of one engine, by task. needs: flags it does not serve that task without, with their values. excludes: values of flags with
-    which it does not serve it."""
+    """Flags of one engine that decide about tasks, by task."""
 
+    #: flags and values without which the engine does not serve the task
     needs: Mapping[Task, Mapping[str, Any]] = field(default_factory=dict)
+    #: values of flags with which the engine does not serve the task
     excludes: Mapping[Task, Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)

@@ -1,7 +1,8 @@
-"""What a server does for its clients: generates text, makes vectors of texts, or scores how well texts answer a question.
+"""The tasks of a server: generate text, embed texts as vectors, or score how well texts answer a question (rerank).
 
-The request that proves it, and what a good answer holds. Paths and shapes as vLLM 0.32.0 and llama-server b11549 answered on a CPU
-(`--runner pooling --convert embed`; `--embedding`, `--reranking`): both take the same two requests, and vLLM then has no chat (404).
+The request that proves each, and what a good answer holds. Paths and shapes as vLLM 0.32.0 and llama-server b11549 answered on a
+CPU (`--runner pooling --convert embed`; `--embedding`, `--reranking`): both take the same two requests, and vLLM then has no chat
+(404).
 """
 
 from __future__ import annotations
@@ -20,32 +21,38 @@ EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
 TEXT = "Say ok."
 QUERY = "What sails on the sea?"
 ANSWER, ASIDE = "A ship sails on the sea.", "The oven is in the kitchen."
-#: the longest vectors of models that people serve have some ten thousand
+#: the longest vectors of models in use have some ten thousand numbers
 MOST_NUMBERS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What an answer holds, as "a vector of 1024 numbers"; why_not: what is missing or wrong with it, empty for nothing."""
+    """The content of an answer, and the problem with it."""
 
+    #: as "a vector of 1024 numbers"
     holds: str = ""
+    #: what is missing or wrong, empty for nothing
     why_not: str = ""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """One task that is not generation. noun: what an answer gives. serves: a clause. shows: a word that a good answer holds, and an
-    error does not. request: path and body for a served name."""
+    """The request that proves a task other than text generation."""
 
+    #: the result of a request, as "vector"
     noun: str
+    #: a clause, as "it reranks"
     serves: str
+    #: a word that a good answer holds, and an error does not
     shows: str
+    #: of the request
     path: str
+    #: body of the request, without the model's name
     asked: Mapping[str, Any]
     judge: Callable[[Any], Judged]
 
     def request(self, model: str) -> tuple[str, dict[str, Any]]:
-        """Path and body."""
+        """Return the path and the body of the request."""
         return self.path, {"model": model, **self.asked}
 
 
@@ -90,25 +97,25 @@ PROOFS: Mapping[Task, Proof] = {
 
 
 def path(task: Task) -> str:
-    """Where a request that proves this task goes."""
+    """Return the path of the request that proves this task."""
     return openai_api.CHAT if task == GENERATE else PROOFS[task].path
 
 
 def shows(task: Task) -> str:
-    """A word that a good answer holds, and an error does not."""
+    """Return a word that a good answer holds, and an error does not."""
     return "choices" if task == GENERATE else PROOFS[task].shows
 
 
 def noun(http: Http) -> str:
-    """What one answer of it gives: a token, a vector, a score."""
+    """Return the name of one result of this server: token, vector or score."""
     return noun_of(http.task)
 
 
 def noun_of(task: Task) -> str:
-    """What one answer of a server for this task gives."""
+    """Return the name of one result of a server for this task."""
     return "token" if task == GENERATE else PROOFS[task].noun
 
 
 def aside(http: Http) -> str:
-    """Why nothing that is measured of generated text can be asked of it, as "it serves embeddings"; empty where it generates."""
+    """Return why generated text can't be measured on this server, as "it serves embeddings"; empty if it generates text."""
     return "" if http.task == GENERATE else PROOFS[http.task].serves

@@ -1,4 +1,4 @@
-"""Rules about a model's chat template that hold whatever the engine: the template is the model's, the flags are the recipe's."""
+"""Rules about a model's chat template, for any engine: the template is the model's, the flags are the recipe's."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sparkwright.engines.rule import Rules
 
 #: flags with the fields that a server sets in each request, by engine
 KWARGS: Mapping[str, str] = {"vllm": "default-chat-template-kwargs", "llama_cpp": "chat-template-kwargs"}
-#: flags with which a recipe brings a template of its own
+#: flags that set another template
 OWN_TEMPLATE = ("chat-template", "chat-template-file")
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules check."""
+    """The input of the rules."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)  # under their own names
-    chat: Mapping[str, Any] = field(default_factory=dict)  # of the lock, see chat_template.kept
+    chat: Mapping[str, Any] = field(default_factory=dict)  # the lock's entry, see chat_template.kept
     engine: str = "vllm"
 
     @property
     def template(self) -> ChatTemplate | None:
-        """The model's template; None where it is not known, or the recipe brings another one."""
+        """The model's template; None if it is not known, or the recipe brings another one."""
         if any(name in self.flags for name in OWN_TEMPLATE):
             return None
         return ChatTemplate.from_json(self.chat.get("template") or {})
@@ -89,7 +89,7 @@ def sampling_of_the_engine(case: Case) -> Iterator[Finding]:
 
 
 def explained(name: str) -> Explained | None:
-    """A rule with what it says of its example; None when there is none of this name."""
+    """Return a rule by name; None if there is none."""
     found = RULES.get(name)
     if found is None:
         return None

@@ -19,7 +19,7 @@ GOOD: dict[str, Any] = {"model": "a-Q4_K_M.gguf", "ctx-size": 32768, "n-gpu-laye
 
 
 def found(given: dict[str, Any], version: str | None = "b11549", **more: Any) -> dict[str, str]:
-    """Rule names with the severity of their findings."""
+    """Return rule names with the severity of their findings."""
     options = ServerRequest(given, **{"image": IMAGE, **more})
     return {item.rule: item.severity for item in advice.check(options, {}, advice.version(version))}
 

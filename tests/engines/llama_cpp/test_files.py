@@ -1,4 +1,4 @@
-"""Which files of a repository a GGUF recipe gets, and the sentence where none can be chosen."""
+"""The files of a repository that a GGUF recipe gets, and the message if none can be chosen."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def text(value: str) -> bytes:
 def written(
     values: dict[str, tuple[int, bytes]], *, version: int = 3, tensors: int = 1, pairs: int | None = None
 ) -> bytes:
-    """A header by hand: type number and bytes of each value."""
+    """Return a header made by hand: type number and bytes of each value."""
     head = struct.pack("<4sIQQ", b"GGUF", version, tensors, len(values) if pairs is None else pairs)
     return head + b"".join(text(key) + struct.pack("<I", kind) + data for key, (kind, data) in values.items())
 

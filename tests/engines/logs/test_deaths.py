@@ -1,4 +1,4 @@
-"""Why an engine died, as cases: its last words and the sentence for them (deaths.yml)."""
+"""Failures of engines, as cases: last words and the sentence for them (deaths.yml)."""
 
 from __future__ import annotations
 

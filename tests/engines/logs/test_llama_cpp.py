@@ -159,7 +159,7 @@ def test_the_device_is_named_by_its_buffers_and_not_by_the_layers_that_were_to_b
 
 
 def test_a_cache_in_parts_and_the_buffers_of_all_devices_are_added_up() -> None:
-    """Of gpt-oss and Gemma (windows), of Qwen (recurrent layers), of a draft model: as GB10 users posted them."""
+    """Lines of gpt-oss and Gemma (windows), of Qwen (recurrent layers) and of a draft model, as GB10 users posted them."""
     log = """\
 0.27.1 I load_tensors:        CUDA0 model buffer size =  1242.03 MiB
 0.27.2 I llama_kv_cache: size = 3072.00 MiB (131072 cells,  12 layers,  1/1 seqs), K (f16): 1536.00 MiB, V (f16): 1536.00 MiB

@@ -1,4 +1,4 @@
-"""How long the stages of a start took: from a log to the line of the history and of `status`."""
+"""The durations of a start's stages: from a log to the line of the history and of `status`."""
 
 from __future__ import annotations
 

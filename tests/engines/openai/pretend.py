@@ -34,9 +34,11 @@ DESCRIBED: Engine = engine.of("openai").of_section(SECTION)
 
 @dataclass
 class Pretend:
-    """status: of its health path. strict: it refuses keys that OpenAI's API does not have."""
+    """A pretended server with OpenAI's API."""
 
+    #: of the health path
     status: int = 200
+    #: refuse keys that OpenAI's API does not have
     strict: bool = False
     key: str = ""
     steps: int = 0
@@ -74,7 +76,7 @@ class Pretend:
 
 @contextmanager
 def serving(plan: Pretend) -> Iterator[Pretend]:
-    """It listens on loopback while the block runs."""
+    """Listen on loopback while the block runs."""
 
     class Api(BaseHTTPRequestHandler):
         server_version: ClassVar[str] = "pretend"

@@ -15,7 +15,7 @@ USUAL = engine.of("openai").http
 
 
 def of_label(**changes: Any) -> engine.Engine:
-    """The engine of a container with this description."""
+    """Return the engine of a container with this description."""
     return engine.of_labels({LABEL: "openai", DESCRIPTION: json.dumps({**DESCRIBED.description, **changes})})
 
 

@@ -39,7 +39,7 @@ def test_the_ranks_of_a_real_group_prove_it() -> None:
     ],
 )
 def test_real_groups_that_are_none(case: str, verdict: str, sentence: str) -> None:
-    """Of several members that ended, the one that ended by itself is named, not the one that lost it."""
+    """The member that ended by itself is named, not the one that lost it."""
     proof = proved(logs(case), HOSTS)
     assert (proof.verdict, proof.sentence[: len(sentence)]) == (verdict, sentence)
     assert not proof.complete

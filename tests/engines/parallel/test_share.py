@@ -1,4 +1,5 @@
-"""What a member of a cluster is started with: the same on all, but for its rank, its addresses and what the head alone has."""
+"""The settings with which a member of a cluster is started: the same on all, but for its rank, its addresses and the head's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster may reach, against what others measured: advice, so near is enough."""
+"""The predicted rate of a cluster, compared with other people's measurements: advice, so near is enough."""
 
 from __future__ import annotations
 

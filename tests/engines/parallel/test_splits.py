@@ -1,4 +1,4 @@
-"""Which splits work: each rule's example makes it speak, the other split is named, and every published model is judged."""
+"""Valid splits: each rule finds its example, the alternative split is named, and every published model is checked."""
 
 from __future__ import annotations
 

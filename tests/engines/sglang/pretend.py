@@ -25,10 +25,12 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_pos
 
 @dataclass
 class Pretend:
-    """fault: of the sandbox, now. lines: of its log."""
+    """A pretended SGLang server."""
 
     port: int = field(default_factory=free_port)
+    #: the sandbox's present fault
     fault: str = ""
+    #: of the log
     lines: list[str] = field(default_factory=list)
     ready: threading.Event = field(default_factory=threading.Event)
 
@@ -42,7 +44,7 @@ class Pretend:
 
     @property
     def paths(self) -> list[str]:
-        """Those that were asked for, in the words of its log."""
+        """The requested paths, from the log."""
         options = [line.split('"')[1].split()[1] for line in self.lines if "HTTP/1.1" in line]
         return [path for path in options if path]
 
@@ -52,7 +54,7 @@ class Pretend:
             self.ready.set()
 
     def server(self, folder: Path, *flags: str, published: int | None = None) -> SglangServer:
-        """One that is not started. folder: where its model is put. published: the port of a container that it runs in."""
+        """Return a server that is not started. folder: for its model. published: the port of its container."""
         folder.joinpath("config.json").write_text(json.dumps(CONFIG))
         folder.joinpath("model.safetensors").write_bytes(bytes(WEIGHTS // SCALE))
         words = ("--model-path", str(folder), "--port", str(self.port), "--served-model-name", "m", *flags)
@@ -69,7 +71,7 @@ class Pretend:
 
 @contextmanager
 def serving(plan: Pretend, folder: Path, *flags: str, published: int | None = None) -> Iterator[Process]:
-    """It listens on loopback while the block runs."""
+    """Listen on loopback while the block runs."""
     value = plan.server(folder, *(flags or ("--enable-metrics",)), published=published)
     thread = threading.Thread(target=value.run, daemon=True)
     thread.start()
@@ -82,7 +84,7 @@ def serving(plan: Pretend, folder: Path, *flags: str, published: int | None = No
 
 
 def ended(one: SglangServer) -> int:
-    """The exit code of one that ends by itself."""
+    """Return the exit code of a server that ends by itself."""
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(one.run()), daemon=True)
     thread.start()

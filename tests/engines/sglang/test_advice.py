@@ -26,7 +26,7 @@ EXAMPLE = "examples/qwen3.8-27b-sglang"
 
 
 def found(given: dict[str, Any], version: str | None = "0.5.23", **more: Any) -> dict[str, str]:
-    """Rule names with the severity of their findings."""
+    """Return rule names with the severity of their findings."""
     options = ServerRequest(given, **{"image": IMAGE, **more})
     return {item.rule: item.severity for item in advice.check(options, {}, advice.version(version))}
 

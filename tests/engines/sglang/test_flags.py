@@ -125,7 +125,7 @@ def test_what_the_flags_say_of_name_port_and_context() -> None:
 
 
 def help_of(kinds: dict[str, str]) -> str:
-    """What argparse prints for such a table."""
+    """Return argparse's help for such a table."""
     parser = argparse.ArgumentParser(prog="sglang serve")
     names = {own: other for other, own in options.ALIASES.items()}
     for name, kind in kinds.items():

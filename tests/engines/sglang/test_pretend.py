@@ -41,7 +41,7 @@ def counters(server: Pretend) -> dict[str, float]:
 
 @contextmanager
 def streaming(server: Pretend) -> Iterator[HTTPResponse]:
-    """A long answer whose first tokens have come."""
+    """Yield a long answer whose first tokens have arrived."""
     line = HTTPConnection("127.0.0.1", server.port, timeout=10)
     body = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": 4000, "stream": True}
     line.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})

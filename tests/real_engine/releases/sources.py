@@ -23,11 +23,11 @@ from tests.real_engine.releases.wheel import Wheel
 FILE = DATA / "sources" / "releases.json"
 VLLM = Path(__file__).parents[3] / "src" / "sparkwright" / "engines" / "vllm"
 PARTS = ("options", "architectures", "variables")
-#: "0.10.2..0.17.1, 0.33.0..": the first and the last release of each run; nothing after the dots: the newest has it
+#: "0.10.2..0.17.1, 0.33.0..": the first and the last release of each run; without the last the newest has it
 RUN = re.compile(r"([\d.]+\d)\.\.([\d.]*\d)?")
 WIDTH = 118
 
-HEADING = '''"""{title}: FIRST..LAST, then names; nothing after the dots: the newest has it.
+HEADING = '''"""{title}: FIRST..LAST, then names; without LAST the newest has it.
 
 Source: {source} in the wheel of each of RELEASES. Written by tests/real_engine/releases/sources.py; do not edit.
 """
@@ -59,13 +59,13 @@ TABLES = (
     Table(
         VLLM / "architecture_releases.py",
         "architectures",
-        "Which releases of vLLM have a model for an architecture",
+        "Architectures by the releases of vLLM that have a model for them",
         "`registry.py`",
     ),
     Table(
         VLLM / "flags" / "option_releases.py",
         "options",
-        "Which releases of vLLM have an option",
+        "Options by the releases of vLLM that have them",
         "`arg_utils.py`, `cli_args.py` and `serve.py`",
     ),
 )

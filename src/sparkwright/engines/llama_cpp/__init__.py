@@ -1,1 +1,1 @@
-"""What is true of llama.cpp's server, llama-server."""
+"""Data about llama.cpp's server, llama-server, and pure readers of its output."""

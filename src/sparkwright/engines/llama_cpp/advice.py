@@ -1,4 +1,4 @@
-"""llama.cpp's side of engines.advice.Advice."""
+"""llama.cpp's implementation of engines.advice.Advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.gguf import ARCHITECTURE, Header
 from sparkwright.engines.memory import Memory, Part
 
-#: there is no such switch
+#: there is no switch for it
 CHUNKED_PREFILL = ""
 WHY = "it always cuts prompts into pieces of batch-size tokens"
 USUAL_BATCH = 2048
@@ -35,7 +35,7 @@ _BUILD = re.compile(r"\bb?(\d{4,6})\b")
 
 @dataclass(frozen=True)
 class GgufModel:
-    """What kind of model it is is in the header of its file, which is not read before it is served."""
+    """A GGUF model: its kind is in the file's header, which is not read before it is served."""
 
     kind: str = "unknown"
     sentence: str = "a GGUF model"
@@ -43,7 +43,7 @@ class GgufModel:
 
 
 def version(text: str | None) -> Version | None:
-    """The build that a text names, as 11549 of "b11549-7e4c0a9"; None when it names none."""
+    """Return the build in a text, as 11549 of "b11549-7e4c0a9"; None if it holds none."""
     found = _BUILD.search(text or "")
     return Version(found[1]) if found else None
 
@@ -54,7 +54,7 @@ def kind(model: Mapping[str, Any]) -> GgufModel:
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json beside GGUF files says nothing that llama.cpp reads."""
+    """Return nothing: llama.cpp does not read a config.json beside GGUF files."""
     return {}
 
 
@@ -65,20 +65,20 @@ def decide(
     wanted: Wanted,
     impossible: WhenImpossible,
 ) -> Decision:
-    """llama.cpp has no switch for chunked prefill."""
+    """Return the decision about chunked prefill; llama.cpp has no switch for it."""
     return cannot_be_asked(request, "llama.cpp", wanted, impossible, WHY)
 
 
 def check(
     request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
-    """All findings, errors first."""
+    """Return all findings, errors first."""
     case = rules.Case(replace(request, flags=own.named(request.flags)), version.major if version else None, listed)
     return rules.RULES.check(case)
 
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-    """The settings that follow from the flags."""
+    """Return the settings that follow from the flags."""
     flags = own.named(request.flags)
     return Effective(
         chunked_prefill=True,
@@ -90,9 +90,10 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Its files, its KV cache by the header that the lock keeps, and what it keeps and computes with, bytes.
+    """Return the memory of the files, of the KV cache by the header that the lock keeps, of kept prompts and of compute buffers,
+    in bytes.
 
-    locked: its files are all that the recipe downloads. Without a header the KV cache is not in it.
+    locked: its files are all that the recipe downloads. Without a header the KV cache is left out.
     """
     rows, flags = locked.get("files") or (), own.named(flags)
     held = {row["path"]: row["size_bytes"] for row in rows if str(row["path"]).lower().endswith(SUFFIX)}
@@ -120,7 +121,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 
 
 def _header(locked: Mapping[str, Any]) -> Header | None:
-    """What the lock keeps of the model's header; None where it keeps none."""
+    """Return the part of the model's header that the lock keeps; None if it keeps none."""
     values = locked.get("config")
     return Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE) else None
 
@@ -128,17 +129,17 @@ def _header(locked: Mapping[str, Any]) -> Header | None:
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """There is no such switch."""
+    """Return None: there is no such switch."""
     return None
 
 
 def titles() -> Mapping[str, str]:
-    """The rules by name, with what each says."""
+    """Return the titles of the rules, by name."""
     return rules.RULES.titles()
 
 
 def explained(name: str) -> Explained | None:
-    """A rule; None where there is none of this name."""
+    """Return a rule by name; None if there is none."""
     rule = rules.RULES.get(name)
     if rule is None:
         return None

@@ -1,7 +1,7 @@
-"""Slowness that only llama.cpp has, and that its log tells. Pure.
+"""Causes of slowness that only llama.cpp has, read from its log. Pure.
 
-Sources: llama.cpp b11549, llama-model.cpp ("offloaded N/M layers to GPU", the size of each buffer) and
-llama-kv-cache.cpp (types of K and V); without `flash-attn` or with unlike types the attention kernels of CUDA fall back.
+Sources: llama.cpp b11549, llama-model.cpp ("offloaded N/M layers to GPU", the size of each buffer) and llama-kv-cache.cpp (types
+of K and V); without `flash-attn` or with unlike types the attention kernels of CUDA fall back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sparkwright.engines.slowness.cause import Cause, Seen
 
 
 def layers_on_the_cpu(seen: Seen) -> Iterator[Cause]:
-    """Layers that n-gpu-layers, or `fit`, left to the CPU."""
+    """Yield the cause that n-gpu-layers, or `fit`, left layers on the CPU."""
     offloaded, line = seen.in_log("gpu_layers")
     if not offloaded:
         return
@@ -32,7 +32,8 @@ def flash_attention_off(seen: Seen) -> Iterator[Cause]:
 
 
 def unlike_cache_types(seen: Seen) -> Iterator[Cause]:
-    """CUDA's kernels of flash attention are built for equal types unless GGML_CUDA_FA_ALL_QUANTS was set."""
+    """Yield the cause of unlike KV cache types: CUDA's flash attention is built for equal types unless GGML_CUDA_FA_ALL_QUANTS
+    was set."""
     kinds, line = seen.in_log("kv_cache_dtype")
     if kinds and "," in str(kinds):
         fix = "the same type for cache-type-k and cache-type-v"
@@ -40,7 +41,7 @@ def unlike_cache_types(seen: Seen) -> Iterator[Cause]:
 
 
 def _cpu_share(seen: Seen) -> str:
-    """The bytes of the weights on either side, where the log tells them."""
+    """Return the bytes of the weights on either side, if the log tells them."""
     sizes = [seen.in_log(name)[0] for name in ("cpu_weights_mib", "gpu_weights_mib")]
     if not all(sizes):
         return ""

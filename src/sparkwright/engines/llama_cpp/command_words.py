@@ -1,4 +1,4 @@
-"""The words of a running `llama-server` as flags again: the other direction of `flags.argv`."""
+"""Parser of a running `llama-server`'s command: the reverse of `flags.argv`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.engines.llama_cpp import flag_values, flags
 
 
 def parsed(words: Sequence[str]) -> Command:
-    """The model and the flags of a command: a switch is true or false, a number a number. What is no option is passed over."""
+    """Return the model and the flags of a command: a switch as true or false, a number as a number. Other words are skipped."""
     found: dict[str, Any] = {}
     rest = list(words)
     while rest:
@@ -38,7 +38,7 @@ def _given(option: flag_values.Option, words: Sequence[str]) -> Any:
 
 
 def _plain(word: str) -> Any:
-    """A number or a mapping where the word is one, else the word."""
+    """Return a word as the number or the mapping that it holds, else as text."""
     try:
         found = json.loads(word)
     except (ValueError, RecursionError):

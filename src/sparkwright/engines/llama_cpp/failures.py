@@ -1,4 +1,4 @@
-"""Why llama-server did not start or failed: the cause first, then the lines that only follow from it.
+"""Reasons why llama-server did not start or failed: the cause first, then the lines that only follow from it.
 
 Sources: real logs of b10068, b10434 and b11549 in tests/data; llama.cpp's source for the rest, which is marked.
 """
@@ -37,7 +37,7 @@ FAILURES: tuple[Death, ...] = (
     death(
         "error: the supplied chat template is not supported", "", "it cannot use the chat template of chat-template."
     ),
-    # settings that exclude each other; b10434 words the first otherwise
+    # settings that exclude each other; b10434 has another message for the first
     death(
         "V cache quantization requires flash_attn",
         "",
@@ -117,7 +117,7 @@ FAILURES: tuple[Death, ...] = (
         "it ended with a fatal error of its own ({0}).",
         "always",
     ),
-    # what follows from a cause
+    # consequences of a cause
     death(
         "error loading model: ",
         r"error loading model: (?!llama_model_loader: failed to load)(.+?)\.?$",

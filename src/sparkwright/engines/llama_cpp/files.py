@@ -1,4 +1,4 @@
-"""Which files of a repository a GGUF recipe needs: one quantisation with all its shards, the projector, the draft model.
+"""The files of a repository that a GGUF recipe needs: one quantisation with all its shards, the projector, the draft model.
 
 Pure: from names and sizes. Patterns are shell patterns as in `model.file`; they match the whole path or its last part.
 """
@@ -21,29 +21,32 @@ SUFFIX = ".gguf"
 NEEDED = "one GGUF file, or its shards"
 SHOWN_CHOICES = 30
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-#: files that stand beside a model in its repository and are no model to serve
+#: files beside a model in its repository that are not models
 _PROJECTOR, _IMPORTANCE = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
 #: names of draft models and of heads for speculation
 _DRAFT = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
-#: that of a model in another format
-#: an architecture, as gpt-oss
+#: an architecture's name, as gpt-oss
 _NAME = re.compile(r"[\w.-]{1,64}")
-#: the values that tell its shape stand in the first few hundred bytes
+#: the model's shape is in the first few hundred bytes
 BEGINNING_BYTES = 1 << 16
 HEADER_BYTES = gguf.HEADER_BYTES
+#: suffixes of weights in other formats
 WEIGHTS = (".safetensors", ".bin", ".pt")
 
 
 class NoChoice(ValueError):
-    """No one model follows from the files and the patterns; the message is the sentence that says why and what to write."""
+    """The files and the patterns do not lead to a single model; the message says why and what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Files of a model, by path. model: in order; the first is what `--model` gets. mmproj, draft: empty for none."""
+    """The selected files, by path."""
 
+    #: the model's files in order; `--model` gets the first
     model: tuple[str, ...]
+    #: the projector; empty for none
     mmproj: str = ""
+    #: the draft model; empty for none
     draft: str = ""
 
     @property
@@ -53,13 +56,13 @@ class Chosen:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Everything to fetch and to hash."""
+        """All files to download and to hash."""
         return (*self.model, *(item for item in (self.mmproj, self.draft) if item))
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model as it is stored: its files in order, and how many there should be."""
+    """A model in a repository: its files in order, and the number that there should be."""
 
     name: str
     files: tuple[str, ...]
@@ -70,9 +73,17 @@ class Model:
 def choose(
     sizes: Mapping[str, int], patterns: Sequence[str] = (), *, mmproj: str = "", draft: str = "", repository: str = ""
 ) -> Chosen:
-    """The files for these patterns. sizes: bytes of each file of the repository. patterns: of the model; none: the only one there is.
+    """Return the files that match the patterns.
 
-    mmproj, draft: patterns too; none: a projector or a draft that a pattern of the model matches. Raises NoChoice.
+    Args:
+        sizes: bytes of each file of the repository.
+        patterns: of the model; without any, the only model there is.
+        mmproj: pattern of the projector; without it, a projector that a pattern of the model matches.
+        draft: pattern of the draft model; without it, a draft that a pattern of the model matches.
+        repository: its name, for messages.
+
+    Raises:
+        NoChoice: the patterns do not lead to a single model.
     """
     where = repository or "the repository"
     files = {name: size for name, size in sizes.items() if name.lower().endswith(SUFFIX)}
@@ -106,7 +117,7 @@ def chosen(
 
 
 def config_of(beginning: bytes) -> dict[str, Any] | None:
-    """See engines.files.Files: the numbers that memory follows from, and the name of the architecture."""
+    """See engines.files.Files: the numbers that determine the memory, and the name of the architecture."""
     try:
         header = gguf.beginning(beginning)
     except gguf.NotGguf:
@@ -117,7 +128,7 @@ def config_of(beginning: bytes) -> dict[str, Any] | None:
 
 
 def chat_of(beginning: bytes) -> seam.Chat | None:
-    """See engines.files.Files: template and sampling come behind the vocabulary, mostly."""
+    """See engines.files.Files: template and sampling usually come after the vocabulary."""
     try:
         header = gguf.beginning(beginning)
     except gguf.NotGguf:
@@ -126,7 +137,7 @@ def chat_of(beginning: bytes) -> seam.Chat | None:
 
 
 def models_of(sizes: Mapping[str, int]) -> list[Model]:
-    """The models among these files, each with its shards, the smallest first."""
+    """Return the models among these files, each with its shards, the smallest first."""
     grouped: dict[tuple[str, int], list[str]] = {}
     for name in sorted(sizes):
         shard = _SHARD.fullmatch(name)
@@ -140,7 +151,7 @@ def models_of(sizes: Mapping[str, int]) -> list[Model]:
 
 
 def listed(models: Sequence[Model]) -> str:
-    """Their patterns with sizes: "*-Q4_K_M.gguf (4.6 GiB), *-Q8_0*.gguf (8.0 GiB, 2 files)"."""
+    """Return the models' patterns with sizes: "*-Q4_K_M.gguf (4.6 GiB), *-Q8_0*.gguf (8.0 GiB, 2 files)"."""
     return first([_shown(model) for model in models], SHOWN_CHOICES) if models else "none"
 
 
@@ -166,7 +177,7 @@ def _beside(files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draf
 def _one(
     files: Mapping[str, int], wanted: str, patterns: Sequence[str], kind: re.Pattern[str], what: str, where: str
 ) -> str:
-    """The file that this pattern names, else the one of its kind that the model's own patterns match."""
+    """Return the file that this pattern matches, else the file of its kind that the model's own patterns match."""
     if wanted:
         found = [name for name in files if _matches(name, [wanted])]
     else:

@@ -1,6 +1,6 @@
-"""What each option takes, from the table, and whether a value is one: judged before llama-server judges it.
+"""Validation of values for llama-server's options by the table, before llama-server validates them.
 
-Stricter than its parser on numbers: that reads "128k" as 128 and "1.5" as 1 without a word.
+Stricter than its parser on numbers, which silently reads "128k" as 128 and "1.5" as 1.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ LARGEST = 2**31 - 1
 _INT, _FLOAT = re.compile(r"[+-]?\d{1,10}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.I)
 #: short words that switch off, beside those that begin with no-
 SHORT_OFF = ("-nkvo", "-nr", "-nocb", "-ndio")
-#: what on, off and auto may also be called
+#: other words for on, off and auto
 ON, OFF, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """words: all that switch it on, its long one first. off: those that switch it off. kind: see options."""
+    """An option of llama-server."""
 
     name: str
+    #: see options
     kind: str
+    #: all words that switch it on, the long name first
     words: tuple[str, ...]
+    #: all words that switch it off
     off: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     variable: str = ""
@@ -45,7 +48,7 @@ def newest() -> Mapping[str, Option]:
 
 @functools.lru_cache(maxsize=1)
 def known() -> Mapping[str, Option]:
-    """Return the options of every build that was asked by their own names."""
+    """Return the options of every build that was read, by their own names."""
     gone = {name: kind for name, kind in HISTORY.kinds().items() if name not in newest()}
     rows = (f"{name} {kind}{f' --no-{name}' if kind == 'switch' else ''}" for name, kind in gone.items())
     return {**_options("\n".join(rows)), **_options(options.GONE), **newest()}
@@ -59,7 +62,7 @@ def _kinds() -> Mapping[str, str]:
     return {name: option.kind for name, option in newest().items()}
 
 
-#: which build has which option
+#: options by build
 HISTORY = OptionHistory(
     option_history.RELEASES, option_history.ROWS, functools.cache(_kinds), lambda build: int(build.lstrip("b"))
 )
@@ -67,7 +70,7 @@ HISTORY = OptionHistory(
 
 @functools.lru_cache(maxsize=1)
 def by_word() -> Mapping[str, tuple[Option, bool]]:
-    """The option that a word without its dashes stands for, and whether it switches it off."""
+    """Return the option of each word (without dashes), and True if the word switches it off."""
     found: dict[str, tuple[Option, bool]] = {}
     for option in known().values():
         found |= {word.lstrip("-"): (option, False) for word in option.words}
@@ -76,12 +79,12 @@ def by_word() -> Mapping[str, tuple[Option, bool]]:
 
 
 def exists(name: str, build: int | None) -> bool | None:
-    """Return whether a build has this option; None where that is not known."""
+    """Return True if a build has this option; None if not known."""
     return HISTORY.existence(name, f"b{build}" if build else None).exists
 
 
 def word_of(option: Option, value: Any) -> str:
-    """The word of one value. A YAML `on` or `off` arrives here as a truth."""
+    """Return the word for a single value. A YAML `on` or `off` arrives here as a boolean."""
     if option.kind == "on" and isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, Mapping) or (option.kind == "json" and isinstance(value, list | tuple)):
@@ -90,7 +93,7 @@ def word_of(option: Option, value: Any) -> str:
 
 
 def misfit(name: str, value: Any) -> str:
-    """What is wrong with a value, as "must be a whole number, got '128k'"; "" where nothing is known against it."""
+    """Return the problem with a value, as "must be a whole number, got '128k'"; "" if nothing is known against it."""
     option = known().get(name)
     if option is None or value is None:
         return ""
@@ -107,14 +110,14 @@ def misfit(name: str, value: Any) -> str:
 
 
 def number(value: Any) -> int | None:
-    """A whole number, given as one or as its digits; None for anything else."""
+    """Return a whole number, given as a number or as digits; None for anything else."""
     if isinstance(value, bool) or not _INT.fullmatch(str(value).strip()):
         return None
     return int(str(value))
 
 
 def is_on(value: Any) -> bool | None:
-    """Whether a switch of words is on; None for auto, for none and for what is neither."""
+    """Return True for a value that means on, False for off; None for auto, for none and for any other word."""
     word = str(value).lower()
     return True if word in ON else False if word in OFF else None
 

@@ -1,7 +1,7 @@
-"""The flags of a recipe for llama.cpp: their own names, their values, and the words of `llama-server` that they become.
+"""The flags of a recipe for llama.cpp: their own names, their values, and the resulting words of `llama-server`.
 
-Seen on b10434 and b11549: the parser takes `_` for `-`, no beginnings of names and no `--x=y`; of a flag that is given twice the last
-one counts. YAML reads a bare `on` or `off` as a truth, so those are the same here.
+Seen on b10434 and b11549: the parser accepts `_` for `-`, but no prefixes of names and no `--x=y`; of a repeated flag the last
+one counts. YAML reads a bare `on` or `off` as a boolean, so those are the same here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERBOSITY = "log-verbosity"
 
 #: the image's own
 ENTRYPOINT: tuple[str, ...] | None = None
-#: no share of memory can be asked for
+#: no flag sets a share of memory
 MEMORY = ""
 BUDGET = "batch-size"
 MODEL_FLAGS: Mapping[Role, ModelFlag] = {"draft": ModelFlag("model-draft")}
@@ -36,48 +36,49 @@ SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "mod
 #: files below the model's mount point
 FILES = (MODEL, "mmproj", "model-draft")
 
-#: what a command says where the recipe doesn't. The default port will change with a release; a published port leads to the
-#: container's address; nothing is fetched when it starts; /metrics has the heartbeat; and the log tells the sizes and types of its
+#: flags of every command unless the recipe sets them. The default port will change with a release; a published port needs the
+#: container's address; nothing is downloaded at a start; /metrics has the heartbeat; and the log has the sizes and types of
 #: buffers only at 4
 ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True, VERBOSITY: 4, "offline": True}
-#: slots where nobody says how many; they share one context then
+#: default number of slots, which then share one context
 AUTO_SLOTS = 4
 #: a slot's context is rounded up to it
 CONTEXT_STEP = 256
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags under their own names, in their order; of two spellings of one the last wins (see `twice`).
+    """Return the flags under their own names, in their order; of two spellings of a flag the last wins (see `twice`).
 
-    The last of the long names, without dashes; `no-x: true` as `x: false`. A name that nobody here knows stays, with dashes.
+    A flag's own name is the last of its long names, without dashes; `no-x: true` becomes `x: false`. An unknown name stays, with
+    dashes.
     """
     return dict(_named(name, given) for name, given in written.items())
 
 
 def canonical(written: str) -> str:
-    """A flag's own name; of the other side of a switch, that of the switch."""
+    """Return a flag's own name; for the off side of a switch, the name of the switch."""
     return _named(written, True)[0]
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """What a flag is set to; None when it is not given."""
+    """Return the value of a flag; None if it is not set."""
     return flags.get(name)
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
-    """Why a flag's value is none that it can have; "" where nothing is known against it."""
+    """Return why a flag's value is invalid; "" if nothing is known against it."""
     return flag_values.misfit(name, value(flags, name))
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words of these flags, in their order. None: left out, as is a switch that can only be on and is off."""
+    """Return the words of these flags, in their order. None is left out, as is a switch that can only be on and is off."""
     return tuple(word for name, given in named(flags).items() for word in _words(name, given))
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image: the flags, their files below the model, and what is always set (ALWAYS).
+    """Return the words after the image: the flags, their files below the model, and the constant flags (ALWAYS).
 
-    model: its folder in the container; a file there (the first of its shards) is named by the flag MODEL.
+    model: its folder in the container; the flag MODEL names a file there (the first of its shards).
     """
     given = named(flags)
     files = {name: _below(model, given[name]) for name in FILES if given.get(name) is not None}
@@ -86,12 +87,13 @@ def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """The name that it tells of itself: the first of its aliases in the alphabet, else the file's name. It serves any other too."""
+    """Return the name that the server reports: the alphabetically first alias, else the file's name. It answers to any other name
+    too."""
     return served_names(flags, model)[0]
 
 
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return its aliases in the order of the alphabet, else the file's name."""
+    """Return the aliases in alphabetical order, else the file's name."""
     given = value(flags, SERVED_NAME)
     names = [str(name) for name in given] if isinstance(given, list | tuple) else str(given or "").split(",")
     own = str(value(flags, MODEL) or model).rpartition("/")[2]
@@ -99,25 +101,25 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """The port the server listens on inside its container. A value that is none must be refused before."""
+    """Return the port on which the server listens inside its container. An invalid value must be refused before."""
     given = None if misfit(flags, PORT) else flag_values.number(value(flags, PORT))
     return DEFAULT_PORT if given is None else given
 
 
 def slots(flags: Mapping[str, Any]) -> int:
-    """How many requests it serves at a time."""
+    """Return the number of requests that it serves at a time."""
     given = flag_values.number(value(flags, SLOTS))
     return AUTO_SLOTS if given is None or given < 1 else given
 
 
 def unified(flags: Mapping[str, Any]) -> bool:
-    """Whether the slots share one context, instead of a part of it each."""
+    """Return True if the slots share one context, instead of having a part of it each."""
     given = value(flags, "kv-unified")
     return given if isinstance(given, bool) else (flag_values.number(value(flags, SLOTS)) or -1) < 1
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
-    """The longest sequence that is asked for, in tokens: the context of a slot; None when none is asked for.
+    """Return the context of a slot that the flags set, in tokens; None if they set none.
 
     A model's trained length may cap it.
     """
@@ -128,18 +130,18 @@ def context(flags: Mapping[str, Any]) -> int | None:
 
 
 def properties() -> dict[str, Any]:
-    """The flags of both builds, as the properties of a JSON Schema."""
+    """Return the flags of both builds as the properties of a JSON Schema."""
     return {name: _schema(option) for name, option in sorted(flag_values.known().items()) if name not in SET_BY}
 
 
 def integer(given: Any) -> int | None:
-    """A whole number above 0; None for anything else."""
+    """Return a whole number above 0; None for anything else."""
     found = flag_values.number(given)
     return found if found is not None and found > 0 else None
 
 
 def stepped(tokens: int) -> int:
-    """Tokens as a context has them: rounded up to the step."""
+    """Return tokens rounded up to the step of a context."""
     return -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
 
 

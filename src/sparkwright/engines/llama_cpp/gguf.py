@@ -1,7 +1,7 @@
-"""The header of a GGUF file: what a model says of itself before its weights. Bytes in, values out.
+"""Parser of the header of a GGUF file, which describes the model before its weights. Bytes in, values out.
 
-Source: ggml/docs/gguf.md. Little-endian: magic, version (2 or 3), the counts of tensors and of key-value pairs, the pairs. Everything
-is bounded: the bytes come from a stranger. Long arrays (a vocabulary) are passed over, not kept.
+Source: ggml/docs/gguf.md. Little-endian: magic, version (2 or 3), the counts of tensors and of key-value pairs, the pairs.
+Everything is bounded: the bytes are untrusted. Long arrays (a vocabulary) are skipped, not kept.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sparkwright.units import MIB
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-#: what of a file to read: the vocabulary and the merges of the largest have some 15 MiB
+#: bytes of a file to read: the vocabulary and the merges of the largest have some 15 MiB
 HEADER_BYTES = 64 * MIB
 MOST_PAIRS, MOST_TENSORS, KEY_BYTES, TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
 MOST_ITEMS, KEPT_ITEMS = 1 << 22, 1024
-#: of all lists together: items that are kept, and texts that are passed over one by one; a vocabulary of 262,000 tokens and
+#: limits for all lists together: items that are kept, and texts that are skipped one by one; a vocabulary of 262,000 tokens and
 #: its merges are 800,000
 MOST_KEPT, MOST_READ = 1 << 16, 1 << 21
 
@@ -29,13 +29,13 @@ PLAIN = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
 
 
 class NotGguf(ValueError):
-    """The bytes are no GGUF header; the message is the end of a sentence: "does not begin as a GGUF file"."""
+    """The bytes are not a GGUF header; the message is the end of a sentence: "does not begin as a GGUF file"."""
 
 
 ARCHITECTURE = "general.architecture"
 TEMPLATE = "tokenizer.chat_template"
-#: by the names of a request. source: llama.cpp pull request 17120 (merged November 2025); llama-server takes them where neither a
-#: flag nor a request sets another
+#: by the names of a request. source: llama.cpp pull request 17120 (merged November 2025); llama-server uses them unless a flag
+#: or a request sets another value
 SAMPLING = {
     "temperature": "temp",
     "top_p": "top_p",
@@ -43,9 +43,9 @@ SAMPLING = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-#: of a number that is stored with 32 bits
+#: decimal places kept of a number that is stored with 32 bits
 DIGITS = 6
-#: what a cache's size follows from, below the architecture's name
+#: keys that determine the KV cache's size, below the architecture's name
 SHAPE = (
     *("context_length", "block_count", "embedding_length", "attention.head_count", "attention.head_count_kv"),
     *("attention.key_length", "attention.value_length"),
@@ -53,23 +53,27 @@ SHAPE = (
 
 
 def is_number(value: Any) -> bool:
-    """A complete number, or a list of them: one a layer."""
+    """Return True for a whole number, or a list of whole numbers (one per layer)."""
     each = value if isinstance(value, list) else [value]
     return bool(each) and all(type(item) is int for item in each)
 
 
 @dataclass(frozen=True)
 class Header:
-    """version: of the format. tensors: how many there are. values: by key; of a long array None. complete: none is missing."""
+    """The header of a GGUF file."""
 
+    #: of the format
     version: int
+    #: number of tensors
     tensors: int
+    #: by key; None for a long array
     values: dict[str, Any]
+    #: all values were read
     complete: bool = True
 
     @property
     def architecture(self) -> str:
-        """As `llama` or `qwen3moe`; empty where it is not told."""
+        """The architecture, as `llama` or `qwen3moe`; empty if the header has none."""
         found = self.values.get(ARCHITECTURE)
         return found if isinstance(found, str) else ""
 
@@ -81,7 +85,7 @@ class Header:
 
     @property
     def sampling(self) -> dict[str, float]:
-        """The defaults that its makers set, by the names of a request."""
+        """The sampling defaults of the model's makers, by the names of a request."""
         found = {name: self.values.get(f"general.sampling.{key}") for name, key in SAMPLING.items()}
         return {
             name: round(value, DIGITS)
@@ -90,12 +94,12 @@ class Header:
         }
 
     def own(self, key: str) -> Any:
-        """A value of its architecture, as `block_count`; None where it is not told."""
+        """Return a value of its architecture, as `block_count`; None if the header has none."""
         return self.values.get(f"{self.architecture}.{key}")
 
 
 def header(data: bytes) -> Header:
-    """The header at the beginning of these bytes. Raises NotGguf, for one that goes on behind them too."""
+    """Return the header at the beginning of these bytes. Raises NotGguf, also if the header continues beyond them."""
     try:
         return _header(_Reader(data))
     except (struct.error, UnicodeDecodeError):
@@ -103,9 +107,9 @@ def header(data: bytes) -> Header:
 
 
 def beginning(data: bytes) -> Header:
-    """As much of the header as stands in these bytes: what tells the model's shape comes before its vocabulary.
+    """Return the part of the header in these bytes: the model's shape comes before its vocabulary.
 
-    Raises NotGguf for what is none.
+    Raises NotGguf if the bytes are not a header.
     """
     try:
         return _header(_Reader(data), to_end=False)
@@ -134,7 +138,7 @@ def _header(reader: _Reader, *, to_end: bool = True) -> Header:
 
 
 class _Reader:
-    """Reads forward through bytes; struct.error at their end."""
+    """A forward reader of bytes; raises struct.error at their end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0

@@ -1,4 +1,4 @@
-"""The options that a `llama-server --help` lists."""
+"""Parser of the options in the output of `llama-server --help`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ _REMOVED = "the argument has been removed"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An option. name: its own, the last of the long ones. words: all that switch it on, with dashes; off: those that switch it off.
+    """An option in the help text."""
 
-    takes: how many words follow. choices: all that it takes, empty for anything. variable: of the environment that stands for it.
-    """
-
+    #: its own name, the last of the long ones
     name: str
+    #: all words that switch it on, with dashes
     words: tuple[str, ...]
+    #: all words that switch it off, with dashes
     off: tuple[str, ...] = ()
+    #: number of words that follow
     takes: int = 0
+    #: the full list of allowed words, empty for anything
     choices: tuple[str, ...] = ()
+    #: environment variable with the same effect
     variable: str = ""
 
 
 def listed(text: str) -> dict[str, Listed]:
-    """The options by their own names; empty when it is no such list. Those that are only named to refuse them are left out."""
+    """Return the options by their own names; empty if the text is not a list of options. Removed options are left out."""
     found: dict[str, Listed] = {}
     for entry in re.split(r"\n(?=-[A-Za-z-])", "\n" + text[:MOST_CHARS]):
         option = _option(entry.strip("\n"))
@@ -54,14 +57,14 @@ def _option(entry: str) -> Listed | None:
 
 
 def _negative(words: list[str]) -> tuple[str, ...]:
-    """Those that switch it off: what follows the last of the long words that switch it on."""
+    """Return the words that switch the option off: those after the last long word that switches it on."""
     long = [at for at, word in enumerate(words) if word.startswith("--")]
     on = [at for at in long if not words[at].startswith("--no-")]
     return tuple(words[max(on) + 1 :]) if on and len(on) < len(long) else ()
 
 
 def _words(head: str) -> tuple[list[str], list[str]]:
-    """The option's words, and what is to follow them."""
+    """Return the option's words, and its values' placeholders."""
     parts = head.split(" ")
     at = 0
     while at < len(parts) and _WORD.fullmatch(parts[at].rstrip(",")):

@@ -1,8 +1,8 @@
-"""llama-server's HTTP side. Seen on builds b10434 and b11549; tests/real_llama holds it against the latter.
+"""llama-server's HTTP interface. Seen on builds b10434 and b11549; tests/real_llama tests it against the latter.
 
-Its port is open before the model is loaded; every path answers 503 until then. A request's "model" is not compared with anything.
-/v1/models asked for no key in b10434 and does in b11549, so it counts as one that asks. A context that is too short for a prompt is
-400 `exceed_context_size_error`; fields that it does not know are ignored.
+Its port is open before the model is loaded; every path answers 503 until then. A request's "model" is not checked. /v1/models
+needed no key in b10434 and needs one in b11549, so it counts as protected. A context that is too short for a prompt is 400
+`exceed_context_size_error`; unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ KEY_VARIABLE = "LLAMA_API_KEY"
 
 
 def build(props: Any) -> str:
-    """The build as /props tells it, "b11549-7e4c0a9"; empty where it tells none."""
+    """Return the build in an answer of /props, "b11549-7e4c0a9"; empty if it has none."""
     return str(props.get("build_info") or "") if isinstance(props, dict) else ""
 
 
 def settings(props: Any) -> dict[str, Any]:
-    """What it runs with, from /props: the context and the slots as they are, not as they were asked for.
+    """Return the settings that /props reports, without those that it does not: context and slots as they are, not as requested.
 
-    max_model_len: tokens of one slot. max_concurrency: slots. Only what it tells.
+    max_model_len: tokens of one slot. max_concurrency: slots.
     """
     if not isinstance(props, dict):
         return {}
@@ -43,7 +43,7 @@ def settings(props: Any) -> dict[str, Any]:
 
 
 def slot_context(row: Mapping[str, Any]) -> Any:
-    """The context of one slot, tokens, from a row of /v1/models; None where it is not told."""
+    """Return the context of one slot in tokens, from a row of /v1/models; None if it has none."""
     meta = row.get("meta")
     return meta.get("n_ctx") if isinstance(meta, dict) else None
 

@@ -1,4 +1,4 @@
-"""What an image tells of the llama-server in it: its build and its options. Never guessed from its tag."""
+"""Readers of the build and the options of the llama-server in an image. Never guessed from the tag."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _VERSION = re.compile(r"^version: (?:\S+ \(build )?(\d{4,6})\b", re.M)
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
-    """Its labels and variables do not name the build."""
+    """Return None: the image's labels and variables do not name the build."""
     return None
 
 
 def version_in(text: str) -> str | None:
-    """The build that `llama-server --version` printed, as b11549."""
+    """Return the build in the output of `llama-server --version`, as b11549."""
     found = _VERSION.search(text)
     return f"b{found[1]}" if found else None
 
 
 def listed(text: str) -> dict[str, str]:
-    """The options of a help with how many words each takes; empty when it is no such list."""
+    """Return the options in a help text with the number of words that each takes; empty if it is not a list of options."""
     return {name: str(option.takes) for name, option in help_text.listed(text).items()}
 
 
 @lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
-    """The same of the newer build that is known."""
+    """Return the options of the newest build in options.py, with the number of words that each takes."""
     takes = {"switch": "0", "bare": "0", "two": "2"}
     return {
         name: takes.get(option.kind, "1")
@@ -46,7 +46,7 @@ def usual() -> Mapping[str, str]:
 
 
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """What makes a list from the usual one: {"like": BUILD, "differ": {name: words, or None where it is gone}}."""
+    """Return the difference from the usual list: {"like": BUILD, "differ": {name: words, or None if it is gone}}."""
     gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
     return {
         "like": LIKE,
@@ -55,12 +55,13 @@ def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Whether `applied` can use it, or nothing was to be had; else the image is to be asked again."""
+    """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
     return difference is None or difference.get("like") == LIKE
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """The list again; empty where none was kept, or against a build that is no longer known here."""
+    """Return the options from a stored difference; empty if none was stored, or the build it refers to is no longer known here.
+    """
     if difference is None or not is_current(difference):
         return {}
     return {name: value for name, value in {**usual(), **difference["differ"]}.items() if value}

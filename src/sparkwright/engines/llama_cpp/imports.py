@@ -1,4 +1,4 @@
-"""How others start llama-server. Sources: scitrera/oss-spark-run@3190eb7; tools/server/README.md of b11434."""
+"""Other people's ways to start llama-server. Sources: scitrera/oss-spark-run@3190eb7; tools/server/README.md of b11434."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How llama-server is given its API key without it standing in an argument or in the environment: by a file of keys, one a line.
+"""llama-server's API key in a file of keys, one per line, so that no argument and no environment variable holds it.
 
-Seen on b11549 (tests/real_llama/test_http.py): 401 without the key, and the key is not in the log. /health asks for none.
+Seen on b11549 (tests/real_llama/test_http.py): 401 without the key, and the key is not in the log. /health needs no key.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from sparkwright.engines.llama_cpp.http import KEY_VARIABLE
 from sparkwright.engines.server_key import ServerKey, key_of_lines, line_of
 
 OPTION = "api-key-file"
-#: where the container sees the file
+#: path of the file in the container
 MOUNT = "/run/sparkwright/engine.key"
 text, key_of = line_of, key_of_lines
 

@@ -18,7 +18,7 @@ from sparkwright.engines.log.values import integer, number
 
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 
-#: function that says what happens to the server. real: the first until b10434, the second in b11549.
+#: function that logs the server's events. real: the first until b10434, the second in b11549.
 _BY = r"(?:llama_server|init): "
 
 #: only with -lv 4. real.
@@ -26,7 +26,7 @@ BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\
 #: b11549
 BUILD_INFO = line("init: build_info: ", r"init: build_info: (b\d+-\S+)")
 VERBOSITY = line("common_params_print_info: verbosity = ")
-#: before anything else is said. real.
+#: before any other line. real.
 REFUSED = (
     line("error: invalid argument: ", r"^error: invalid argument: "),
     line("error while handling argument ", r"^error while handling argument "),
@@ -41,17 +41,17 @@ KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) Mi
 CAPPED = line(
     "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
 )
-#: -fit made a context that nobody set smaller, to leave memory free. source; only with -lv 4.
+#: -fit shrank a context that no flag sets, to leave memory free. source; only with -lv 4.
 REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
 
 
 def _build(text: str) -> str:
-    """As /props writes it: b10434-7e4c0a9."""
+    """Return the build as /props writes it: b10434-7e4c0a9."""
     return text if text.startswith("b") else "b" + text.replace(" (", "-").rstrip(")")
 
 
 def _of_both(text: str) -> str:
-    """One type for keys and values, or both."""
+    """Return the type of keys and values if they have the same, else both types."""
     keys, values = re.findall(r"[KV] \((\w+)\)", text)
     return keys if keys == values else f"K {keys}, V {values}"
 
@@ -68,7 +68,7 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("ready", (LISTENING,)),
 )
 
-#: what is printed later wins. real; all but the line of the slots only with -lv 4.
+#: later lines win. real; all but the line of the slots only with -lv 4.
 VALUES: tuple[tuple[str, Line], ...] = (
     ("version", BUILD),
     ("version", BUILD_INFO),
@@ -78,11 +78,11 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("flash_attention", line("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
     ("kv_cache_mib", KV_CACHE),
     ("kv_cache_dtype", line(KV_CACHE.needle, r"(K \(\w+\):.{0,40}?, V \(\w+\))")),
-    # says nothing of the device: printed without any GPU too
+    # no evidence of the device: printed without any GPU too
     ("gpu_layers", line("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
     ("cpu_weights_mib", line("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB")),
     ("gpu_weights_mib", line(" model buffer size = ", _GPU + r"model buffer size = +([\d.]+) MiB")),
-    # what it computes with, and the state of recurrent layers. real, of a CPU; of a GPU seen, b8467 to b11549
+    # compute buffers, and the state of recurrent layers. real for a CPU; seen for a GPU, b8467 to b11549
     ("gpu_compute_mib", line(" compute buffer size = ", _GPU + r"compute buffer size = +([\d.]+) MiB")),
     ("recurrent_mib", line("llama_memory_recurrent: size = ", r"llama_memory_recurrent: size = +([\d.]+) MiB")),
     ("slots", SLOTS),
@@ -96,12 +96,12 @@ SIZES = ("kv_cache_mib", "recurrent_mib", "cpu_weights_mib", "gpu_weights_mib", 
 
 
 def _switched(given: Any) -> Any:
-    """Return flash-attn as the log words it; "auto" stays."""
+    """Return the value of flash-attn in the log's words; "auto" stays."""
     return {"on": "enabled", "1": "enabled", "off": "disabled", "0": "disabled"}.get(str(given).casefold(), given)
 
 
 LOG = LogBook(
-    # what a model answered, whole exceptions with it, and what each request writes
+    # answers of the model, with whole exceptions in them, and lines of each request
     noise=("unparsed ", "got exception: ", "print_timing: "),
     banners=(BUILD, BUILD_INFO),
     arguments=VERBOSITY,
@@ -148,7 +148,7 @@ LOG = LogBook(
     ),
     failures=FAILURES,
     harmless=re.compile(_PREFIX + "[DIWT] "),
-    # asked by SIGTERM; a start that fails says it too, after the reason
+    # after SIGTERM; a start that fails prints it too, after the reason
     stopping_when_ready=(line("cleaning up before exit..."),),
     prefix=re.compile(_PREFIX + r"[DIWET] (?:\w{3,4} )? *"),
     clock=re.compile(r"^(?P<minute>\d{1,6})\.(?P<second>\d\d)\.(?P<milli>\d{3})\.\d{3} "),

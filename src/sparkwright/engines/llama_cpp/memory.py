@@ -1,8 +1,8 @@
-"""How much memory llama-server takes: its files, its KV cache by the model's header, and what it computes with.
+"""Memory that llama-server takes: its files, its KV cache by the model's header, and its compute buffers.
 
-Sources: src/llama-kv-cache.cpp and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py), which the cache of a model
-with attention in all layers agrees with to the byte. A model with recurrent layers, sliding windows or MLA takes less than is said
-here: it is the most, not the least.
+Sources: src/llama-kv-cache.cpp and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py), which agree to the
+byte for a model with attention in all layers. A model with recurrent layers, sliding windows or MLA takes less: the figures here
+are an upper bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkwright.engines.llama_cpp.gguf import Header
 from sparkwright.trust.bounds import count_of
 from sparkwright.units import GIB, MIB
 
-#: bytes of a block of so many values (ggml-common.h)
+#: (bytes, values) of a block, by type (ggml-common.h)
 TYPES: dict[str, tuple[int, int]] = {
     "f32": (4, 1),
     "f16": (2, 1),
@@ -32,17 +32,19 @@ TYPES: dict[str, tuple[int, int]] = {
 USUAL_TYPE = "f16"
 #: compute buffers, CUDA's context and the program: a guess on the safe side, 0.3 to 1.2 GiB are usual at a ubatch of 512
 OVERHEAD_BYTES = 3 * GIB // 2
-#: the prompts that it keeps beside the cache (--cache-ram, MiB)
+#: default limit of the prompts kept beside the cache (--cache-ram, MiB)
 USUAL_CACHE_MIB = 8192
 MOST_LAYERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes. kv: 0 where the header does not tell. prompts: what it may keep of earlier prompts, taken as it goes."""
+    """The memory of a server, in bytes."""
 
     weights: int
+    #: 0 if the header does not tell the size
     kv: int
+    #: limit for kept earlier prompts, which grow as the server runs
     prompts: int
     overhead: int = OVERHEAD_BYTES
 
@@ -52,8 +54,13 @@ class Needs:
 
 
 def needs(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> Needs:
-    """What a server with these flags takes. sizes: bytes of each of its files, mmproj and draft model too. header: of its model,
-    None while it is not known."""
+    """Return the memory of a server with these flags.
+
+    Args:
+        sizes: bytes of each of its files, mmproj and draft model included.
+        flags: of the recipe, under their own names.
+        header: of its model; None while it is not known.
+    """
     weights = sum(sizes.values())
     kv = kv_bytes(header, flags) if header is not None else None
     given = number(flag_words.value(flags, flag_words.PROMPTS))
@@ -62,16 +69,16 @@ def needs(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | N
 
 
 def cells(header: Header, flags: Mapping[str, Any]) -> int | None:
-    """How many tokens the whole cache holds, over all slots; None where neither flags nor header tell.
+    """Return the number of tokens in the whole cache, over all slots; None if neither flags nor header tell.
 
-    A context beyond the trained one is taken in full, though a slot serves no more than the trained one.
+    A context beyond the trained one is allocated in full, though a slot serves no more than the trained one.
     """
     slot = flag_words.context(flags) or flag_words.stepped(count_of(header.own("context_length")) or 0)
     return slot * (1 if flag_words.unified(flags) else flag_words.slots(flags)) or None
 
 
 def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
-    """The KV cache, bytes; None where the header does not tell its sizes."""
+    """Return the size of the KV cache in bytes; None if the header does not tell its sizes."""
     held, layers = cells(header, flags), count_of(header.own("block_count"))
     if held is None or layers is None or layers > MOST_LAYERS:
         return None
@@ -90,7 +97,7 @@ def _row_bytes(values: int, kind: Any) -> int:
 
 
 def _heads(header: Header, layers: int) -> int | None:
-    """The KV heads of all layers together: one number for all of them, or one each."""
+    """Return the KV heads of all layers together; the header has one number for all layers, or one each."""
     given = header.own("attention.head_count_kv")
     given = header.own("attention.head_count") if given is None else given
     if isinstance(given, list):
@@ -101,7 +108,7 @@ def _heads(header: Header, layers: int) -> int | None:
 
 
 def _width(header: Header) -> tuple[int, int] | None:
-    """The values of a head's key and of its value."""
+    """Return the numbers per key and per value of a head."""
     given = [count_of(header.own(f"attention.{part}_length")) for part in ("key", "value")]
     embedding, heads = count_of(header.own("embedding_length")), header.own("attention.head_count")
     heads = count_of(

@@ -265,19 +265,19 @@ mmap switch --no-mmap LLAMA_ARG_MMAP
 direct-io switch -dio -ndio --no-direct-io LLAMA_ARG_DIO
 """
 
-#: all that some of the texts can be, which the help has in sentences
+#: choices of some texts, which the help has in sentences
 CHOICES: dict[str, tuple[str, ...]] = {
     "load-mode": ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio"),
     "reasoning-format": ("none", "auto", "deepseek", "deepseek-legacy"),
 }
 
-#: the least that these can be; for the others nothing is known
+#: minimum values; others are not known
 AT_LEAST = {"n-cpu-moe": 0, "parallel": -1, "repeat-last-n": 0, "checkpoint-min-step": 0, "ctx-size": 0, "port": 1}
 
-#: ways to get a model that is not pinned: each downloads when the server starts
+#: flags that download an unpinned model when the server starts
 DOWNLOADS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
 
-#: what took over from an option that is gone, where its last build did not name it; "nothing" where nothing did
+#: successors of removed options that their last build does not name; "nothing" for none
 SUCCESSORS: dict[str, str] = {
     "clear-idle": "cache-idle-slots",  # b8929: the same sentence in its help
     "direct-io": "load-mode=dio",  # b10434: "DEPRECATED in favor of `--load-mode`", as of mlock and mmap

@@ -1,5 +1,5 @@
-"""Which of llama-server's flags causes what a probe finds. Seen on b11549 (tests/real_llama/test_probes.py): JSON of
-a schema comes from any model, tools are refused with --no-jinja, pictures without --mmproj. The rest: its help text, of what each does."""
+"""Flags of llama-server that cause what a probe finds. Seen on b11549 (tests/real_llama/test_probes.py): any model returns JSON
+of a schema, tools are refused with --no-jinja, pictures without --mmproj. The rest is from its help text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sparkwright.engines.probes.probe import ProbeFlags
 
 TEMPLATE = "--no-jinja, or --chat-template is not that of this model"
 FORMAT = "--reasoning-format none leaves the thinking in the content, or --chat-template is not that of this model"
-#: llama-server's own words for a template that it can't render: another engine than Python's does it (b11549, minja)
+#: llama-server's error for a template that it can't render; its template engine is not Python's (b11549, minja)
 UNRENDERED = (
     r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
 )

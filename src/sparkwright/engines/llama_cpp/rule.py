@@ -1,4 +1,4 @@
-"""A rule about a recipe for llama.cpp: a function from what is asked to findings, with its name, title and reason as data."""
+"""Rules about a recipe for llama.cpp: functions from a case to findings, with name, title and reason as data."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from sparkwright.engines.rule import Rules
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules check. asked: with flags under their own names. build: of llama.cpp, None while it is not known. listed: the
-    options in the image's own help, which decides then; empty while it was not asked."""
+    """The input of the rules."""
 
+    #: with flags under their own names
     asked: ServerRequest
+    #: of llama.cpp; None while it is not known
     build: int | None = None
+    #: the options in the image's own help, which then decides; empty while the image was not run
     listed: Collection[str] = ()
 
     def exists(self, name: str) -> Existence:
-        """Return whether this engine has an option: its own list decides, else the table of builds."""
+        """Return the existence of an option in this engine: its own help decides, else the table of builds."""
         known = flag_values.HISTORY.existence(name, self.release)
         if not self.listed:
             return known
@@ -31,7 +33,7 @@ class Case:
 
     @property
     def options(self) -> Collection[str]:
-        """The names of the options that this engine has, as far as they are known."""
+        """The names of the options that this engine has, as far as known."""
         return self.listed or [name for name in flag_values.known() if self.exists(name).exists is not False]
 
     @property
@@ -39,7 +41,7 @@ class Case:
         return f"b{self.build}" if self.build else None
 
     def flag(self, name: str) -> Any:
-        """A flag's value; None when it is not given."""
+        """Return the value of a flag; None if it is not set."""
         return flags.value(self.asked.flags, name)
 
     @property

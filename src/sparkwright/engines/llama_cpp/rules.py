@@ -1,4 +1,4 @@
-"""What is wrong with a recipe for llama.cpp, before llama-server says so, or says nothing."""
+"""Rules about recipes for llama.cpp, to find errors that llama-server reports late or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkwright.visible import one_line
 
 __all__ = ["RULES", "Case"]
 
-#: a number that people write for "all" (99, 999); no model of today has as many layers
+#: least number that people write for "all" (99, 999); no current model has as many layers
 ALL_LAYERS = 99
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 OFFICIAL = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")

@@ -1,4 +1,4 @@
-"""llama-server makes vectors and reranks where its flags say so. Sources: b11549, real: without them 501, "Start it with `--embeddings`"; with
+"""Flags with which llama-server embeds and reranks. Sources: b11549, real: without them 501, "Start it with `--embeddings`"; with
 a pooling of none 400, "not OAI compatible"."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Reads the log of a server's start: what an engine says of itself, by the tables that its own folder keeps (a LogBook)."""
+"""Reader of the log of a server's start, by the tables in its engine's folder (a LogBook)."""

@@ -1,4 +1,4 @@
-"""What an engine's log looks like, as data: the tables by which `reader` reads it."""
+"""The format of an engine's log as data: the tables by which `reader` reads it."""
 
 from __future__ import annotations
 
@@ -26,28 +26,20 @@ def _no_settings(line: str) -> None:
 
 @dataclass(frozen=True)
 class LogBook:
-    """One engine's log.
+    """The format of one engine's log."""
 
-    noise: lines with one of these tell nothing, and may be a million. arguments: begins a start, unless a banner did. refusals:
-    begin a start that ends there. refused: the same, where another start is known before it. stages: in their order, with
-    the lines that begin each; the last is ready. shards: how many of how many are loaded. values: a reading, from a
-    line's first group. fixed: a reading that a line stands for. spans: seconds between two lines. types: of readings; the others
-    are words. always: what this engine can't be without, and where that is known from. also: readings beside
-    state.FIELDS. warnings: what a person should see; unmet: of them, what says that something that was asked is not served.
-    stopping: from here on, errors too are part of stopping; stopping_when_ready: the same, of a server that was ready.
-    harmless: lines that are never last words. prefix: who says it, when and where. clock: see values.clock. on_gpu, on_cpu: of
-    the device that it computes on. uncut: a needle of lines that are read to their end. hook: for what tables can't say;
-    given the state and a line, it keeps readings; True when nothing else of this line is to be read. hooked:
-    the lines that it looks for. settings: of a line that dumps the whole configuration, all that it holds; None for another.
-    setting_names: flags that have another name there.
-    """
-
+    #: lines with one of these hold no information, and there may be a million of them
     noise: tuple[str, str, str]
+    #: line that begins a start, unless a banner did
     arguments: Line
+    #: in their order, each with the lines that begin it; the last is ready
     stages: tuple[tuple[str, tuple[Line, ...]], ...]
     failures: tuple[Death, ...]
+    #: lines that are never last words
     harmless: re.Pattern[str]
+    #: the source, time and place before a line's message
     prefix: re.Pattern[str]
+    #: see values.clock
     clock: re.Pattern[str]
     #: the engine is a Python program: exceptions are read whole, whatever their class
     tracebacks: bool = False
@@ -58,40 +50,60 @@ class LogBook:
     #: settings that may explain a failure without a known cause, each with its sentence
     suspects: tuple[tuple[str, str], ...] = ()
     banners: tuple[Line, ...] = ()
+    #: lines that begin a start that ends at once
     refusals: tuple[Line, ...] = ()
+    #: the same, only if a start came before
     refused: tuple[Line, ...] = ()
+    #: line with the number of shards loaded and the number of all
     shards: Line | None = None
+    #: readings, each from its line's first group
     values: tuple[tuple[str, Line], ...] = ()
+    #: readings with a fixed value, implied by a line
     fixed: tuple[tuple[str, Line, Any], ...] = ()
-    #: kinds of kernels, each with a line whose first group names the one that computes
+    #: kinds of kernels, each with a line whose first group names the kernel in use
     kernels: tuple[tuple[str, Line], ...] = ()
     #: readings that are part of the kernel path: its kind, and the reading
     kernel_readings: tuple[tuple[str, str], ...] = ()
     #: names of kernels that read quantized weights and compute in 16 bits, and what that costs
     weight_only: tuple[re.Pattern[str], str] = (re.compile(r"(?!)"), "")
-    #: how flags are compared with what the engine resolved them to
+    #: comparison of flags with the settings that the engine resolved them to
     resolution: Resolution = Resolution()
+    #: readings that are the seconds between two lines
     spans: tuple[tuple[str, Line, Line], ...] = ()
     #: readings that are the sum of the lines that name them: a cache in parts, a buffer of each device
     summed: frozenset[str] = frozenset()
+    #: types of readings; the others are text
     types: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
+    #: readings that are always true of this engine, each with its source
     always: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    #: readings beyond state.FIELDS
     also: tuple[str, ...] = ()
+    #: lines that a person should see
     warnings: tuple[Line, ...] = ()
+    #: warnings that a requested feature is not served
     unmet: tuple[Line, ...] = ()
+    #: lines that begin the shutdown; errors after them are part of it
     stopping: tuple[Line, ...] = ()
+    #: the same, for a server that was ready
     stopping_when_ready: tuple[Line, ...] = ()
+    #: lines that show that the engine computes on the GPU
     on_gpu: tuple[Line, ...] = ()
+    #: lines that show that the engine computes on the CPU
     on_cpu: tuple[Line, ...] = ()
+    #: a needle of lines that are read in full
     uncut: str = ""
+    #: reads what the tables can't express: keeps readings from a line, and returns True if nothing else of the line is to be read
     hook: Callable[[EngineState, str], bool] = _nothing
+    #: lines that `hook` looks for
     hooked: tuple[Line, ...] = ()
+    #: returns the settings of a line that dumps the whole configuration; None for any other line
     settings: Callable[[str], Mapping[str, str] | None] = _no_settings
+    #: flags that have other names in that dump
     setting_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def needles(self) -> Needles:
-        """Finds the lines that one of the tables may match."""
+        """The finder of lines that one of the tables may match."""
         return Needles((row.needle for row in self.rows()), self.noise, WINDOWS if self.tracebacks else ())
 
     @cached_property
@@ -100,12 +112,12 @@ class LogBook:
         return tuple(name for name, _ in self.stages)
 
     def begins(self, line: str) -> bool:
-        """Whether a start of this engine, and of no other, begins or refuses to begin with such a line."""
+        """Return True if a start of this engine, and of no other, begins with such a line, or is refused by it."""
         rows = (*self.banners, self.arguments, *self.refusals, *self.refused)
         return any(row.match(line) for row in rows)
 
     def rows(self) -> Iterator[Line]:
-        """Every line that the tables look for."""
+        """Yield every line that the tables look for."""
         yield from (*self.banners, self.arguments, *self.refusals, *self.refused, *self.hooked)
         yield from (row for _, rows in self.stages for row in rows)
         yield from (row for _, row in (*self.values, *self.kernels))

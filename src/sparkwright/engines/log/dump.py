@@ -1,4 +1,4 @@
-"""A settings dump as Python programs print it: `name=value` pairs, objects, dictionaries and enumerations inside one another."""
+"""Parser of settings dumps as Python programs print them: nested `name=value` pairs, objects, dictionaries and enumerations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine's log says it took on the GPU's side, by the same readings for every engine. Pure."""
+"""GPU memory of an engine by its log, with the same readings for every engine. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READINGS = (*WEIGHTS, *OTHERS, *KV_CACHE)
 
 
 def of_state(state: EngineState) -> int | None:
-    """Return weights, KV cache, activations and graphs together, bytes; None where the log lacks the weights or the cache."""
+    """Return the sum of weights, KV cache, activations and graphs in bytes; None if the log lacks the weights or the cache."""
     sizes = [_bytes(state, readings) for readings in (WEIGHTS, KV_CACHE, OTHERS)]
     return sum(sizes) if sizes[0] and sizes[1] else None
 

@@ -10,7 +10,7 @@ from typing import Literal
 from sparkwright.engines.log.exceptions import Exceptions, Raised
 from sparkwright.engines.log.line import Line, line
 
-#: how far apart, in lines, last words and what explains them stand
+#: greatest distance between last words and their cause, in lines
 WINDOW = 600
 #: lines after the last exception of a log that has no other end
 SILENCE = 2
@@ -22,43 +22,43 @@ Kind = Literal["cause", "while serving", "consequence"]
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A row of a table of failures."""
+    """A row of the table of failures."""
 
     line: Line
     sentence: str  # the groups of the line's pattern fill it in
-    #: "start": a start ends with it, and a server that is ready only reports it; "never": it only explains another row
+    #: "start": a start ends with it, and a server that is ready only reports it; "never": it only explains another row's end
     ends: Ends = "start"
-    #: "while serving" quotes the exception behind its sentence; a "consequence" stands only where no exception is known
+    #: "while serving" quotes the exception behind its sentence; a "consequence" counts only if no exception is known
     kind: Kind = "cause"
-    alone: str = ""  # the sentence of a server that has no other members, where it is another one
+    alone: str = ""  # another sentence for a server without other members; "" for the same
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Last words that were found."""
+    """Last words found in a log."""
 
     at: int  # the number of the line
     sentence: str
     line: str
-    unexplained: bool = False  # an exception while it served, for which no table has a cause
+    unexplained: bool = False  # an exception while serving, without a cause in any table
     alone: str = ""  # see Death.alone
 
 
 def death(
     needle: str, pattern: str, sentence: str, ends: Ends = "start", kind: Kind = "cause", alone: str = ""
 ) -> Death:
-    """A row of a table of failures; without a pattern the needle is all of it."""
+    """Return a row of the table of failures; without a pattern the needle is the pattern."""
     return Death(line(needle, pattern), sentence, ends, kind, alone)
 
 
 class LastWords:
-    """Keeps the words that may explain an end: at most one a row, and a bounded number of exceptions.
+    """A collector of last words that may explain an end: at most one per row, and a bounded number of exceptions.
 
     Args:
-        failures: particular rows first: of all causes that a log holds, the first row wins. Exceptions come after the
-            causes, and before rows of the other kinds.
+        failures: specific rows first: of all causes in a log, the first row wins. Exceptions come after the causes, and before
+            rows of the other kinds.
         harmless: lines that are never last words, whatever they quote.
-        exceptions: reads exceptions of Python; None where the engine is no Python program.
+        exceptions: reader of Python exceptions; None if the engine is not a Python program.
         consequences: exceptions that only follow from another process's end.
         front: the process that answers requests: an exception of another process explains more.
     """
@@ -78,19 +78,19 @@ class LastWords:
         self._ready = False
 
     def feed(self, text: str, at: int, *, ready: bool) -> None:
-        """Take in a line.
+        """Read a line.
 
         Args:
             text: the line.
             at: its number.
-            ready: whether the server was ready by then.
+            ready: the server was ready by then.
         """
         self._ready = ready
         if self._harmless.search(text):
             return
         raised = self._exceptions.feed(text, at) if self._exceptions else None
         if self._exceptions and self._exceptions.inside:
-            return  # the code of a frame quotes words that nobody said
+            return  # the code in a frame only quotes such words
         for rank, row in enumerate(self._failures):
             found = row.line.match(text)
             if found is not None:
@@ -98,21 +98,21 @@ class LastWords:
                 self._keep(rank, Words(at, _filled(row.sentence, groups), text, alone=_filled(row.alone, groups)))
                 self._ends(at, row.ends == "always" or (row.ends == "start" and not ready))
                 return
-        # printed by a process that ends with it; what is logged only explains
+        # an exception printed by a process ends it; a logged one only explains
         self._ends(at, raised is not None and not raised.logged and not ready and not self._follows(raised))
 
     def forget(self) -> None:
-        """Drop everything: the start went on, so what was said was not the end of it."""
+        """Drop all last words: the start went on after them."""
         self._found.clear()
         self._end = None
         if self._exceptions:
             self._exceptions.forget()
 
     def verdict(self, lines: int) -> Words | None:
-        """The most particular words near the end; None when nothing proves an end.
+        """Return the most specific words near the end; None if nothing proves an end.
 
         Args:
-            lines: how many lines the log has so far.
+            lines: the number of lines in the log so far.
         """
         end = self._end if self._end is not None else self._silent_end(lines)
         if end is None:
@@ -131,7 +131,7 @@ class LastWords:
         return self._found[near[0]] if near else None
 
     def _silent_end(self, lines: int) -> int | None:
-        """The line of a start's last exception, where an inner process logged its traceback and nothing follows.
+        """Return the line of a start's last exception, if an inner process logged its traceback and nothing follows.
 
         A worker's log, or a log that was cut off, may lack the line that says that the engine ended.
         """
@@ -143,7 +143,7 @@ class LastWords:
         return last.at if inner and silent and not self._follows(last) else None
 
     def _root(self, end: int) -> Raised | None:
-        """The exception that the others follow from: the first one, of an inner process where there is one."""
+        """Return the exception that the others follow from: the first one, preferably of an inner process."""
         if self._exceptions is None:
             return None
         causes = [raised for raised in self._exceptions.near(end, WINDOW) if not self._follows(raised)]

@@ -1,4 +1,4 @@
-"""A line of a log that is worth reading: the literal that it must hold, and the pattern of what it tells."""
+"""A line of a log that is worth reading: the literal that it must hold, and the pattern of its content."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line by its needle and its pattern. Few patterns are ever needed, so each is compiled when its needle is met.
+    """A kind of log line, by its needle and its pattern.
 
-    needle: a literal that each line the pattern matches must hold. Few lines hold one, so a log is read at the speed of a
-    search for them. Needles begin with a capital or a rare sign where they can, which makes that search fast.
+    Few lines hold a needle, so a log is read at the speed of a search for literals, and a pattern is compiled only once its
+    needle is found. Needles begin with a capital or a rare character where possible, which makes that search fast.
     """
 
+    #: a literal in each line that the pattern matches
     needle: str
     pattern: str
 
     def match(self, line: str) -> re.Match[str] | None:
-        """What the pattern finds in a line, or None."""
+        """Return the match of the pattern in a line, or None."""
         return re.search(self.pattern, line) if self.needle in line else None
 
 
 def line(needle: str, pattern: str = "") -> Line:
-    """A row; without a pattern the needle is all of it."""
+    """Return a kind of line; without a pattern the needle is the pattern."""
     return Line(needle, pattern or re.escape(needle))

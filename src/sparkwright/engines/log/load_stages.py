@@ -1,4 +1,4 @@
-"""How long each stage of an engine's start took, as its log tells; the same names for every engine. Pure."""
+"""Durations of the stages of an engine's start by its log, with the same names for every engine. Pure."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ TENTHS_BELOW_S = 10.0
 
 
 def of_state(state: EngineState) -> dict[str, float]:
-    """Seconds by stage, of those that the log tells."""
+    """Return seconds by stage, for the stages that the log tells."""
     found = {stage: state.value(reading) for stage, reading in READINGS.items()}
     return {stage: float(seconds) for stage, seconds in found.items() if seconds is not None}
 
 
 def sentence(stages: Mapping[str, Any] | None) -> str:
-    """ "weights 210 s, compile 95 s, graphs 40 s"; what is no stage, or no number, is left out. Empty for none."""
+    """Return stages in words, "weights 210 s, compile 95 s, graphs 40 s"; unknown stages and values that are not numbers are left
+    out. Empty for none."""
     found = {stage: (stages or {}).get(stage) for stage in READINGS}
     return ", ".join(f"{stage} {seconds(value)}" for stage, value in found.items() if _is_seconds(value))
 
 
 def seconds(value: float) -> str:
-    """Whole seconds, tenths below ten."""
+    """Return seconds as text: whole seconds, tenths below ten."""
     return f"{value:.0f} s" if value >= TENTHS_BELOW_S else f"{value:.1f} s"
 
 

@@ -1,6 +1,6 @@
-"""Why a server did not start or failed for a reason of its machine, its image or its process: rows that every engine's table holds.
+"""Failures of a server because of its machine, its image or its process: rows in every engine's table.
 
-Sources: reports that tests/data/last-words names; CUDA's and Triton's own words. Rows in their order: particular ones first.
+Sources: reports that tests/data/last-words names; CUDA's and Triton's own messages. The order matters: specific rows first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HOST: tuple[Death, ...] = (
     ),
 )
 
-#: what the image lacks: code for this GPU, libraries, compilers
+#: things that the image lacks: code for this GPU, libraries, compilers
 IMAGE: tuple[Death, ...] = (
     death(  # triton issues 8539, 9181: Triton brings a ptxas of CUDA 12
         "ptxas fatal",

@@ -1,4 +1,4 @@
-"""Finds the few lines of a log that are worth parsing, at the speed of a search for literals."""
+"""Search for the few lines of a log that are worth parsing, at the speed of a search for literals."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 class Needles:
     """Literals of which a line must hold one, and noise of which it must hold none.
 
-    Needles that begin with a capital are looked for in one pass over a line: few places of a log line can begin one. The
-    others would be tried at nearly every place, so each is looked for in a whole block first.
+    Needles that begin with a capital are found in one pass over a line, for few places of a log line can begin one. The others
+    would be tried at nearly every place, so each is searched for in a whole block first.
 
-    windows: words after which so many more lines are worth parsing, whatever they hold.
+    windows: words, each with the number of following lines that are worth parsing, whatever they hold.
     """
 
     def __init__(self, needles: Iterable[str], noise: Sequence[str], windows: Sequence[tuple[str, int]] = ()) -> None:
@@ -23,22 +23,22 @@ class Needles:
         self._common = [word.encode() for word in words if not word[0].isupper()]
 
     def is_noise(self, line: bytes) -> bool:
-        """Whether a line tells nothing, whatever else it holds."""
-        first, second, third = self._noise  # three looks without a loop: this is asked a million times
+        """Return True if a line holds no information, whatever else is in it."""
+        first, second, third = self._noise  # without a loop: called a million times
         return first in line or second in line or third in line
 
     def in_line(self, line: bytes) -> bool:
-        """Whether a line may be worth parsing."""
+        """Return True if a line may be worth parsing."""
         return bool(self._capital.search(line)) or any(word in line for word in self._common)
 
     def window(self, line: bytes) -> int:
-        """The number of lines after this one that are worth parsing."""
+        """Return the number of lines after this one that are worth parsing."""
         return max((lines for word, lines in self._windows if word in line), default=0)
 
     def in_block(self, block: bytes, line_bytes: int) -> tuple[list[tuple[int, bytes]], list[bytes]]:
-        """The lines of a block that may be worth parsing, numbered from 0; and all its lines without the noise.
+        """Return the lines of a block that may be worth parsing, numbered from 0, and all its lines without the noise.
 
-        line_bytes: what a line holds after that is cut off.
+        line_bytes: lines are cut off after this length.
         """
         first, second, third = self._noise
         lines = list(filter(None, block.split(b"\n")))
@@ -59,12 +59,12 @@ class Needles:
         return found, lines
 
     def opens_window(self, block: bytes) -> bool:
-        """Whether a line of a block may be followed by lines that are worth parsing."""
+        """Return True if lines after one in this block may be worth parsing."""
         return any(word in block for word, _ in self._windows)
 
 
 def _one_of(words: Iterable[str]) -> re.Pattern[bytes]:
-    """One search for many words, grouped by their first sign: most places are ruled out by one look."""
+    """Return one pattern for many words, grouped by their first character, which rules out most places at once."""
     groups: dict[str, set[str]] = {}
     for word in words:
         groups.setdefault(word[0], set()).add(word[1:])

@@ -1,6 +1,6 @@
-"""Reads a start-up log: what the engine itself says it does. Every field is a value with its line, or unknown.
+"""A reader of an engine's log: its settings and its progress, each with the line as evidence, or unknown.
 
-Only the last start counts; what is printed later wins over the config dump; a missing line proves nothing.
+Only the last start counts; later lines win over the config dump; a missing line proves nothing.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sparkwright.engines.log.values import clock, seconds_between
 
 __all__ = ["EngineState", "Reader", "Reading", "message", "read"]
 
-#: what is said stands at the beginning of a line; few are longer
+#: a line's message is at its beginning; few lines are longer
 LINE_CHARS = 4096
-#: how many mentions of arguments in other lines are looked past
+#: number of mentions of arguments in other lines to skip
 CONTEXT_LINES = 20
 
 
 class Reader:
-    """Takes a log as it comes, by lines or by chunks of bytes; `state` is what is known so far.
+    """An incremental reader of a log, fed by lines or by chunks of bytes. `state` holds what is known so far.
 
-    Memory stays bounded however long the log is: of its text only evidence is kept. book: of the engine that wrote the log.
+    Memory stays bounded however long the log is: only evidence is kept of its text.
     """
 
     def __init__(self, book: LogBook) -> None:
@@ -40,7 +40,8 @@ class Reader:
         self._begin()
 
     def feed(self, line: str) -> bool:
-        """Take in one line, without its end. Returns whether another start begins with it: what was known is forgotten."""
+        """Read one line, without its end. Return True if another start begins with it; the state of the previous start is then
+        dropped."""
         before = self.state
         raw = line.encode(errors="replace")[:LINE_BYTES]
         if raw and not self._needles.is_noise(raw):
@@ -51,11 +52,11 @@ class Reader:
         return before.known and self.state is not before
 
     def push(self, chunk: bytes) -> None:
-        """Take in a piece of the log, cut anywhere."""
+        """Read a chunk of the log, cut anywhere."""
         self._lines(self._cutter.push(chunk))
 
     def finish(self) -> EngineState:
-        """The state at the end, with the reason of its death if the log holds one."""
+        """Return the state at the end, with the reason of a failure if the log holds one."""
         self._lines(self._cutter.rest())
         reported = self._last_words.verdict(self._count)
         if reported is not None:
@@ -68,7 +69,7 @@ class Reader:
         return self.state
 
     def _with_suspect(self, reported: Words) -> str:
-        """The sentence of a failure; one without a known cause also names the setting that may be it."""
+        """Return the sentence of a failure; without a known cause, add the setting that may be the cause."""
         members = self.state.value("world_size") or self.state.value("intended_world_size")
         sentence = reported.alone if reported.alone and members == 1 else reported.sentence
         suspects = (
@@ -93,7 +94,7 @@ class Reader:
         self._count = before + len(lines)
 
     def _with_windows(self, found: list[tuple[int, bytes]], lines: list[bytes]) -> list[tuple[int, bytes]]:
-        """The lines that were found, and those that follow an exception or a traceback."""
+        """Return the lines that were found, and those that follow an exception or a traceback."""
         before = self._count + 1
         wanted = set(range(min(max(0, self._window_end - before), len(lines))))
         for at, line in found:
@@ -132,7 +133,7 @@ class Reader:
         self._spans: dict[str, datetime | None] = {}
 
     def _starts(self, line: str) -> None:
-        """A start begins with a banner, or with the arguments when they follow none."""
+        """Begin a new state if a line begins a start: a banner, or the arguments if no banner came before them."""
         book = self._book
         announces = any(banner.match(line) for banner in book.banners)
         asks = book.arguments.match(line)
@@ -166,7 +167,7 @@ class Reader:
         self._last_words.forget()
 
     def _tell_time(self, line: str) -> datetime | None:
-        """The time of a line, or of the last one that told it."""
+        """Return the time of a line, or of the last line with a time."""
         self._clock = clock(line, self._book.clock) or self._clock
         return self._clock
 
@@ -208,7 +209,8 @@ class Reader:
                 self.state.keep(name, seconds_between(began, self._clock), line)
 
     def _warn(self, row: Line, line: str) -> None:
-        """Keep each kind of warning once, since some come with every request; what a pattern's groups tell apart is a kind."""
+        """Keep each kind of warning once, since some come with every request; different groups of the pattern make different
+        kinds."""
         found = row.match(line)
         kept = (row.match(warning) for warning in self.state.warnings)
         if found and not any(match and match.groups() == found.groups() for match in kept):
@@ -216,10 +218,10 @@ class Reader:
 
 
 def read(text: Text, book: LogBook) -> EngineState:
-    """The state that a whole log tells.
+    """Return the state of an engine from a whole log.
 
-    text: the log, or pieces of it in their order, or a file opened as bytes. Truncated, coloured and non-UTF-8 logs are
-    taken as they are; nothing in a log raises.
+    text: the log, or pieces of it in their order, or a file opened as bytes. Truncated, coloured and non-UTF-8 logs are accepted;
+    nothing in a log raises.
     """
     reader = Reader(book)
     for chunk in chunks_of(text):
@@ -228,12 +230,12 @@ def read(text: Text, book: LogBook) -> EngineState:
 
 
 def message(line: str, book: LogBook) -> str:
-    """A line without its prefix: what is said, not who says it and when."""
+    """Return a line without its prefix (source, time and place)."""
     return book.prefix.sub("", line, count=1)
 
 
 def _last_starts(block: bytes, book: LogBook) -> int:
-    """Where, in whole lines, the last but one mention of arguments is: the last start begins after it."""
+    """Return the offset of the line with the last but one mention of arguments; the last start begins after it."""
     needle, at, seen = book.arguments.needle.encode(), len(block), 0
     for _ in range(2 * CONTEXT_LINES):
         at = block.rfind(needle, 0, at)

@@ -1,7 +1,7 @@
-"""Flags of a command line against the settings that the engine resolved them to, and the kernels that it computes with.
+"""Comparison of a command line's flags with the settings and kernels that the engine resolved them to.
 
-The engine's own words are compared: its settings dump, and the lines that it prints after that. A flag that neither shows is not
-compared, and proves nothing. Values that leave the choice to the engine ("auto", -1) match whatever it chose.
+The engine's own output is compared: its settings dump, and the lines after it. A flag that appears in neither is not compared,
+and proves nothing. Values that leave the choice to the engine ("auto", -1) match any result.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Resolution:
     readings: Mapping[str, str] = field(default_factory=dict)
     #: flags that choose a kernel: by name, the kind of kernels that the log names
     kernels: Mapping[str, str] = field(default_factory=dict)
-    #: flags that are not compared: names, places, and what the engine rounds by design
+    #: flags that are not compared: names, paths, and values that the engine rounds by design
     ignored: frozenset[str] = frozenset()
     #: switches that turn a setting off: by name, the reading that they turn off
     turns_off: Mapping[str, str] = field(default_factory=dict)
     #: values that are the same, or that the engine refines without a loss
     same: tuple[frozenset[str], ...] = ()
-    #: parts of a kernel's printed name that say nothing of its kind
+    #: parts of a kernel's printed name that do not identify it
     trimmed: re.Pattern[str] = re.compile(r"(?!)")
     #: reads a flag's value as the engine does, "128k" as 128000; by name
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A flag that the engine resolved otherwise than the command line requests."""
+    """A flag that the engine resolved to another value than the command line sets."""
 
     flag: str
     requested: str
@@ -65,12 +65,13 @@ class Mismatch:
 def mismatches(
     flags: Mapping[str, Any], state: EngineState, settings: Mapping[str, str], engine: Engine
 ) -> list[Mismatch]:
-    """Return the flags that an engine resolved otherwise than requested.
+    """Return the flags that an engine resolved to another value than requested.
 
     Args:
         flags: of the running command, by their own names; a JSON flag as its value.
-        state: what the log of this start tells.
-        settings: the dump of this start, empty where there is none.
+        state: the log of this start.
+        settings: the dump of this start, empty if there is none.
+        engine: that wrote the log.
     """
     table = engine.log.resolution
     found: list[Mismatch] = []
@@ -101,7 +102,7 @@ def _of_flag(
 
 
 def _of_kernel(name: str, requested: Any, state: EngineState, table: Resolution) -> Iterator[Mismatch]:
-    """A kernel is another when no line of its kind names the requested one: a draft model may use one of its own."""
+    """Yield a mismatch if no line of its kind names the requested kernel: a draft model may use another one."""
     resolved = state.kernels.get(table.kernels[name], {})
     wanted = _letters(str(requested))
     if not resolved or str(requested).casefold() in OPEN:
@@ -127,7 +128,7 @@ def _compared(name: str, requested: Any, resolved: dump.Nested, evidence: str, t
 
 
 def _matches(requested: Any, resolved: tuple[str, ...], table: Resolution) -> bool:
-    """Return whether a spelling of a resolved value is the requested one; True where their types cannot be compared."""
+    """Return True if a spelling of a resolved value is the requested one, or their types cannot be compared."""
     if isinstance(requested, bool):
         words = {word.casefold() for word in resolved}
         return not words & {"true", "false"} or str(requested).casefold() in words
@@ -160,7 +161,7 @@ def _shown(value: Any) -> str:
 
 
 def kernel_path(state: EngineState, book: LogBook) -> dict[str, list[str]]:
-    """Return the kernels and modes that a start computes with, by kind; empty where its log names none."""
+    """Return the kernels and modes of a start, by kind; empty if its log names none."""
     path = {kind: sorted(names) for kind, names in state.kernels.items() if names}
     for kind, reading in book.kernel_readings:
         value = state.value(reading)
@@ -181,7 +182,7 @@ def weight_only(path: Mapping[str, Sequence[str]], book: LogBook) -> list[str]:
 
 
 def path_changes(before: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]], book: LogBook) -> list[str]:
-    """Return the kinds of kernels that two starts do not share, as sentences; a kind that one log does not tell is left out."""
+    """Return the kinds of kernels that differ between two starts, as sentences; a kind that one log lacks is left out."""
     pattern, cost = book.weight_only
     changes = []
     for kind, names in now.items():

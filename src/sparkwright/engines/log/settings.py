@@ -1,6 +1,7 @@
-"""Two starts of an engine held against each other: every setting of their config dumps, and what a flag did to them.
+"""Comparison of two starts of an engine: every setting of their config dumps, and the effect of a flag.
 
-The dump is the engine's own word on its settings. Not all flags show in it: of one that does not, equal dumps prove nothing.
+The dump is the engine's own report of its settings. Not all flags appear in it: for a flag that does not, equal dumps prove
+nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ Verdict = Literal["differs", "same", "not shown"]
 
 
 def differences(first: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Settings that are not the same, with both values."""
+    """Return the settings that differ, with both values."""
     names = [*first, *(name for name in other if name not in first)]
     return {name: (first.get(name), other.get(name)) for name in names if first.get(name) != other.get(name)}
 
 
 def compared(first: Mapping[str, str], other: Mapping[str, str], changed: Collection[str], engine: Engine) -> Verdict:
-    """Whether two starts run with the same settings. changed: the flags in which their commands differ.
+    """Return the verdict on two starts' settings. changed: the flags in which their commands differ.
 
-    "same" is proved: all these flags show in the dumps, and nothing there differs.
+    "same" is proof: all these flags show in the dumps, and the dumps do not differ.
     """
     if differences(first, other):
         return "differs"
@@ -36,7 +37,7 @@ def _shown(flag: str, settings: Mapping[str, str], engine: Engine) -> bool:
 
 
 def judged(against: dict[str, Any] | None, found: dict[str, str], changed: list[str], engine: Engine) -> dict[str, Any]:
-    """Verdict, and what differs, of two dumps."""
+    """Return the verdict on two dumps, with the differences."""
     if not against:
         return {"verdict": "", "same": False, "differs": {}}
     verdict = compared(against, found, changed, engine)

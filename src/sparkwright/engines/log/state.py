@@ -1,17 +1,17 @@
-"""What an engine said of itself, as values. Every field is a value with the line that says it, or unknown."""
+"""An engine's reports about itself, as values. Every field is a value with its line as evidence, or unknown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-#: what it runs with
+#: settings that the engine runs with
 SETTINGS: tuple[str, ...] = (
     *("version", "architecture", "chunked_prefill", "prefix_caching", "block_size", "mamba_cache_mode"),
     *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
     *("cuda_graphs", "cudagraph_mode"),
 )
-#: every reading by name, in the order a person asks for them
+#: every reading by name, in order of interest
 FIELDS: tuple[str, ...] = (
     *SETTINGS,
     *("weights_s", "compile_s", "autotune_s", "graphs_s", "init_s", "ready_s"),
@@ -21,38 +21,40 @@ FIELDS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """value: None when unknown. evidence: the line it was read from."""
+    """A value read from a log."""
 
+    #: None if unknown
     value: Any = None
+    #: the log line
     evidence: str = ""
 
 
 UNKNOWN = Reading()
 EVIDENCE_CHARS = 300
-#: of one kind; a model of mixed quantization names a few
+#: of one kind; a model with mixed quantization has a few
 MOST_KERNELS = 8
 
 
 @dataclass
 class EngineState:
-    """What the last start of an engine said about itself.
+    """An engine's reports about itself at its last start."""
 
-    readings: by name, see FIELDS; the ones that end in _s are seconds. quantization is "none" for a model that has none.
-    stage: of its LogBook, empty before the first. stage_s: seconds from a stage's first line to the next stage's, where
-    the log tells the time. shards: loaded of all. failure: one sentence, or None.
-    """
-
+    #: by name, see FIELDS; names that end in _s are seconds. quantization is "none" for a model without any
     readings: dict[str, Reading] = field(default_factory=dict)
     #: kernels and backends that compute, by kind, each with the line that names it
     kernels: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: a stage of the LogBook, empty before the first
     stage: str = ""
+    #: seconds from a stage's first line to the next stage's, if the log has times
     stage_s: dict[str, float] = field(default_factory=dict)
+    #: loaded, and all
     shards: tuple[int, int] = (0, 0)
     warnings: list[str] = field(default_factory=list)
+    #: names of readings beyond FIELDS
     also: tuple[str, ...] = ()
 
     def keep(self, name: str, value: Any, line: str) -> None:
-        """Take in a reading with its line; None is none."""
+        """Keep a reading with its line, unless it is None."""
         if value is not None:
             self.readings[name] = Reading(value, shortened(line))
 
@@ -63,16 +65,16 @@ class EngineState:
             names.setdefault(name, shortened(line))
 
     def value(self, name: str) -> Any:
-        """A reading's value, None when unknown."""
+        """Return a reading's value, None if unknown."""
         return self.reading(name).value
 
     def reading(self, name: str) -> Reading:
-        """A value with its evidence; UNKNOWN when the log does not tell."""
+        """Return a value with its evidence; UNKNOWN if the log does not hold it."""
         return self.readings.get(name, UNKNOWN)
 
     @property
     def ready(self) -> bool:
-        """Whether this start said that it was ready; it may have stopped or failed since."""
+        """True if this start reported that it was ready; it may have stopped or failed since."""
         return self.value("ready") is True
 
     @property
@@ -81,11 +83,11 @@ class EngineState:
 
     @property
     def known(self) -> bool:
-        """Whether the log holds anything of an engine's start."""
+        """True if the log holds anything of an engine's start."""
         return bool(self.readings or self.stage)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON: values by name, null for unknown, and the evidence beside them."""
+        """Return plain JSON: values by name, null for unknown, and the evidence beside them."""
         return {
             **{name: self.value(name) for name in (*FIELDS, *self.also)},
             "stage": self.stage or None,
@@ -97,6 +99,6 @@ class EngineState:
 
 
 def shortened(line: str) -> str:
-    """A line as evidence."""
+    """Return a line as evidence, shortened if it is long."""
     line = line.strip()
     return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]} ..."

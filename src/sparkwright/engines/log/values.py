@@ -1,4 +1,4 @@
-"""From the words of a log to values: numbers and times. What is no such word is None, which is unknown."""
+"""Conversion of words of a log to numbers and times; None (unknown) for other words."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from datetime import datetime, timedelta
 
 
 def integer(text: str) -> int | None:
-    """A count, with or without commas between its thousands."""
+    """Return a count, with or without commas between its thousands."""
     digits = text.replace(",", "")
     return int(digits) if 0 < len(digits) < 20 else None
 
 
 def number(text: str) -> float | None:
-    """A number of digits and at most one point."""
+    """Return a number of digits and at most one point."""
     return float(text) if text.count(".") < 2 and text != "." else None
 
 
 def clock(line: str, pattern: re.Pattern[str]) -> datetime | None:
-    """The time of a line, in a leap year: the lines of few engines tell the year.
+    """Return the time of a line, in a leap year: few engines log the year.
 
-    pattern: with groups of these names: month, day, hour, minute, second, milli. A clock that begins with the process has no
-    day, and its minutes may be more than 59.
+    pattern: with groups of these names: month, day, hour, minute, second, milli. A clock that begins with the process has no day,
+    and its minutes may be more than 59.
     """
     found = pattern.search(line)
     if found is None:
@@ -37,7 +37,7 @@ def clock(line: str, pattern: re.Pattern[str]) -> datetime | None:
 
 
 def seconds_between(begin: datetime, end: datetime) -> float:
-    """Between two times without a year: a start that ends before it began went on into the next year."""
+    """Return the seconds between two times without a year; an end before the begin is in the next year."""
     if end < begin - timedelta(days=180):
         end += timedelta(days=366)
     return max(0.0, round((end - begin).total_seconds(), 3))

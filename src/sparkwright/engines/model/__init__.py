@@ -1,1 +1,1 @@
-"""What a model's own files tell of it, whichever engine serves it."""
+"""Facts from a model's own files, for any engine."""

@@ -1,7 +1,7 @@
-"""What kind of model a config.json describes, with the evidence: recurrent layers decide how an engine must be set up.
+"""The kind of model that a config.json describes, with the evidence: recurrent layers decide how an engine must be set up.
 
-The rules and their order stand in architecture_rules, what outranks them in architecture_registry; docs/architectures.md tells
-both to a user. The authority at run time is the engine's own log.
+The rules and their order are in architecture_rules, exceptions that outrank them in architecture_registry; docs/architectures.md
+explains both to users. The authority at run time is the engine's own log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkwright.engines.model.architecture_rules import RULES, Kind, draft, mec
 from sparkwright.engines.model.config_parts import Part
 from sparkwright.visible import one_line
 
-#: what classify() and block_size.block_size() read; the rest of a config can go
+#: keys that classify() and block_size.block_size() read; the rest of a config is dropped
 READ = (
     *"""
         architectures model_type is_encoder_decoder auto_map attn_layer_indices full_attn_idxs attn attn_layer_idx
@@ -35,9 +35,9 @@ READ = (
     *tables.LENGTHS,
     *(name for names in tables.RECURRENT_KEYS for name in names),
 )
-#: of these only the presence counts
+#: keys whose presence alone counts
 PRESENCE = ("auto_map", "speculators_config", "dflash_config")
-#: of these only some keys count
+#: mappings of which only some keys count
 WITHIN: dict[str, tuple[str, ...]] = {
     tables.LINEAR_CONFIG: ("kda_layers", "num_heads", "short_conv_kernel_size"),
     "attn": ("layers",),
@@ -47,44 +47,48 @@ WITHIN: dict[str, tuple[str, ...]] = {
 }
 
 SEEN_CHARS = 1000
-#: of a list that names hundreds of modules
+#: entries kept of a list of hundreds of modules
 EXCEPTIONS_KEPT = 8
 
 
 class Evidence(NamedTuple):
-    """path: where in config.json, nested parts with dots. seen: what stands there."""
+    """A statement in config.json that decides the kind of a model."""
 
+    #: place in config.json, nested parts with dots
     path: str
+    #: the value there
     seen: str
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a config.json says of a model.
+    """A model as its config.json describes it."""
 
-    kind: "recurrent" (a hybrid: recurrent layers beside attention), "attention_free", "dense" (attention alone; embedding
-    models and encoder-decoders too) or "unknown" (own code, a new name, or a draft, which is served beside another model).
-    name: architectures[0], "" where there is none. model_type: of the whole config. mechanism: what the recurrent layers
-    are, "" for none. recurrent_layers, layers: how many, of how many; None where not known. evidence: the one that decided
-    first. max_position_embeddings: the longest sequence in tokens, before any scaling of positions, None where the config
-    leaves it to the model's class. text: the part of the config that describes the language model. config: the
-    whole of it.
-    """
-
+    #: "recurrent" (a hybrid: recurrent layers beside attention), "attention_free", "dense" (attention alone; embedding models and
+    #: encoder-decoders too) or "unknown" (own code, a new name, or a draft, which is served beside another model)
     kind: Kind
+    #: architectures[0], "" for none
     name: str = ""
+    #: of the whole config
     model_type: str = ""
+    #: type of the recurrent layers, "" for none
     mechanism: str = ""
+    #: number of recurrent layers; None if not known
     recurrent_layers: int | None = None
+    #: number of all layers; None if not known
     layers: int | None = None
+    #: the decisive one first
     evidence: tuple[Evidence, ...] = ()
+    #: longest sequence in tokens, before any scaling of positions; None if the config leaves it to the model's class
     max_position_embeddings: int | None = None
+    #: the part of the config that describes the language model
     text: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    #: the whole config
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def sentence(self) -> str:
-        """What it is, in half a sentence."""
+        """The kind of model in half a sentence."""
         if self.kind == "unknown":
             return "architecture unknown"
         if self.kind == "dense":
@@ -94,7 +98,7 @@ class Architecture:
 
 
 def classify(config: Mapping[str, Any]) -> Architecture:
-    """What a config.json, as it was read, describes. Never raises: a key of the wrong type counts as one that is missing."""
+    """Return the architecture that a config.json describes. Never raises: a key of the wrong type counts as missing."""
     parts = config_parts.parts(config)
     inner = config_parts.text(config)
     by_rule = next(found for rule in RULES if (found := rule(config, parts)))
@@ -115,7 +119,8 @@ def classify(config: Mapping[str, Any]) -> Architecture:
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a config that matters: classify() and block_size() say the same of it (but for `text`). Nesting is kept."""
+    """Return the part of a config that matters: classify() (but for `text`) and block_size() give the same result for it. Nesting
+    is kept."""
     return _kept(config, (*READ, *config_parts.NESTED))
 
 
@@ -139,7 +144,7 @@ def _kept(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _exceptions(quantised: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the lists of modules that are not quantised, shortened to the entries that name prediction layers."""
+    """Return the lists of modules that are not quantised, shortened to the entries about prediction layers."""
     lists = ((name, held) for name in config_parts.EXCEPTIONS if isinstance(held := quantised.get(name), list))
     named = config_parts.named_prediction
     return {name: [entry for entry in held if named(entry)][:EXCEPTIONS_KEPT] for name, held in lists}

@@ -1,7 +1,7 @@
-"""Architectures that vLLM 0.32.0 or 0.33.0 knows and that hold no recurrent layer.
+"""Architectures that vLLM 0.32.0 or 0.33.0 has and that hold no recurrent layer.
 
 Source: the registry of 0.32.0, less the classes that are hybrid or free of attention, less drafts; _NEWER: that of 0.33.0, whose
-classes were read. What came later is missing: what is not here and not in architecture_tables is unknown, not recurrent.
+classes were read. Later ones are missing: a name that is neither here nor in architecture_tables is unknown, not recurrent.
 """
 
 from __future__ import annotations
@@ -103,5 +103,5 @@ _DROPPED = """
     StableLMEpochForCausalLM Tarsier2ForConditionalGeneration TarsierForConditionalGeneration
     TeleChatForCausalLM XverseForCausalLM
 """
-#: what newer releases of vLLM no longer load; engines/vllm/architecture_support.py says since when
+#: architectures that newer releases of vLLM no longer load; see engines/vllm/architecture_support.py
 DROPPED = frozenset(_DROPPED.split())

@@ -1,7 +1,7 @@
-"""What vLLM's own registry says of an architecture, which decides what vLLM does with a model, whatever its config.json lists.
+"""vLLM's own registry of architectures, which decides how vLLM runs a model, whatever its config.json lists.
 
-Source: `ModelRegistry` of 0.32.0, asked for is_hybrid and is_attention_free of each class (tests/data/vllm-0.32.0/registry.json);
-the classes of 0.11.0, 0.17.1 and 0.33.0 that differ were read. `ModelConfig.is_hybrid` of 0.17.1 to 0.33.0: one exception.
+Source: `ModelRegistry` of 0.32.0, with is_hybrid and is_attention_free of each class (tests/data/vllm-0.32.0/registry.json); the
+classes of 0.11.0, 0.17.1 and 0.33.0 that differ were read. `ModelConfig.is_hybrid` of 0.17.1 to 0.33.0: one exception.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sparkwright.engines.model.architecture_rules import Found, Kind
 from sparkwright.engines.model.config_parts import Part, architecture_name
 
 VERSION = "0.32.0"
-#: a hybrid's class whose layers are all called one of these is no hybrid (granite-4.0-micro)
+#: a model of a hybrid's class whose layers all have one of these types is not a hybrid (granite-4.0-micro)
 ATTENTION_ONLY = frozenset({"attention", "full_attention"})
 CALLED: dict[Kind, str] = {"recurrent": "a hybrid", "attention_free": "free of attention", "dense": "attention alone"}
 
 
 def kind_of(config: Mapping[str, Any]) -> Kind | None:
-    """The kind that vLLM takes this model for; None for an architecture in none of the registries that were read, and for a draft."""
+    """Return the kind of this model in vLLM; None for a draft, or an architecture in none of the registries that were read."""
     name = architecture_name(config)
     if name in tables.HYBRID_ARCHITECTURES:
         return "dense" if _attends_in_every_layer(config) else "recurrent"
@@ -32,7 +32,8 @@ def kind_of(config: Mapping[str, Any]) -> Kind | None:
 
 
 def outranking(config: Mapping[str, Any], found: Found) -> Found:
-    """What config.json was found to say, unless the registry says otherwise: then that, with both in its evidence."""
+    """Return what was found in config.json, unless the registry says otherwise: then the registry's answer, with both as
+    evidence."""
     answer = kind_of(config)
     if answer is None or answer == found.kind:
         return found
@@ -44,6 +45,6 @@ def outranking(config: Mapping[str, Any], found: Found) -> Found:
 
 
 def _attends_in_every_layer(config: Mapping[str, Any]) -> bool:
-    """Whether a list of the config itself, not of one nested in it, says so."""
+    """Return True if a layer list of the config itself, not of a nested one, has attention in every layer."""
     lists = (Part("", config).items(key) for key in tables.LAYER_LISTS)
     return any(words and all(word in ATTENTION_ONLY for word in words) for words in lists)

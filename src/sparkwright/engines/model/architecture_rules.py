@@ -1,7 +1,7 @@
-"""The rules that tell a recurrent model from a dense one, strongest first: each looks at one kind of statement in config.json.
+"""Rules that tell a recurrent model from a dense one, strongest first: each reads one kind of evidence in config.json.
 
-An explicit list of layers beats every key: a hybrid class with attention in every layer (granite-4.0-micro keeps the whole
-set of mamba_* keys) is dense, as it is for vLLM.
+An explicit list of layers beats every key: a hybrid class with attention in every layer (granite-4.0-micro keeps the whole set of
+mamba_* keys) is dense, as it is for vLLM.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ Kind = Literal["recurrent", "attention_free", "dense", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one rule found. mechanism: "" where it does not say. recurrent: how many layers are, None where not known."""
+    """The result of one rule."""
 
     kind: Kind
     path: str
     seen: str
+    #: "" if the rule does not tell
     mechanism: str = ""
+    #: number of recurrent layers; None if not known
     recurrent: int | None = None
     layers: int | None = None
 
 
 def draft(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """A draft repeats keys of the model it guesses for, and is never served alone: what it is says nothing, so unknown."""
+    """Return unknown for a draft: it repeats keys of the model it guesses for, and is never served alone."""
     name = architecture_name(config)
     says = "a draft, served beside its target: look at that one"
     if tables.DRAFT_NAMES.search(name):
@@ -41,7 +43,7 @@ def draft(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
 
 
 def layer_list(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """An explicit list of what each layer is. `hybrid` by itself is no statement: Inkling's layers are called so and only attend."""
+    """Read an explicit list of layer types. `hybrid` by itself is no evidence: Inkling uses it for layers with attention only."""
     proved = keys(config, parts) or names(config, parts)
     vague = () if proved else tables.BOTH_IN_ONE_LAYER
     found = (_of_list(part, key) for part in parts for key in tables.LAYER_LISTS if not _has(part, key, vague))
@@ -49,7 +51,7 @@ def layer_list(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | No
 
 
 def layer_letters(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """Nemotron-H's spelling: a letter a layer, M for Mamba2."""
+    """Read Nemotron-H's format: a letter per layer, M for Mamba2."""
     for part in parts:
         letters, path = part.word(tables.LETTERS), part.at(tables.LETTERS)
         count, layers = letters.count("M"), part.layers or len(letters)
@@ -59,7 +61,7 @@ def layer_letters(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found |
 
 
 def layer_numbers(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """MiniMax's spelling: a number a layer, 0 for lightning attention."""
+    """Read MiniMax's format: a number per layer, 0 for lightning attention."""
     for part in parts:
         numbers = part.items(tables.NUMBERS) or []
         if count := numbers.count(0):
@@ -69,7 +71,7 @@ def layer_numbers(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found |
 
 
 def linear_attention(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """Kimi's spelling: the numbers of the KDA layers, or at least their sizes."""
+    """Read Kimi's format: the numbers of the KDA layers, or at least their sizes."""
     for part in parts:
         linear = Part(part.at(tables.LINEAR_CONFIG), part.mapping(tables.LINEAR_CONFIG) or {})
         kda = linear.items("kda_layers")
@@ -82,7 +84,7 @@ def linear_attention(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Foun
 
 
 def keys(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """Keys that only a recurrent layer has a use for."""
+    """Find keys that only recurrent layers use."""
     for part in parts:
         for names, mechanism in tables.RECURRENT_KEYS.items():
             if all(part.keys.get(name) is not None for name in names):
@@ -93,7 +95,7 @@ def keys(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
 
 
 def names(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """A model_type or an architecture that is known to be recurrent."""
+    """Find a model_type or an architecture that is known to be recurrent."""
     for part in parts:
         answer = part.word("model_type")
         mechanism = _by_type(answer, tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES)
@@ -105,7 +107,7 @@ def names(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
 
 
 def attention_only(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """An architecture known to be made of attention alone, or an encoder with a decoder."""
+    """Find an architecture known to have attention alone, or an encoder with a decoder."""
     name = architecture_name(config)
     if config.get("is_encoder_decoder") is True:
         return Found("dense", "is_encoder_decoder", "true: an encoder and a decoder, both of attention", "", 0)
@@ -117,7 +119,7 @@ def attention_only(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found 
 
 
 def nothing(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
-    """No rule knows it; own code (auto_map) can be anything."""
+    """Return unknown, for a model that no rule knows; own code (auto_map) can be anything."""
     name = architecture_name(config)
     own = next((part.at("auto_map") for part in parts if part.keys.get("auto_map") is not None), None)
     if own:
@@ -133,7 +135,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def mechanism(config: Mapping[str, Any], parts: tuple[Part, ...], found: Found) -> str:
-    """What the recurrent layers are: as the architecture's name says, else the model_type, else the rule, else the keys."""
+    """Return the type of the recurrent layers: by the architecture's name, else the model_type, else the rule, else the keys."""
     name = architecture_name(config)
     answer = tables.RECURRENT_ARCHITECTURES.get(name)
     types = tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES
@@ -186,7 +188,7 @@ def _counted(config: Mapping[str, Any], part: Part, path: str, seen: str, mechan
 
 
 def _recurrent_layers(part: Part, layers: int | None) -> int | None:
-    """How many, from how the attention layers between them are laid out; None where the config does not say."""
+    """Return the number of recurrent layers from the layout of the attention layers; None if the config does not tell."""
     if layers is None:
         return None
     if fnmatchcase(part.word("model_type"), "falcon_h1*"):

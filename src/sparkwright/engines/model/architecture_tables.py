@@ -1,4 +1,4 @@
-"""What model families are made of, by the names that their config.json uses.
+"""Layer types of model families, by the names in their config.json.
 
 Sources: vLLM's registry and model classes of 0.11.0, 0.17.1, 0.32.0 and 0.33.0 (which class is a hybrid, which is free of
 attention), transformers 5.19.0 (words of layer lists), flash-linear-attention (its own model types).
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def spread(rows: Mapping[T, str]) -> dict[str, T]:
-    """A table by name, from rows that hold many names of one value."""
+    """Return a table by name, from rows that hold many names for one value."""
     return {name: value for value, names in rows.items() for name in names.split()}
 
 
@@ -38,8 +38,8 @@ LETTERS = "hybrid_override_pattern"
 NUMBERS = "attn_type_list"
 LINEAR_CONFIG = "linear_attn_config"
 
-#: words of a layer list -> the mechanism they name, "" where they leave it open. Transformers 5 writes linear_attention for
-#: what used to be mamba; hybrid is a layer that has both, side by side (Falcon-H1, Zamba2).
+#: words of a layer list -> the mechanism they name, "" if they leave it open. Transformers 5 writes linear_attention for
+#: former names of mamba; a hybrid layer has both, side by side (Falcon-H1, Zamba2).
 RECURRENT_LAYERS: dict[str, str] = spread(
     {
         "": "linear_attention recurrent hybrid hybrid_sliding mamba",
@@ -58,7 +58,7 @@ ATTENTION_LAYERS = frozenset(
 )
 OTHER_LAYERS = frozenset({"moe", "mlp"})
 
-#: keys that only a recurrent layer needs -> its mechanism, "" where the key leaves it open; more special ones first.
+#: keys that only a recurrent layer needs -> its mechanism, "" if the key leaves it open; specific ones first.
 #: Either of a tuple's keys alone proves nothing. mamba_ssm_dtype is a hint and no proof, so it is not here.
 RECURRENT_KEYS: dict[tuple[str, ...], str] = {
     ("linear_conv_kernel_dim",): GDN,
@@ -78,7 +78,7 @@ RECURRENT_KEYS: dict[tuple[str, ...], str] = {
     ("linear_num_heads",): LINEAR,
 }
 
-#: model_type -> mechanism, for models that keep attention in some layers. Shell patterns, more special ones first.
+#: model_type -> mechanism, for models that keep attention in some layers. Shell patterns, specific ones first.
 HYBRID_TYPES: dict[str, str] = spread(
     {
         GDN: "qwen3_next* qwen3_5* qwen4_exp* olmo_hybrid*",
@@ -101,8 +101,8 @@ ATTENTION_FREE_TYPES: dict[str, str] = {
     "gla": GLA,
 }
 
-#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases that were read. "": vLLM says hybrid, and of
-#: what is left to the config. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
+#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases that were read. "": hybrid in vLLM, and
+#: the config has the mechanism. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
 HYBRID_ARCHITECTURES: dict[str, str] = spread(
     {
         "": """
@@ -148,7 +148,7 @@ ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {
 #: the same, of engines other than vLLM
 OTHER_ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {"RwkvForCausalLM": RWKV, "Rwkv7ForCausalLM": RWKV}
 
-#: all that are known by their name to keep a recurrent state
+#: architectures known by name to keep a recurrent state
 RECURRENT_ARCHITECTURES: dict[str, str] = {
     **HYBRID_ARCHITECTURES,
     **OTHER_HYBRID_ARCHITECTURES,

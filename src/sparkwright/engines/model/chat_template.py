@@ -1,4 +1,4 @@
-"""The chat template of a model as its syntax tree tells it: the request fields it reads, and thinking, system prompts."""
+"""A model's chat template, read from its syntax tree: request fields, thinking, system prompts."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Thinking = Literal["on", "off", "always", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A chat template as its syntax tree tells it."""
+    """The properties of a chat template, read from its syntax tree."""
 
     fields: tuple[str, ...]  # variables that a request may set with chat_template_kwargs, sorted
     tools: bool  # it renders the tools of a request
     switch: str  # the field that turns thinking on or off; "" for none
-    thinking: Thinking | None  # by default; "always": no switch turns it off, "none": nothing of it is in the template
-    system_prompt: str  # the beginning of a text that it puts in by itself; "" for none
-    dated: bool  # it puts the date of today into the prompt
+    thinking: Thinking | None  # by default; "always": no switch turns it off, "none": the template has no thinking
+    system_prompt: str  # the beginning of a text that the template adds; "" for none
+    dated: bool  # it adds today's date to the prompt
     keeps_thinking: bool | None  # thinking of earlier turns stays in the prompt
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, as the lock keeps it."""
+        """Return plain JSON, as the lock keeps it."""
         return {**asdict(self), "fields": list(self.fields)}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> ChatTemplate | None:
-        """Return a template that was kept; None for what is none."""
+        """Return a template from the lock; None for an invalid one."""
         try:
             fields = tuple(name for name in found["fields"] if isinstance(name, str) and name.isidentifier())
             switch, system = str(found["switch"]), printable(str(found["system_prompt"]))
@@ -51,7 +51,7 @@ class ChatTemplate:
 
     @property
     def thinking_sentence(self) -> str:
-        """What it does with thinking by default, and how a request changes that; "" where it has nothing to do with it."""
+        """The template's default for thinking and how a request changes it; "" if the template has no thinking."""
         if self.thinking in ("on", "off"):
             other = "false" if self.thinking == "on" else "true"
             return f'{self.thinking} by default; per request: "chat_template_kwargs": {{"{self.switch}": {other}}}'
@@ -72,7 +72,7 @@ def printable(text: str) -> str:
 SAMPLING_FILE = "generation_config.json"
 GGUF = "GGUF file"
 NO_SAMPLING = "nothing set: the engine's own defaults are in force"
-#: of generation_config.json, what vLLM and SGLang take as defaults of a request. source: vLLM 0.33.0, get_diff_sampling_param
+#: keys of generation_config.json that vLLM and SGLang take as a request's defaults. source: vLLM 0.33.0, get_diff_sampling_param
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 
 
@@ -88,10 +88,10 @@ def sampling_of(config: Any) -> dict[str, float]:
 
 
 def kept(found: Any) -> dict[str, Any] | None:
-    """Return what a lock keeps of a model's chat files, of whatever a host or a file holds; None for what is none.
+    """Return the lock's entry about a model's chat files, from data of a host or a file; None for invalid data.
 
-    template: a ChatTemplate, None where there is none or it was not read. sampling: None where the model sets no defaults (it
-    has no generation_config.json), and the engine's own are in force. read_from: only of a GGUF file, which holds both.
+    template: a ChatTemplate, None if there is none or it was not read. sampling: None if the model sets no defaults (it has no
+    generation_config.json), so that the engine's own apply. read_from: only of a GGUF file, which holds both.
     """
     if not isinstance(found, Mapping):
         return None
@@ -105,7 +105,7 @@ def kept(found: Any) -> dict[str, Any] | None:
 
 
 def of_server(pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """What the lock's entries tell of a server's chats: the template is that of a tokenizer of its own, where it has one.
+    """Return the lock's entries about a server's chats, with the template of the separate tokenizer if there is one.
 
     pinned: {"model": ..., "models": {role: ...}}.
     """
@@ -115,7 +115,7 @@ def of_server(pinned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what two revisions of a model do otherwise, as (label, before, after). old, new: see `kept`."""
+    """Yield the differences between two revisions of a model, as (label, before, after). old, new: see `kept`."""
     before, after = dict(lines(old)), dict(lines(new))
     for label in [*before, *(label for label in after if label not in before)]:
         pair = before.get(label, "nothing"), after.get(label, "nothing")
@@ -124,7 +124,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a person should know of a model's chat files, as (label, sentence)."""
+    """Yield the facts about a model's chat files for users, as (label, sentence)."""
     template = ChatTemplate.from_json(chat.get("template") or {})
     if template is not None:
         yield (

@@ -1,10 +1,10 @@
-"""Reads a chat template from its syntax tree.
+"""Reader of a chat template's syntax tree.
 
-A template of a stranger is never rendered: its conditions on one switch are evaluated here, over true, false and undefined. What the
-tree does not tell is unknown, which is None.
+A third-party template is never rendered: its conditions on one switch are evaluated here, over true, false and undefined. What
+the tree does not tell is unknown (None).
 
-Sources: the templates of Qwen3, Qwen3.5, gpt-oss, DeepSeek-V3.1, Llama 3.1, GLM-4.6 and SmolLM3; transformers' apply_chat_template, which
-passes `chat_template_kwargs` of a request as variables.
+Sources: the templates of Qwen3, Qwen3.5, gpt-oss, DeepSeek-V3.1, Llama 3.1, GLM-4.6 and SmolLM3; transformers'
+apply_chat_template, which passes `chat_template_kwargs` of a request as variables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sparkwright.trust.bounds import json_of
 
 #: the longest real one has 30 kB
 MOST_CHARS = 262_144
-#: variables that the engine itself passes, and Jinja's own
+#: variables that the engine itself sets, and Jinja's own
 GIVEN = frozenset(
     (
         *(
@@ -67,7 +67,7 @@ GIVEN = frozenset(
         *("varargs", "kwargs", "self", "super", "true", "false", "none", "True", "False", "None"),
     )
 )
-#: transformers' own block, which marks what an assistant said; plain Jinja does not know it
+#: transformers' own block around the assistant's text; plain Jinja does not know it
 _GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 _SYSTEM = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)")
 _THOUGHTS = frozenset(("reasoning_content", "reasoning", "thinking"))
@@ -77,7 +77,7 @@ TEMPLATE_FILE, TOKENIZER_FILE = "chat_template.jinja", "tokenizer_config.json"
 
 
 def read(text: str) -> ChatTemplate | None:
-    """Return what a template's syntax tree tells; None for a text that is no template, or is far too long for one."""
+    """Return the properties of a template; None for a text that is not a template, or is far too long for one."""
     if len(text) > MOST_CHARS:
         return None
     environment = Environment(extensions=("jinja2.ext.loopcontrols", "jinja2.ext.do"), autoescape=True)
@@ -107,7 +107,7 @@ def _described(tree: nodes.Template) -> ChatTemplate:
 
 
 def _own(tree: nodes.Template) -> set[str]:
-    """The names that a template makes itself. One that is set from its own value, or where it is undefined, is a request's."""
+    """Return the names that a template sets itself. A name set from its own value, or only if undefined, is a request's."""
     made = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
     made |= {macro.name for macro in tree.find_all(nodes.Macro)}
     tested = {
@@ -145,7 +145,7 @@ def _is(node: nodes.Node, name: str) -> bool:
 
 
 class _Mark:
-    """A value that no constant of a template has."""
+    """A value that no constant of a template equals."""
 
 
 _UNDEFINED, _UNKNOWN, _UNSET = _Mark(), _Mark(), _Mark()
@@ -166,7 +166,7 @@ def _thinking(tree: nodes.Template, switch: str, fields: list[str], texts: list[
 
 
 def _switched(tree: nodes.Template, switch: str) -> Thinking | None:
-    """The default of a switch: what its conditions give where it is undefined, against true and false."""
+    """Return the default of a switch: its conditions' value when undefined, compared with true and false."""
     unset: Any = _default_of(tree, switch)
     unset = _UNDEFINED if unset is _UNSET else unset
     conditions = [node.test for node in tree.find_all(nodes.If)] + [node.test for node in tree.find_all(nodes.CondExpr)]
@@ -180,7 +180,7 @@ def _switched(tree: nodes.Template, switch: str) -> Thinking | None:
 
 
 def _default_of(tree: nodes.Template, name: str) -> Any:
-    """The constant that a variable gets where a request does not set it."""
+    """Return the constant that a variable gets if a request does not set it."""
     for found in tree.find_all(nodes.Filter):
         if found.name in ("default", "d") and found.node is not None and _is(found.node, name):
             value = found.args[0] if found.args else None
@@ -194,11 +194,11 @@ def _default_of(tree: nodes.Template, name: str) -> Any:
 
 
 def _value(node: nodes.Node, name: str, given: Any) -> Any:
-    """An expression's value where one variable is given and nothing else is known."""
+    """Return an expression's value with one known variable and all others unknown."""
     if isinstance(node, nodes.Const):
         return node.value
     if isinstance(node, nodes.Name):
-        # a request for an answer sets it
+        # set in a request for an answer
         known = True if node.name == "add_generation_prompt" else _UNKNOWN
         return given if node.name == name else known
     if isinstance(node, nodes.Filter):
@@ -242,7 +242,8 @@ def _truth(value: Any) -> Any:
 
 
 def _keeps(tree: nodes.Template, names: list[nodes.Name]) -> bool | None:
-    """Whether thinking of earlier turns is rendered: a template that reads it and looks for the last turn drops the others."""
+    """Return True if thinking of earlier turns is rendered: a template that reads it and looks for the last turn drops the
+    others."""
     reads = bool(_attributes(tree) & _THOUGHTS)
     words = {*_attributes(tree), *(node.name for node in names)}
     if any(map(_LAST_TURN.search, words)):
@@ -261,7 +262,7 @@ def _names(node: nodes.Node) -> set[str]:
 
 
 def _attributes(node: nodes.Node) -> set[str]:
-    """Attributes and keys that are read: `message.reasoning`, `message['reasoning']`, `'reasoning' in message`."""
+    """Return the attributes and keys that are read: `message.reasoning`, `message['reasoning']`, `'reasoning' in message`."""
     dotted = {found.attr for found in node.find_all(nodes.Getattr)}
     return dotted | {
         const.value for const in node.find_all(nodes.Const) if isinstance(const.value, str) and len(const.value) < 40
@@ -269,7 +270,7 @@ def _attributes(node: nodes.Node) -> set[str]:
 
 
 def _texts(node: nodes.Node) -> Iterator[str]:
-    """The texts of a node in their order: what stands between its tags, and in its expressions."""
+    """Yield the texts of a node in their order: between its tags, and in its expressions."""
     if isinstance(node, nodes.TemplateData):
         yield node.data
     elif isinstance(node, nodes.Const) and isinstance(node.value, str):
@@ -284,7 +285,7 @@ def _beginning(text: str) -> str:
 
 
 def of_tokenizer(config: Any) -> str:
-    """Return the chat template in a tokenizer_config.json: the default one where there are several; "" for none."""
+    """Return the chat template in a tokenizer_config.json: the default one if there are several; "" for none."""
     found = config.get("chat_template") if isinstance(config, Mapping) else None
     if isinstance(found, list):
         named = {row.get("name"): row.get("template") for row in found if isinstance(row, Mapping)}
@@ -293,7 +294,7 @@ def of_tokenizer(config: Any) -> str:
 
 
 def of_files(text_of: Callable[[str], str | None]) -> dict[str, Any]:
-    """Return what a model's chat files tell, see `kept`. text_of: a file's text by its name; None for a file that is not there."""
+    """Return the facts in a model's chat files, see `kept`. text_of: a file's text by its name; None for a missing file."""
 
     def parts_of(path: str) -> object:
         try:
@@ -311,7 +312,10 @@ def of_files(text_of: Callable[[str], str | None]) -> dict[str, Any]:
 
 
 def of_gguf(template: str, sampling: Mapping[str, float]) -> dict[str, Any]:
-    """Return what the header of a GGUF file tells, see `kept`. template: its text; "" for none. sampling: by `SAMPLING`."""
+    """Return the chat facts in the header of a GGUF file, see `kept`.
+
+    template: its text; "" for none. sampling: by `SAMPLING`.
+    """
     found = read(template) if template else None
     return {
         "template": found.to_json() if found else None,

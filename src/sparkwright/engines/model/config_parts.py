@@ -1,6 +1,6 @@
-"""A model's config.json, taken apart: the parts of it that describe a language model, and typed looks into them.
+"""Typed access to a model's config.json, and to its parts that describe a language model.
 
-The file comes from anywhere, so a value of the wrong type or out of bounds counts as one that is not there.
+The file is untrusted, so a value of the wrong type or out of bounds counts as missing.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: keys under which multimodal wrappers keep the config of their language model
+#: keys of multimodal wrappers for the config of their language model
 NESTED = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
 DEEPEST = 4
 
-#: the spellings of "how many layers", most usual first (n_layer: GPT-2 and the original Mamba; num_layers: ChatGLM)
+#: keys for the number of layers, most usual first (n_layer: GPT-2 and the original Mamba; num_layers: ChatGLM)
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 SIZES = (*LAYERS, "hidden_size", "n_embd", "d_model")
 
@@ -24,7 +24,7 @@ QUANTISATION = "quantization_config"
 EXCEPTIONS = ("ignore", "exclude_modules", "exclude", "modules_to_not_convert")
 #: parts of the names of prediction layers
 PREDICTION_NAMES = ("mtp", "nextn")
-#: keys under which the scaling of positions stands (transformers 5 writes the second)
+#: keys for the scaling of positions (transformers 5 writes the second)
 SCALINGS = ("rope_scaling", "rope_parameters")
 TRAINED_LENGTH = "original_max_position_embeddings"
 
@@ -36,32 +36,33 @@ MOST_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One mapping of a config. path: "" for the whole, else as "text_config" or "thinker_config.text_config"."""
+    """A mapping in a config."""
 
+    #: "" for the whole config, else as "text_config" or "thinker_config.text_config"
     path: str
     keys: Mapping[str, Any]
 
     def at(self, key: str) -> str:
-        """The path of one of its keys."""
+        """Return the path of one of its keys."""
         return f"{self.path}.{key}" if self.path else key
 
     def number(self, *names: str) -> int | None:
-        """The first of these keys that holds a positive whole number, no larger than one of its kind can be."""
+        """Return the first of these keys with a positive whole number within the limit of its kind."""
         held = ((self.keys.get(name), MOST_LAYERS if name in LAYERS else MOST_NUMBER) for name in names)
         return next((value for value, most in held if type(value) is int and 0 < value <= most), None)
 
     def items(self, name: str) -> list[Any] | None:
-        """A key's list, None where it holds none, or more than there can be layers."""
+        """Return a key's list, None if it holds none, or one longer than a model can have layers."""
         held = self.keys.get(name)
         return held if isinstance(held, list) and len(held) <= MOST_LAYERS else None
 
     def mapping(self, name: str) -> Mapping[str, Any] | None:
-        """A key's mapping, None where it holds none."""
+        """Return a key's mapping, None if it holds none."""
         held = self.keys.get(name)
         return held if isinstance(held, Mapping) else None
 
     def word(self, name: str) -> str:
-        """A key's text, "" where it holds none, or more than there can be letters for layers."""
+        """Return a key's text, "" if it holds none, or one longer than a string of layer letters can be."""
         held = self.keys.get(name)
         return held if isinstance(held, str) and len(held) <= MOST_CHARS else ""
 
@@ -71,38 +72,38 @@ class Part:
 
 
 def parts(config: Mapping[str, Any]) -> tuple[Part, ...]:
-    """The config and the language models nested in it, the innermost first."""
+    """Return the config and the language models nested in it, the innermost first."""
     return tuple(reversed(list(_walk(Part("", config), DEEPEST))))
 
 
 def text(config: Mapping[str, Any]) -> Part:
-    """The part that describes the language model: the innermost one that gives sizes, else the whole."""
+    """Return the part that describes the language model: the innermost one with sizes, else the whole config."""
     return next((part for part in parts(config) if part.number(*SIZES)), Part("", config))
 
 
 def prediction_layers(config: Mapping[str, Any]) -> int:
-    """The layers of multi-token prediction that a model brings; 0 where its config names none."""
+    """Return the number of a model's multi-token prediction layers; 0 if its config names none."""
     return next((found for part in parts(config) if (found := part.number(*PREDICTION_LAYERS))), 0)
 
 
 def quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a model's own quantisation config; empty where it has none."""
+    """Return a model's own quantisation config; empty if it has none."""
     return next((held for part in parts(config) if (held := part.mapping(QUANTISATION))), {})
 
 
 def spares_prediction(quantised: Mapping[str, Any]) -> bool | None:
-    """Return whether a quantisation config excepts the layers of multi-token prediction; None where it lists no exceptions."""
+    """Return True if a quantisation config excepts the layers of multi-token prediction; None if it lists no exceptions."""
     lists = [held for name in EXCEPTIONS if isinstance(held := quantised.get(name), list)]
     return any(named_prediction(entry) for held in lists for entry in held) if lists else None
 
 
 def named_prediction(entry: object) -> bool:
-    """Return whether an entry of a list of modules names layers of multi-token prediction."""
+    """Return True if an entry of a list of modules names layers of multi-token prediction."""
     return isinstance(entry, str) and any(word in entry[:MOST_CHARS].lower() for word in PREDICTION_NAMES)
 
 
 def trained_length(config: Mapping[str, Any]) -> int | None:
-    """The longest sequence in training, in tokens, of a model whose positions are stretched; None where nothing says so."""
+    """Return the longest sequence in training, in tokens, for a model with stretched positions; None if the config has none."""
     inner = text(config)
     for name in SCALINGS:
         scaling = Part("", inner.mapping(name) or {})
@@ -113,7 +114,7 @@ def trained_length(config: Mapping[str, Any]) -> int | None:
 
 
 def architecture_name(config: Mapping[str, Any]) -> str:
-    """What the engine looks up: the first of `architectures`, "" where the config names none."""
+    """Return the name that the engine looks up: the first of `architectures`, "" if the config names none."""
     names = Part("", config).items("architectures") or [""]
     return names[0] if names and isinstance(names[0], str) and len(names[0]) <= MOST_CHARS else ""
 

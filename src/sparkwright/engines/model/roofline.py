@@ -1,9 +1,9 @@
-"""How fast one stream can be at all: every weight that a token needs crosses the memory bus once.
+"""The highest possible rate of one stream: every weight that a token needs crosses the memory bus once.
 
-Without speculation no server decodes faster than bandwidth / bytes a token. What is counted here is a lower bound of those bytes
-(no state, no KV cache, no activations), so the ceiling is never too low. Over several hosts each reads its part at the same time, and
-waits for the others twice a layer. Source: facts of safetensors' header (8 bytes of length,
-then JSON of name -> dtype, shape, data_offsets); a GB10's LPDDR5X has 273 GB/s.
+Without speculation no server decodes faster than bandwidth / bytes per token. The count here is a lower bound of those bytes (no
+state, no KV cache, no activations), so the ceiling is never too low. With several hosts each reads its part at the same time, and
+waits for the others twice per layer. Source: safetensors' header (8 bytes of length, then JSON of name -> dtype, shape,
+data_offsets); a GB10's LPDDR5X has 273 GB/s.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Any
 from sparkwright.engines.model.config_parts import Part, text
 from sparkwright.engines.parallel import Split
 
-#: bytes a second, by what nvidia-smi calls the GPU
+#: bytes/s, by nvidia-smi's name of the GPU
 BANDWIDTH = {"NVIDIA GB10": 273e9}
 
-#: seconds that one all-reduce over two hosts takes of a token, launch and waiting included: fitted to kubis.ai's gpt-oss-120b of 36 layers
-#: on two GB10, 17.4 ms a token on one and 14.5 ms with tensor parallelism; NCCL alone takes 30 to 65 us. Advice, never a gate
+#: seconds per token for one all-reduce over two hosts, launch and waiting included: fitted to kubis.ai's gpt-oss-120b of 36
+#: layers on two GB10, 17.4 ms per token on one and 14.5 ms with tensor parallelism; NCCL alone takes 30 to 65 us. Advice, never a
+#: gate
 ALL_REDUCE_S = 80e-6
 ALL_REDUCES_A_LAYER = 2
-#: where the rule below comes from
+#: source of the rule below
 SPLIT_SOURCE = "a rule of thumb fitted to one report (gpt-oss-120b on two Sparks, kubis.ai), not a measurement"
 
 #: parts of a checkpoint that a text token does not pass through
@@ -33,7 +34,12 @@ EXPERTS_A_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "
 
 
 def bytes_per_token(config: Mapping[str, Any], tensors: Iterable[tuple[str, int]]) -> int | None:
-    """The least a token reads. config: the model's config.json. tensors: (name, bytes) of the whole checkpoint; None of nothing."""
+    """Return the least number of bytes that a token reads; None without tensors.
+
+    Args:
+        config: the model's config.json.
+        tensors: (name, bytes) of the whole checkpoint.
+    """
     inner = text(config)
     share = _share(inner)
     tied = bool(inner.keys.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
@@ -46,16 +52,18 @@ def bytes_per_token(config: Mapping[str, Any], tensors: Iterable[tuple[str, int]
 
 
 def ceiling(gpu: str | None, per_token: int | None) -> float | None:
-    """Tokens a second of one stream that no server on this GPU exceeds; None for a GPU or model that is not known."""
+    """Return the rate of one stream that no server on this GPU exceeds, tokens/s; None for an unknown GPU or model."""
     bandwidth = BANDWIDTH.get(gpu or "")
     return bandwidth / per_token if bandwidth and per_token else None
 
 
 def split_rate(alone: float | None, split: Split, layers: int | None) -> float | None:
-    """What one stream may reach over several hosts, tokens a second: t(n) = t(1) / n + 2 * layers * ALL_REDUCE_S for n hosts of tensor
-    parallelism. Pipeline parallelism passes a token through all hosts in turn, which makes it no faster.
+    """Return the highest rate of one stream over several hosts, tokens/s; None if `alone` or the layers are not known.
 
-    alone: of one host, tokens a second, measured or the ceiling. None where that or the layers are not known.
+    t(n) = t(1) / n + 2 * layers * ALL_REDUCE_S for n hosts of tensor parallelism. Pipeline parallelism passes a token through all
+    hosts in turn, which makes it no faster.
+
+    alone: rate of one host, tokens/s, measured or the ceiling.
     """
     if not alone or alone <= 0:
         return None
@@ -66,6 +74,6 @@ def split_rate(alone: float | None, split: Split, layers: int | None) -> float |
 
 
 def _share(inner: Part) -> float:
-    """Of the routed experts, those that one token passes through; none where the config does not say how many."""
+    """Return the share of the routed experts that one token passes through; 0 if the config does not tell how many."""
     count, active = inner.number(*EXPERT_COUNTS), inner.number(*EXPERTS_A_TOKEN)
     return active / count if count and active else 0.0

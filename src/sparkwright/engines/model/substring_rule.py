@@ -1,4 +1,4 @@
-"""The rule of thumb that goes round for finding recurrent models, kept to say when it would have misled."""
+"""The common rule of thumb for finding recurrent models, kept to report cases where it is wrong."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ SUBSTRINGS = ("mamba", "ssm", "deltanet", "state_space", "recurrent")
 
 
 def by_substrings(config: Mapping[str, Any]) -> bool:
-    """Whether any of the words occurs anywhere in config.json, in a key or a value, nested parts too, in any case.
+    """Return True if any of the words occurs anywhere in config.json, in a key or a value, nested parts included, in any case.
 
-    This is its most generous variant. Looking at the top-level keys alone, as it is also done, misses Qwen3.5 as well,
-    whose one hit (mamba_ssm_dtype) stands in text_config.
+    This is its most generous variant. Another common one looks at the top-level keys alone; it misses Qwen3.5 as well, whose one
+    hit (mamba_ssm_dtype) is in text_config.
     """
     written = json.dumps(config, default=str).lower()
     return any(word in written for word in SUBSTRINGS)

@@ -1,1 +1,1 @@
-"""Any server with OpenAI's API, as its recipe describes it."""
+"""Any server with OpenAI's API, described in its recipe."""

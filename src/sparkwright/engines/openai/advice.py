@@ -1,4 +1,4 @@
-"""A described server's side of engines.advice.Advice: what its recipe says is all that is known."""
+"""A described server's implementation of engines.advice.Advice: nothing is known beyond its recipe."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from sparkwright.engines.openai import rules
 from sparkwright.trust.bounds import count_of
 from sparkwright.units import GIB
 
-#: which words of a command would turn it on or off is not known
+#: the words that would turn it on or off are not known
 CHUNKED_PREFILL = ""
 WHY = "nothing tells how this server is asked for it, or whether it does it; set it among the words of its command"
 
 
 @dataclass(frozen=True)
 class AnyModel:
-    """Which models the server serves in which way is not known."""
+    """A model of a described server: its kind is not known."""
 
     kind: str = "unknown"
     sentence: str = "a model whose kind is not known for this server"
@@ -39,7 +39,7 @@ class AnyModel:
 
 
 def version(text: str | None) -> Version | None:
-    """A version by PEP 440; None for anything else."""
+    """Return a PEP 440 version; None for anything else."""
     try:
         return Version(text or "")
     except InvalidVersion:
@@ -52,7 +52,7 @@ def kind(model: Mapping[str, Any]) -> AnyModel:
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The longest sequence, where it is told."""
+    """Return the longest sequence, if the config has it."""
     longest = count_of(config.get("max_position_embeddings"))
     return {} if longest is None else {"max_position_embeddings": longest}
 
@@ -64,24 +64,24 @@ def decide(
     wanted: Wanted,
     impossible: WhenImpossible,
 ) -> Decision:
-    """Nothing can be asked of it."""
+    """Return the decision about chunked prefill; a described server has no known switch for it."""
     return cannot_be_asked(request, "an OpenAI-compatible server", wanted, impossible, WHY)
 
 
 def check(
     request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
-    """All findings, errors first."""
+    """Return all findings, errors first."""
     return rules.RULES.check(request)
 
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-    """The context, where the recipe says one."""
+    """Return the context, if the recipe sets one."""
     return Effective(max_model_len=own.context(request.flags))
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """What the recipe says; without that it is not known."""
+    """Return the memory that the recipe states; an unknown one if it states none."""
     given = flags.get(own.MEMORY)
     if given is None or own.misfit(flags, own.MEMORY):
         return Memory()
@@ -92,17 +92,17 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """No such switch is known."""
+    """Return None: no such switch is known."""
     return None
 
 
 def titles() -> Mapping[str, str]:
-    """The rules by name, with what each says."""
+    """Return the titles of the rules, by name."""
     return rules.RULES.titles()
 
 
 def explained(name: str) -> Explained | None:
-    """A rule; None where there is none of this name."""
+    """Return a rule by name; None if there is none."""
     rule = rules.RULES.get(name)
     if rule is None:
         return None

@@ -1,4 +1,4 @@
-"""The words of a described server's command are its own: nothing of them is known."""
+"""Parser of a described server's command: its words are unknown."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sparkwright.engines.command_words import Command
 
 
 def parsed(words: Sequence[str]) -> Command:
-    """No model and no flags."""
+    """Return neither model nor flags."""
     return Command()

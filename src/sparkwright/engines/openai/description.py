@@ -1,7 +1,8 @@
-"""How a server that no release knows is asked: as the section `openai` of its recipe says, and as its container's label carries it.
+"""The description of a server that sparkwright has no engine for: the section `openai` of its recipe, carried in a container
+label.
 
-A label is data from a stranger, so what comes back from one is held to the rules of a recipe; a label that breaks one describes
-nothing, and the server is asked as is usual for OpenAI's API.
+A label is untrusted data, so a description from a label must keep the rules of a recipe; a label that breaks one describes
+nothing, and the defaults of OpenAI's API apply.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sparkwright.engines import http
 from sparkwright.engines.log.state import SETTINGS
 from sparkwright.visible import one_line
 
-#: in a section or its mappings: where, and why it cannot stand, as "must be ..."
+#: a mistake in a section or its mappings: the place, and the reason, as "must be ..."
 Mistake = tuple[tuple[str | int, ...], str]
 Check = Callable[[Any], Iterator[Mistake]]
 
@@ -26,7 +27,7 @@ MOST = 32
 WORDS = 512
 ROLES = (*http.COUNTERS, http.RUNNING, http.WAITING, http.KV_CACHE_USED)
 
-#: what a gateway answers itself
+#: paths that a gateway answers itself
 OWN = ("/v1/models", "/metrics", "/health", "/")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~-]{1,100}(?:/[A-Za-z0-9._~-]{1,100}){0,8}/?)?")
 _METRIC = re.compile(r'[A-Za-z_:][A-Za-z0-9_:]{0,199}(?:\{[A-Za-z_][A-Za-z0-9_]{0,63}="[\w ./:-]{0,100}"\})?', re.ASCII)
@@ -70,7 +71,7 @@ def _several(check: Check, what: str, most: int = MOST) -> Check:
 
 
 def _mapping(keys: Mapping[str, Check], needs: tuple[str, ...] = (), *, single: bool = False) -> Check:
-    """single: exactly one of the keys."""
+    """Return a check of a mapping with these keys. single: exactly one of the keys."""
 
     def check(value: Any) -> Iterator[Mistake]:
         if not isinstance(value, Mapping):
@@ -105,7 +106,7 @@ _field = _text(_FIELD, "a key of the answer, as max_seq_len or config.max_seq_le
 
 
 def _added_path(value: Any) -> Iterator[Mistake]:
-    """A path that clients use beside those of every engine: its name, or a mapping that says where `model` stands."""
+    """Check a path that clients use beyond those of every engine: its name, or a mapping with the place of `model`."""
     if isinstance(value, Mapping):
         yield from _mapping({"path": _served, "model": _text(re.compile("json|form"), "json or form")}, ("path",))(
             value
@@ -114,7 +115,7 @@ def _added_path(value: Any) -> Iterator[Mistake]:
         yield from _served(value)
 
 
-#: what the host needs of a description; this is what a label holds
+#: the part of a description that the host needs; a label holds it
 CARRIED: Mapping[str, Check] = {
     "port": _number(1, 65535, integer=True),
     "health": _path,
@@ -142,18 +143,18 @@ NEEDED = ("served_name",)
 
 
 def mistakes(section: Mapping[str, Any]) -> Iterator[Mistake]:
-    """What is wrong with a section, in its order."""
+    """Yield the mistakes in a section, in its order."""
     return _mapping(KEYS, NEEDED)(section)
 
 
 def written(section: Mapping[str, Any]) -> str:
-    """What a container's label holds of a section."""
+    """Return the content of a container's label for a section."""
     return json.dumps({name: section[name] for name in sorted(CARRIED) if name in section}, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=16)
 def read(label: str) -> Mapping[str, Any]:
-    """A description again; empty for a text that is none."""
+    """Return the description in a label; empty for an invalid one."""
     try:
         found = json.loads(label) if len(label) <= LABEL_CHARS else None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The section of a described server: not flags of an engine, but what starts it and how it is asked (description.py).
+"""The section of a described server: instead of an engine's flags, its start command and its API (description.py).
 
 Its command is given as words, under `command`, and nothing is added to them.
 """
@@ -30,7 +30,7 @@ _LIST = {"type": "array", "items": {"type": "string"}}
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The section's keys have one name each."""
+    """Return the section unchanged: each of its keys has one name."""
     return dict(written)
 
 
@@ -40,18 +40,18 @@ def canonical(written: str) -> str:
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """What a key is set to; None when it is not given. Of the address what the command says, where the section does not."""
+    """Return the value of a key; None if it is not set. The address falls back to `--host` in the command."""
     given = flags.get(name)
     return value_of_word(words(flags), "--host") or None if given is None and name == HOST else given
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
-    """Why a key's value is none that it can have; "" where nothing is known against it."""
+    """Return why a key's value is invalid; "" if nothing is known against it."""
     return next((why for place, why in description.mistakes(flags) if place == (name,)), "")
 
 
 def words(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words of its command."""
+    """Return the words of the command."""
     given = flags.get(COMMAND)
     return tuple(map(str, given)) if isinstance(given, Sequence) and not isinstance(given, str) else ()
 
@@ -62,34 +62,34 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image, as the recipe has them: they name the model too."""
+    """Return the words after the image, as the recipe has them; they include the model."""
     return words(flags)
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """The name for requests."""
+    """Return the model name for requests."""
     return str(flags.get(SERVED_NAME) or model)
 
 
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return every name that requests may use; it has one."""
+    """Return the single model name for requests."""
     return (served_name(flags, model),)
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """The port the server listens on inside its container. A value that is none must be refused before."""
+    """Return the port on which the server listens inside its container. An invalid value must be refused before."""
     given = None if misfit(flags, PORT) else flags.get(PORT)
     return DEFAULT_PORT if given is None else int(given)
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
-    """The longest sequence, in tokens, as the recipe says; None when it does not."""
+    """Return the longest sequence in tokens, as the recipe sets it; None if it does not."""
     given = flags.get(CONTEXT)
     return given if isinstance(given, int) and not misfit(flags, CONTEXT) else None
 
 
 def properties() -> dict[str, Any]:
-    """The keys of the section, as the properties of a JSON Schema."""
+    """Return the keys of the section as the properties of a JSON Schema."""
     names = {"type": "object", "additionalProperties": {"type": "string"}, "required": ["path"]}
     return {
         "served_name": {"type": "string", "description": "the model's name in requests, as the server calls it"},

@@ -1,4 +1,4 @@
-"""The HTTP side of a server as its description says; what that leaves out is as OpenAI's API and most servers have it."""
+"""The HTTP interface of a described server; for what the description leaves out, the defaults of OpenAI's API apply."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from sparkwright.trust.bounds import MOST_NUMBER
 
 PORT = 8000
 HEALTH = "/health"
-#: "not yet", of servers that answer while they load
+#: statuses for "still loading"
 LOADING = (503,)
 TEXT_CHARS = 200
 
 
 def described(label: str) -> Http:
-    """label: the description. Without a path of metrics nothing is counted; without one of settings or version none is known."""
+    """Return the HTTP interface of a description.
+
+    label: the description. Without a path of metrics nothing is counted; without one of settings or version none is known.
+    """
     given = description.read(label)
     metrics, settings = dict(given.get("metrics") or {}), dict(given.get("settings") or {})
     health = given.get("health", HEALTH)
@@ -56,20 +59,20 @@ def described(label: str) -> Http:
 
 
 def _path(given: Any) -> ApiPath:
-    """A path that a recipe adds: its name, or a mapping with where the model stands."""
+    """Return a path that a recipe adds: its name, or a mapping with the place of the model."""
     if isinstance(given, str):
         return ApiPath(given)
     return ApiPath(given["path"], model=given.get("model", "json"))
 
 
 def _sample(name: str) -> Sample:
-    """A metric by its name, with the label that a line of it must hold."""
+    """Return a metric by its name, with the label that its line must hold."""
     metric, _, label = name.rstrip("}").partition("{")
     return Sample(metric, label)
 
 
 def _settings(keys: Mapping[str, str], answer: Any) -> dict[str, Any]:
-    """The settings whose places in the answer are described; what is not there, or is no plain value, is unknown."""
+    """Return the settings at the described places of the answer; missing and nested values are unknown."""
     found = {name: _at(answer, place) for name, place in keys.items()}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""The log of a server that nobody described: nothing in it is known."""
+"""The log of a server without a known engine: its lines are unknown."""
 
 from __future__ import annotations
 

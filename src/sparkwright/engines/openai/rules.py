@@ -1,4 +1,4 @@
-"""What is wrong with a recipe for a described server: where its parts contradict each other, and what checks will not see."""
+"""Rules about recipes for a described server: contradictions between their parts, and what checks will not see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkwright.trust.secret_names import is_secret
 
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 DOCKER = "docker's documentation"
-#: programs that listen on the loopback unless their command says otherwise
+#: programs that listen on the loopback by default
 SHY = ("trtllm-serve",)
 
 RULES: Rules[ServerRequest, ServerRequest] = Rules()

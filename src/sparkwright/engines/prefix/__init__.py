@@ -1,1 +1,1 @@
-"""Prefix caching: what an engine tells of it, and whether a prefix that was sent again was found there."""
+"""Prefix caching: an engine's reports about it, and the test that a repeated prefix hits the cache."""

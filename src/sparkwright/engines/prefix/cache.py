@@ -1,4 +1,4 @@
-"""What one engine tells of its prefix cache."""
+"""The interface to an engine's reports about its prefix cache."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ if TYPE_CHECKING:
 
 
 class PrefixCache(Protocol):
-    """What one engine tells of its prefix cache. cache: the labels of its metric about it."""
+    """A reader of one engine's reports about its prefix cache. cache: the labels of its metric about it."""
 
     def block_tokens(self, cache: Mapping[str, str]) -> int:
-        """The block in which prefixes hit, tokens; 0 where it tells none."""
+        """Return the block size in which prefixes hit, in tokens; 0 if the engine reports none."""
 
     def is_off(self, cache: Mapping[str, str]) -> bool | None:
-        """Whether the engine itself says that there is none; None when it says nothing."""
+        """Return True if the engine reports that prefix caching is off; None if it reports nothing."""
 
     def is_hybrid(self, cache: Mapping[str, str]) -> bool:
-        """Whether the cache holds recurrent states too."""
+        """Return True if the cache holds recurrent states too."""
 
     def why(self, version: Version | None) -> tuple[str, str]:
-        """Why a recurrent model may not hit, as a sentence to append, and what helps; two empty ones where nothing is known."""
+        """Return why a recurrent model may not hit, as a sentence to append, and what helps; empty strings if nothing is known.
+        """
 
 
 class Untold:
-    """Of an engine that tells nothing of its prefix cache."""
+    """The reader for an engine that reports nothing about its prefix cache."""
 
     def block_tokens(self, cache: Mapping[str, str]) -> int:
         """See PrefixCache."""

@@ -1,6 +1,6 @@
-"""The prefix cache: how long a prefix must be to hit at all, and why it may never do.
+"""The test of the prefix cache: the length of the prefix, and the verdict on the hits.
 
-What one engine tells of its own, and why a recurrent model may not hit there, stands in its folder. Counters are in tokens.
+An engine's own reports, and reasons why a recurrent model may not hit there, are in its folder. Counters are in tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkwright.engines import concepts
 from sparkwright.engines.engine import Engine
 
 CONCEPT = "the prefix cache"
-#: cached tokens of what whole blocks of the prefix hold: from here on it works
+#: least cached share of the tokens in whole blocks of the prefix at which the cache works
 WORKS = 0.5
 
 Verdict = Literal["hits", "few hits", "no hits", "off", "unknown"]
@@ -24,39 +24,43 @@ Verdict = Literal["hits", "few hits", "no hits", "off", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One request with the shared prefix. queries, hits: what the server's counters rose by, tokens; None without counters."""
+    """A request with the shared prefix."""
 
     ttft_s: float
     prompt_tokens: int
+    #: increase of the server's counter, tokens; None without counters
     queries: float | None
+    #: increase of the server's counter, tokens; None without counters
     hits: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """share: of the tokens in whole blocks of the prefix (of the prompt, where it is not known how many those are), what the best repeated sighting found cached."""
+    """The verdict on a prefix cache."""
 
     verdict: Verdict
     sentence: str
     fix: str = ""
+    #: cached share, at the best repeated request, of the tokens in whole blocks of the prefix (of the prompt, if their number is
+    #: not known)
     share: float | None = None
 
 
 def turned_on(engine: Engine) -> str:
-    """The line of a recipe that turns it on; empty where the engine has no flag for it."""
+    """Return the line of a recipe that turns prefix caching on; empty if the engine has no flag for it."""
     name = next(iter(concepts.CONCEPTS[CONCEPT].get(engine.name, ())), "")
     return f"{name}: {str(not name.startswith('disable-')).lower()} in the recipe" if name else ""
 
 
 def asked_for(engine: Engine, flags: Mapping[str, Any]) -> bool:
-    """Whether a recipe for this engine asks for it in so many words: its flag is on, or the one that turns it off is off."""
+    """Return True if a recipe explicitly turns prefix caching on: its flag is on, or the one that disables it is off."""
     names = concepts.CONCEPTS[CONCEPT].get(engine.name, ())
     given = engine.flags.named(flags)
     return any(given.get(name) is not name.startswith("disable-") for name in names if given.get(name) is not None)
 
 
 def off(engine: Engine) -> Judged:
-    """Of a server that says itself that it has none."""
+    """Return the verdict on a server that reports that prefix caching is off."""
     return Judged("off", "the engine says that it is off", turned_on(engine))
 
 
@@ -70,7 +74,10 @@ def judge(
     *,
     hybrid: bool = False,
 ) -> Judged:
-    """What three sightings of a prefix tell. prefix_tokens: of it alone, at least."""
+    """Return the verdict on repeated requests with the same prefix, the first of them cold.
+
+    prefix_tokens: the least number of tokens in the prefix alone.
+    """
     if engine.prefix_cache.is_off(cache):
         return off(engine)
     again = [sighting for sighting in sightings[1:] if sighting.hits is not None]
@@ -94,5 +101,5 @@ def judge(
 
 
 def wanted_tokens(block: int) -> int:
-    """How long the test's prefix must be: more than two blocks."""
+    """Return the length of the test's prefix in tokens: more than two blocks."""
     return math.ceil(2.25 * block) + 32

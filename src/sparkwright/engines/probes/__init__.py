@@ -1,1 +1,1 @@
-"""Small requests that show whether a server answers as its clients need it: a tool call, thinking kept apart, JSON of a schema. Pure."""
+"""Small requests that show if a server answers as its clients need: a tool call, separate thinking, JSON of a schema. Pure."""

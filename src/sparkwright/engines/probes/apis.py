@@ -1,6 +1,7 @@
-"""The other APIs in which clients ask for text: a streamed tool call through each, thinking apart, and a count of tokens that is right.
+"""Probes of the other APIs that generate text: a streamed tool call through each, separate thinking, and a correct token count.
 
-Coding agents use these: Claude Code the Messages API, Codex the Responses API. A server can call tools in one API and not in another.
+Coding agents use these: Claude Code the Messages API, Codex the Responses API. A server can call tools in one API and not in
+another.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sparkwright.engines.probes import reasoning_field, tool_call
 from sparkwright.engines.probes.probe import Probe, Reply, Seen
 from sparkwright.visible import count
 
-#: more than the budget of thinking that a client names with it
+#: more than the thinking budget in the same request
 THINKING_TOKENS = 2048
 
 
@@ -26,7 +27,7 @@ PROBES = {name: _probe(dialect) for name, dialect in dialects.OTHERS.items()}
 
 
 def judge_count(reply: Reply) -> Seen:
-    """Whether the counted tokens are those that the server read. body: `counted` and `prompt`."""
+    """Judge if the counted tokens are those that the server read. body: `counted` and `prompt`."""
     body = reply.body if isinstance(reply.body, dict) else {}
     counted, prompt = body.get("counted"), body.get("prompt")
     if counted is None or prompt is None:
@@ -37,7 +38,7 @@ def judge_count(reply: Reply) -> Seen:
     return Seen("proved", f"counts {count(counted, 'token')}, as the answer's usage does")
 
 
-#: an agent whose count is wrong never makes room in a context that is full
+#: with a wrong count an agent never compacts a full context
 COUNT = Probe(
     f"{dialects.MESSAGES.name}, count_tokens",
     api_paths.COUNT_TOKENS,
@@ -49,7 +50,7 @@ COUNT = Probe(
 
 
 def variants(probe: Probe, names: Collection[str]) -> tuple[Probe, ...]:
-    """Return what else is asked in the API of a probe. names: of all probes of the recipe."""
+    """Return the further requests for the API of a probe. names: of all probes of the recipe."""
     body = {**probe.body, "messages": tool_call.TURNS}
     found = [
         replace(probe, name=f"{probe.name}, second turn", body=body, rule=tool_call.judge_second, variant=True),

@@ -1,4 +1,4 @@
-"""The length of a server's vectors: an index that was made with others takes none of another length."""
+"""The probe of the length of a server's vectors: an index of vectors of one length takes none of another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.visible import count
 
 
 def judge(wanted: int, reply: Reply) -> Seen:
-    """Whether the vector has so many numbers."""
+    """Judge if the vector has the wanted dimension."""
     judged = tasks.PROOFS["embed"].judge(reply.body)
     if judged.why_not:
         return Seen("disproved", f"the response was 200 {judged.why_not}", "another dimension")
@@ -21,6 +21,6 @@ def judge(wanted: int, reply: Reply) -> Seen:
 
 
 def probe(wanted: int) -> Probe:
-    """The probe of one length."""
+    """Return the probe of a vector length."""
     body = {"input": tasks.TEXT}
     return Probe(f"embedding of {wanted}", tasks.EMBEDDINGS, body, partial(judge, wanted), thinks=None)

@@ -1,4 +1,4 @@
-"""A picture that a vision model sees: a red square."""
+"""The probe of a vision model: a picture of a red square."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEARCHED_CHARS = 1 << 14
 
 
 def png(pixels: int, colour: bytes) -> bytes:
-    """A square of one colour. colour: three bytes."""
+    """Return a PNG square of one colour. colour: three bytes."""
     rows = (b"\x00" + colour * pixels) * pixels
     header = struct.pack(">IIBBBBB", pixels, pixels, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
@@ -32,7 +32,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def judge(reply: Reply) -> Seen:
-    """Whether the answer names the colour."""
+    """Judge if the answer names the colour."""
     text = reply.content
     if NAMES.search(text[:SEARCHED_CHARS]):
         return Seen("proved", f"saw the red picture: {quoted(text)}")
@@ -62,7 +62,7 @@ PROBE = Probe(
     judge,
     refused="picture refused",
 )
-#: no server is there: port 9 is that of a service of the eighties
+#: no server listens there: port 9 is the discard service
 OUT_OF_REACH = "http://127.0.0.1:9/picture.png"
 VARIANTS = (
     PROBE.in_a_stream(),

@@ -1,4 +1,4 @@
-"""JSON of a schema that the request gives. Each value is one of few, so that any model's answer is short and ends."""
+"""The probe of JSON of a given schema. Each value is one of few, so that any model's answer is short and ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SCHEMA = {
     "required": ["city", "capital"],
     "additionalProperties": False,
 }
-#: the JSON is 20 tokens or so; gpt-oss thinks before it whatever is asked
+#: the JSON is 20 tokens or so; gpt-oss always thinks before it
 TOKENS = 512
 LONGEST_CHARS = 1 << 14
 
 
 def judge(reply: Reply) -> Seen:
-    """Whether the content is JSON of the schema."""
+    """Judge if the content is JSON of the schema."""
     text = reply.content
     if reply.cut and not _holds(text):
         return Seen("inconclusive", f"the JSON had not ended within {TOKENS} tokens: {quoted(text)}")

@@ -1,4 +1,4 @@
-"""An answer in the language of its question: told by the language's commonest words, or by its script."""
+"""The probe of the answer's language, recognised by its most common words, or by its script."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from sparkwright.engines.probes.probe import Probe, Reply, Seen, quoted
 
 TOKENS = 512
 SEARCHED_CHARS = 1 << 14
-#: of an answer's letters, where a language has a script of its own
+#: least share of an answer's letters in the language's own script
 SHARE = 0.5
 ENGLISH = "en"
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """prompt: the question. words: the commonest, none of them common in the others. script: ranges of its letters; empty for Latin."""
+    """A language, with a question in it and marks of an answer in it."""
 
+    #: the question
     prompt: str
+    #: the most common words, none of them common in the other languages
     words: frozenset[str] = field(default_factory=frozenset)
+    #: ranges of its letters; empty for Latin
     script: str = ""
 
 
@@ -70,7 +73,7 @@ LANGUAGES: Mapping[str, Language] = {
 
 
 def judge(name: str, reply: Reply) -> Seen:
-    """Whether the answer is in the language of this name."""
+    """Judge if the answer is in this language."""
     text = reply.content[:SEARCHED_CHARS]
     if not text.strip():
         if reply.cut:
@@ -82,7 +85,7 @@ def judge(name: str, reply: Reply) -> Seen:
 
 
 def speaks(name: str, text: str) -> bool:
-    """Whether a text is in this language: two of its commonest words and more than of English, or half of its letters."""
+    """Return True if a text is in this language: two of its common words and more than of English, or half of its letters."""
     language = LANGUAGES[name]
     if language.script:
         letters = [item for item in text if item.isalpha()]
@@ -95,6 +98,6 @@ def speaks(name: str, text: str) -> bool:
 
 
 def probe(name: str) -> Probe:
-    """The probe of one language."""
+    """Return the probe of one language."""
     messages = [{"role": "user", "content": LANGUAGES[name].prompt}]
     return Probe(f"language {name}", CHAT, {"messages": messages, "max_tokens": TOKENS}, partial(judge, name))

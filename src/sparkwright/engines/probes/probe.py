@@ -1,4 +1,4 @@
-"""Probes: small requests, the rules by which their answers are judged, and the flags that cause what is wrong."""
+"""Probes: small requests, the rules that judge their answers, and the flags that cause faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sparkwright.visible import one_line
 
 Verdict = Literal["proved", "disproved", "inconclusive"]
-#: what may be wrong with an answer; an engine says which of its flags causes it
+#: fault of an answer; ProbeFlags has the flag that causes it
 Fault = Literal[
     "tools refused",
     "tool call as text",
@@ -40,32 +40,35 @@ SEARCHED_CHARS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an answer shows."""
+    """The result of a probe."""
 
     verdict: Verdict
     evidence: str  # a clause
-    fault: Fault | None = None  # None where nothing is wrong, or what is wrong is not known
-    words: str = ""  # of a server that refused the request
-    note: str = ""  # a clause for its clients, where nothing is wrong with the answer
+    fault: Fault | None = None  # None if there is no fault, or an unknown one
+    words: str = ""  # the error message of a server that refused the request
+    note: str = ""  # a clause for clients about an answer without a fault
 
 
-#: where thinking comes in a message of a chat's form: the last is Anthropic's API
+#: fields of a message that hold thinking; the last is of Anthropic's API
 THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer to a probe. status: of HTTP. message: an error's own words. body: its JSON; None where it is none."""
+    """An answer to a probe."""
 
+    #: HTTP status
     status: int
+    #: the error's own words
     message: str
+    #: JSON of the answer; None if it is none
     body: Any
-    #: what is wrong with the order of a stream's events; empty for nothing
+    #: error in the order of a stream's events; empty for none
     disorder: str = ""
 
     @property
     def choice(self) -> Mapping[str, Any]:
-        """The first choice of a chat's answer; empty where there is none."""
+        """The first choice of a chat's answer; empty if there is none."""
         try:
             found = self.body["choices"][0]
         except (KeyError, IndexError, TypeError):
@@ -74,48 +77,48 @@ class Reply:
 
     @property
     def message_of(self) -> Mapping[str, Any]:
-        """Its message; empty where there is none."""
+        """The message of the first choice; empty if there is none."""
         found = self.choice.get("message")
         return found if isinstance(found, dict) else {}
 
     @property
     def content(self) -> str:
-        """Its text for the user."""
+        """The text for the user."""
         return _text(self.message_of.get("content"))
 
     @property
     def thinking(self) -> str:
-        """Its thinking, under any name."""
+        """The thinking, from any of its fields."""
         return _text(self.message_of.get(self.thinking_field))
 
     @property
     def thinking_field(self) -> str:
-        """The name under which the thinking came; empty for none."""
+        """The name of the field that holds the thinking; empty for none."""
         return next((name for name in THINKING_FIELDS if _text(self.message_of.get(name))), "")
 
     @property
     def cut(self) -> bool:
-        """Whether it ended because it had no more tokens."""
+        """True if the answer ended because it ran out of tokens."""
         return self.choice.get("finish_reason") == "length"
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One small request, and the rule by which its answer is judged."""
+    """A small request, and the rule that judges its answer."""
 
     name: str  # as the recipe has it, with its value
     path: str
-    #: without the model; of an API that generates text in the form of a chat, whatever the path
+    #: without the model's name; in the form of a chat for every API that generates text
     body: Mapping[str, Any]
-    rule: Callable[[Reply], Seen]  # of an answer under 200
-    thinks: bool | None = False  # asked to think, or not to; None where that is not said
-    refused: Fault | None = None  # of an answer that is not under 200
-    streamed: bool = False  # asked for as a stream
-    #: a variant of a probe that a recipe names: asked for once that one is proved, and named only where it fails
+    rule: Callable[[Reply], Seen]  # judges an answer with status 200
+    thinks: bool | None = False  # turns thinking on or off; None to leave it out of the request
+    refused: Fault | None = None  # the fault if the status is not 200
+    streamed: bool = False  # request a stream
+    #: a variant of a recipe's probe: sent once that is proved, and reported only if it fails
     variant: bool = False
     #: a server may refuse the request, or its fields
     optional: bool = False
-    #: for clients, where the server reports a fault of its own; "" where that is a failure
+    #: a note for clients if the server reports an internal error; "" if that counts as a failure
     of_server_error: str = ""
 
     def in_a_stream(self) -> Probe:
@@ -123,7 +126,7 @@ class Probe:
         return replace(self, name=f"{self.name}, streamed", streamed=True, variant=True)
 
     def judge(self, reply: Reply) -> Seen:
-        """Return what an answer shows. No content of any probe may hold marks of thinking."""
+        """Judge an answer. No content of any probe may hold thinking marks."""
         if reply.disorder:
             return Seen("disproved", reply.disorder, "events out of order", reply.disorder)
         if THINKING_MARKS.search(reply.content[:SEARCHED_CHARS]):
@@ -133,21 +136,23 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbeFlags:
-    """An engine's flags, by what goes wrong without them or with a wrong value. needs: flags a probe cannot pass without, by its name;
-    causes: which flag causes a fault, as a sentence; promises: the flag by which a recipe says that its clients rely on it."""
+    """An engine's flags whose absence or value causes faults."""
 
+    #: the flag that shows that a recipe's clients rely on a probe, by the probe's name
     promises: Mapping[str, str] = field(default_factory=dict)
+    #: flags without which a probe fails, by the probe's name
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: the flag that causes a fault, as a sentence, by the fault
     causes: Mapping[Fault, str] = field(default_factory=dict)
-    #: causes that the server's own words tell, particular ones first: a pattern of them, and the sentence
+    #: causes by the server's error message, specific ones first: a pattern, and the sentence
     by_message: tuple[tuple[str, str], ...] = ()
 
     def cause(self, fault: Fault | None, words: str = "") -> str:
-        """Return the likely cause of a fault, "" where none is known.
+        """Return the likely cause of a fault, "" if none is known.
 
         Args:
-            fault: what is wrong with the answer.
-            words: the server's own, where it refused the request: what they tell wins over what is usual.
+            fault: the fault of the answer.
+            words: the server's error message, if it refused the request: a cause by message wins over the usual one.
         """
         by_message = next(
             (sentence for pattern, sentence in self.by_message if words and re.search(pattern, words)), ""
@@ -156,7 +161,7 @@ class ProbeFlags:
 
 
 def quoted(text: str) -> str:
-    """The beginning of what a model said, on one line."""
+    """Return the beginning of a model's text, on one line."""
     return f"'{one_line(text.strip(), at_most=QUOTED_CHARS)}'"
 
 

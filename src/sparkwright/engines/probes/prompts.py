@@ -1,7 +1,7 @@
-"""The chat template at work: prompts that the server itself makes of marked conversations, and what its clients should know of them.
+"""The chat template in use: prompts that the server renders of marked conversations, and notes about them for clients.
 
-A template is a program of the model's makers. Where it stands in the model's files it is read without being run
-(engines/model/chat_template.py); here the server is asked for the prompts that it makes, whatever makes them. Nothing is generated.
+A template is a program of the model's makers. In the model's files it is read without being run (engines/model/chat_template.py);
+here the server is asked for the prompts that it renders, by whatever template. Nothing is generated.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from sparkwright.engines.probes.probe import quoted
 from sparkwright.engines.probes.tool_call import TOOL
 from sparkwright.visible import one_line
 
-#: of a prompt that is searched, and of a refusal that is shown
+#: greatest lengths of a searched prompt and of a shown refusal
 SEARCHED_CHARS, SHOWN_CHARS = 1 << 16, 120
 SYSTEM, LATE = "You are the keeper of a lighthouse.", "Speak of the harbour only."
 FIRST, ANSWER, SECOND = "How tall is the tower?", "Forty metres.", "And how old is it?"
-#: earlier thinking under each name of its field
+#: earlier thinking, by the name of its field
 THOUGHTS = {"reasoning": "a quartz thought", "reasoning_content": "a marble thought"}
-#: fields for a template that keep earlier thinking. sources: the templates of Qwen3.6 and 3.8, GLM-4.7, Nemotron 3
+#: template fields that keep earlier thinking. sources: the templates of Qwen3.6 and 3.8, GLM-4.7, Nemotron 3
 KEEPERS = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
 TOGGLES = ("/think", "/no_think", "/nothink")
 CITY, RESULT = "Reykjavik", "Rain, 11 degrees"
 PARTS = ("leftpart", "rightpart")
 TEXTS = tuple({"type": "text", "text": part} for part in PARTS)
-#: of the text before a message, by which its kind is known
+#: length of the text before a message that identifies its role
 OPENING_CHARS = 12
-#: of a text that a template puts in, beyond its marks
+#: least length of a text that a template adds, beyond its marks
 PROSE_CHARS = 40
 MARKS = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,30}\]")
 EMPTY_MARKS = re.compile(r"<think>\s*</think>|\[THINK\]\s*\[/THINK\]|<thinking>\s*</thinking>")
-#: classes before an error's own words
+#: exception classes before an error's message
 KIND_OF_ERROR = re.compile(r"^(?:[A-Z]\w{0,40}(?: [A-Z]\w{0,40})?: ){1,3}")
 NOTATION = re.compile(r"\[?\{'(?:type|text)': ?'")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The prompt that a server makes of a conversation."""
+    """The prompt that a server renders of a conversation."""
 
-    text: str = ""  # empty where it was refused, or is not known
-    refusal: str = ""  # the server's own words
+    text: str = ""  # empty if it was refused, or is not known
+    refusal: str = ""  # the server's error message
 
     def at(self, text: str) -> int:
-        """Return the place of a text; -1 where it is not in the prompt."""
+        """Return the position of a text; -1 if it is not in the prompt."""
         return self.text.find(text)
 
     def between(self, start: str, end: str) -> str:
-        """Return what stands between two texts; empty where one of them is not there."""
+        """Return the text between two texts; empty if one of them is missing."""
         _, found, rest = self.text.partition(start)
         return rest.partition(end)[0] if found and end in rest else ""
 
@@ -69,14 +69,14 @@ def _turns(*middle: Mapping[str, Any], **answer: Any) -> list[Mapping[str, Any]]
 
 
 def _call(arguments: str) -> list[Mapping[str, Any]]:
-    """Return a conversation in which a tool was called, with its arguments as the text that clients send."""
+    """Return a conversation with a tool call, with its arguments as the text that clients send."""
     function = {"name": TOOL["function"]["name"], "arguments": arguments}  # type: ignore[index]
     call = {"id": "call00001", "type": "function", "function": function}
     result = {"role": "tool", "tool_call_id": "call00001", "content": RESULT}
     return [_user(FIRST), {"role": "assistant", "content": "", "tool_calls": [call]}, result, _user(SECOND)]
 
 
-#: requests by name; PLAIN comes first, and a server that makes no prompt of it is asked for no other
+#: requests by name; PLAIN comes first, and if the server renders no prompt for it, the others are skipped
 PLAIN = "plain"
 CONVERSATIONS: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {"messages": _turns()},
@@ -100,8 +100,9 @@ def prompt_of(status: int, answer: Any, message: str) -> Prompt:
     """Return the prompt in a server's answer.
 
     Args:
+        status: HTTP status.
         answer: its JSON, with the text under `prompt`.
-        message: its error, where the status is not 200.
+        message: its error, if the status is not 200.
     """
     if status != 200:
         last = next((line for line in reversed(message.splitlines()) if line.strip()), f"status {status}")
@@ -111,11 +112,11 @@ def prompt_of(status: int, answer: Any, message: str) -> Prompt:
 
 
 def notes(prompts: Prompts, *, thinks: bool) -> list[str]:
-    """Return what clients should know of the server's prompts, a clause each; nothing where it does as they would expect.
+    """Return notes for clients about the server's prompts, a clause each; empty if they are as clients expect.
 
     Args:
-        prompts: by the name of their conversation; those that are missing are not judged.
-        thinks: the model is expected to think, so that the thinking of earlier turns is of interest.
+        prompts: by the name of their conversation; missing ones are not judged.
+        thinks: the model is expected to think, so the thinking of earlier turns matters.
     """
     rules = (*OF_ALL, *(OF_THINKING if thinks else ()), *SMALLER)
     return [note for rule in rules for note in rule(prompts)]
@@ -132,7 +133,8 @@ def _system(prompts: Prompts) -> Iterator[str]:
 
 
 def _own_text(prompts: Prompts) -> Iterator[str]:
-    """A text of the template before the conversation; a system prompt among it goes as soon as a client sends its own."""
+    """Yield a note if the template adds text before the conversation; a built-in system prompt disappears if a client sends its
+    own."""
     own, without = (_prose(prompts.get(name, Prompt()).text.partition(FIRST)[0]) for name in (PLAIN, "empty system"))
     if len(own) > PROSE_CHARS:
         always = len(own) - len(without) < PROSE_CHARS
@@ -182,7 +184,7 @@ def _notation(prompts: Prompts) -> Iterator[str]:
 
 
 def _parts(prompts: Prompts) -> Iterator[str]:
-    """Parts of one message: of text alone, and around a picture, which only a vision model takes."""
+    """Yield notes about the parts of one message: of text alone, and around a picture, which only a vision model takes."""
     if "".join(PARTS) in prompts.get("parts", Prompt()).text:
         yield "it joins the text parts of a message without a space between them"
     prompt = prompts.get("picture", Prompt())
@@ -213,7 +215,7 @@ def _earlier_thinking(prompts: Prompts) -> Iterator[str]:
 
 
 def _arrived(prompt: Prompt) -> list[str]:
-    """Return the names under which earlier thinking came into the prompt."""
+    """Return the field names whose earlier thinking appears in the prompt."""
     return [name for name, thought in THOUGHTS.items() if thought in prompt.text]
 
 
@@ -223,12 +225,12 @@ def _empty_marks(prompts: Prompts) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    """Return a text without the marks of a template."""
+    """Return a text without template marks."""
     return " ".join(MARKS.sub(" ", text).split())
 
 
 Rule = Callable[[Prompts], Iterator[str]]
-#: the weighty ones first
+#: the important ones first
 OF_ALL: Sequence[Rule] = (_system, _tools, _notation, _toggles, _own_text)
 OF_THINKING: Sequence[Rule] = (_earlier_thinking, _empty_marks)
 SMALLER: Sequence[Rule] = (_late_system, _continued, _parts)

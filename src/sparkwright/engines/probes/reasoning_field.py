@@ -1,4 +1,4 @@
-"""Thinking that stands in its own field, and an answer that stands in the content."""
+"""The probe of separate fields for thinking and for the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOKENS = 1536
 
 
 def judge(reply: Reply) -> Seen:
-    """Whether the thinking was kept apart."""
+    """Judge if the thinking is separate from the content."""
     if reply.cut:
         where = f"in `{reply.thinking_field}`" if reply.thinking else "in the content"
         return Seen("inconclusive", f"the answer had not ended within {TOKENS} tokens, all of them {where}")
@@ -24,7 +24,7 @@ def judge(reply: Reply) -> Seen:
 
 
 def judge_answer(reply: Reply) -> Seen:
-    """Judge an answer that may or may not have thinking before it: what counts is that there is one."""
+    """Judge an answer with or without thinking before it: it must not be empty."""
     if reply.cut and not reply.content:
         return Seen("inconclusive", f"the answer had not ended within {TOKENS} tokens")
     if not reply.content:
@@ -41,7 +41,7 @@ def judge_off(reply: Reply) -> Seen:
 
 
 def judge_effort(reply: Reply) -> Seen:
-    """Judge an answer for which thinking was turned off and an effort was set: a hint of depth, as clients understand it."""
+    """Judge an answer for which thinking was turned off and an effort was set, which clients take for a hint about depth only."""
     note = f"`{EFFORT}` turns thinking on, also where a request turns it off" if reply.thinking else ""
     return replace(judge_answer(reply), note=note)
 
@@ -57,7 +57,7 @@ PROBE = Probe(
     judge,
     thinks=True,
 )
-#: what clients send that say nothing about thinking, that turn it off, and that set an effort besides
+#: requests of clients that do not mention thinking, turn it off, or also set an effort
 VARIANTS = (
     PROBE.in_a_stream(),
     replace(PROBE, name="reasoning, not said", rule=judge_answer, thinks=None, variant=True),

@@ -1,4 +1,4 @@
-"""The probes by the names that recipes give them."""
+"""The probes, by their names in recipes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.engines.openai_api import CHAT
 from sparkwright.engines.probes import apis, dimension, image, json_schema, language, reasoning_field, tool_call
 from sparkwright.engines.probes.probe import Probe
 
-#: without a value, and with one
+#: probes without a value, and with one
 PLAIN: Mapping[str, Probe] = {
     probe.name: probe
     for probe in (tool_call.PROBE, reasoning_field.PROBE, json_schema.PROBE, image.PROBE, *apis.PROBES.values())
@@ -21,18 +21,18 @@ OWN_VARIANTS: Mapping[str, tuple[Probe, ...]] = {
     image.PROBE.name: image.VARIANTS,
 }
 DIMENSION, LANGUAGE = "embedding_dimension", "language"
-#: what a server for a task can be probed for
+#: probes for servers of a task
 OF_TASK: Mapping[Task, tuple[str, ...]] = {"generate": (*PLAIN, LANGUAGE), "embed": (DIMENSION,), "rerank": ()}
 LONGEST_VECTOR = 1 << 17
 
 
 def name_of(names: Any) -> str:
-    """The name of a probe as a recipe writes it."""
+    """Return the name of a probe as a recipe writes it."""
     return str(next(iter(names)) if isinstance(names, Mapping) else names)
 
 
 def why_not(names: Any) -> str:
-    """Why this is no probe, as a sentence; empty for one."""
+    """Return why this is not a probe, as a sentence; empty if it is one."""
     if isinstance(names, str):
         return "" if names in PLAIN else f"must be one of {_all()}."
     if not isinstance(names, Mapping) or len(names) != 1 or next(iter(names)) not in (DIMENSION, LANGUAGE):
@@ -50,7 +50,7 @@ def _all() -> str:
 
 
 def of(options: Sequence[Any]) -> list[Probe]:
-    """The probes of a recipe's list. Raises ValueError for what is none."""
+    """Return the probes of a recipe's list. Raises ValueError for an entry that is not a probe."""
     found = []
     for item in options:
         if reason := why_not(item):
@@ -64,10 +64,11 @@ def of(options: Sequence[Any]) -> list[Probe]:
 
 
 def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
-    """Return the other ways in which clients ask for the same: in a stream, in a second turn, with many tools, without thinking.
+    """Return the other ways in which clients send the same request: as a stream, in a second turn, with many tools, without
+    thinking.
 
     Args:
-        probe: one of a recipe.
+        probe: a probe of a recipe.
         names: of all probes of that recipe.
     """
     if probe.name in apis.PROBES:
@@ -78,7 +79,7 @@ def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of one of them, for editors."""
+    """Return the JSON Schema of a probe, for editors."""
     valued = {
         DIMENSION: {"type": "integer", "minimum": 1, "maximum": LONGEST_VECTOR},
         LANGUAGE: {"enum": list(language.LANGUAGES)},

@@ -1,4 +1,4 @@
-"""A tool call that a client can use: in its own field, with arguments that are JSON."""
+"""The probe of a tool call that a client can use: in its own field, with JSON arguments."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TOOL = {
         "parameters": {"type": "object", "properties": {ARGUMENT: {"type": "string"}}, "required": [ARGUMENT]},
     },
 }
-#: a call is 40 tokens or so; gpt-oss thinks before it whatever is asked
+#: a call is 40 tokens or so; gpt-oss always thinks before it
 TOKENS = 768
-#: how models write a call before a parser takes it out: Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi, gpt-oss
+#: formats of a call before a parser extracts it: Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi, gpt-oss
 MARKS = re.compile(
     r"<tool_call|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<｜tool|<\|tool_call|<arg_key>|to=functions\."
     rf"|{NAME}\"?'?\s*[({{,]|\"name\"\s*:\s*\"{NAME}\""
 )
-#: of an answer that is searched for them
+#: length of an answer that is searched for them
 SEARCHED_CHARS = 1 << 14
 
 
 def judge(reply: Reply) -> Seen:
-    """Whether the call came as one."""
+    """Judge if the answer holds a proper tool call."""
     calls = reply.message_of.get("tool_calls")
     if isinstance(calls, list) and calls:
         return _call(calls[0])
@@ -71,7 +71,7 @@ def _call(call: Any) -> Seen:
 
 
 def judge_second(reply: Reply) -> Seen:
-    """Whether a call was made in a second turn, with the argument of that turn."""
+    """Judge if the second turn has a tool call, with the argument of that turn."""
     seen = judge(reply)
     if seen.verdict == "proved" and SECOND_CITY.lower() not in seen.evidence.lower():
         return Seen("disproved", f"asked about {SECOND_CITY} it {seen.evidence}", "no tool call")
@@ -79,7 +79,7 @@ def judge_second(reply: Reply) -> Seen:
 
 
 def judge_none(reply: Reply) -> Seen:
-    """Whether `tool_choice: none` was heeded: words, and no call."""
+    """Judge if `tool_choice: none` was obeyed: text, and no call."""
     calls = reply.message_of.get("tool_calls")
     if (isinstance(calls, list) and calls) or MARKS.search(reply.content[:SEARCHED_CHARS]):
         return Seen("disproved", "it called a tool although `tool_choice` was none", "tool choice ignored")
@@ -91,7 +91,7 @@ def judge_none(reply: Reply) -> Seen:
 
 
 def judge_required(reply: Reply) -> Seen:
-    """Judge an answer to a question that needs no tool, with `tool_choice: required`; words in place of a call are worth a note."""
+    """Judge an answer to a question that needs no tool, with `tool_choice: required`; text instead of a call gives a note."""
     calls = reply.message_of.get("tool_calls")
     if isinstance(calls, list) and calls:
         return Seen("proved", "called a tool with `tool_choice: required`")
@@ -112,7 +112,7 @@ PROBE = Probe(
 )
 
 SECOND_CITY = "Rome"
-#: what clients send after they ran the tool: the call, its result, and another question
+#: messages of a client that ran the tool: the call, its result, and another question
 TURNS = [
     {"role": "user", "content": f"What is the weather in Paris now? Call {NAME}."},
     {
@@ -139,7 +139,7 @@ OTHERS = [
     for verb in ("open", "close", "list", "rename", "copy", "delete", "archive", "share")
     for noun in ("file", "note", "ticket", "calendar", "photo")
 ]
-#: a model that thinks where nobody says that it should not needs the room
+#: enough for a model that thinks by default
 UNSAID_TOKENS = 2048
 VARIANTS = (
     PROBE.in_a_stream(),

@@ -1,1 +1,1 @@
-"""What is true of SGLang."""
+"""Data about SGLang with its sources, and pure readers of its output."""

@@ -1,4 +1,4 @@
-"""SGLang's side of engines.advice.Advice."""
+"""SGLang's implementation of engines.advice.Advice."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from sparkwright.units import MIB
 
 CHUNKED_PREFILL = own.CHUNK
 OFF = -1
-#: what it chooses on 90 to 160 GB. source 0.5.23
+#: its default chunk size on 90 to 160 GB. source 0.5.23
 USUAL_CHUNK = 8192
-#: what its rule for a share counts at least of a chunk; of prompts in one piece; of CUDA graphs on 90 to 160 GB. source 0.5.9
+#: in its rule for a share: least tokens of a chunk, tokens without chunks, requests of CUDA graphs on 90 to 160 GB. source 0.5.9
 LEAST_CHUNK, LONGEST_PROMPT, GRAPH_REQUESTS = 2048, 16384, 256
 GRAPHS_OFF = "disable-cuda-graph"
 #: rows and width of a table of n-gram embeddings, as config.json names them
@@ -41,7 +41,7 @@ _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model in a folder of the hub's kind; which ones SGLang serves in which way is not known here."""
+    """A model in a folder of the hub's layout; its kind in SGLang is not known here."""
 
     kind: str = "unknown"
     sentence: str = "a model whose kind is not known for SGLang"
@@ -49,7 +49,7 @@ class HubModel:
 
 
 def version(text: str | None) -> Version | None:
-    """The release that a text names, as 0.5.23 of "v0.5.23-cu130"; None when it names none."""
+    """Return the release in a text, as 0.5.23 of "v0.5.23-cu130"; None if it holds none."""
     found = _VERSION.search((text or "")[:LONGEST_TEXT])
     return Version(found[1]) if found else None
 
@@ -60,7 +60,7 @@ def kind(model: Mapping[str, Any]) -> HubModel:
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The longest sequence, and the size of a table of n-gram embeddings, where they are told."""
+    """Return the longest sequence, and the size of a table of n-gram embeddings, if the config has them."""
     held = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     sizes = {name: count_of((held or {}).get(name)) for name in ("max_position_embeddings", *TABLE)}
     return {name: size for name, size in sizes.items() if size is not None}
@@ -73,7 +73,7 @@ def decide(
     wanted: Wanted,
     impossible: WhenImpossible,
 ) -> Decision:
-    """Prompts in pieces are usual; a size of -1 turns that off."""
+    """Return the decision about chunked prefill, which is on by default; a chunk size of -1 turns it off."""
     size = own.chunk(own.named(request.flags))
     if wanted == "disabled":
         others = {name: given for name, given in request.flags.items() if own.canonical(name) != own.CHUNK}
@@ -89,7 +89,7 @@ def decide(
 def check(
     request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
-    """All findings, errors first."""
+    """Return all findings, errors first."""
     case = rules.Case(
         replace(request, flags=own.named(request.flags)),
         str(version) if version else None,
@@ -100,7 +100,7 @@ def check(
 
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-    """The settings that the flags give; what SGLang chooses by itself is known once it serves."""
+    """Return the settings that the flags set; SGLang's own choices are known once it serves."""
     flags = own.named(request.flags)
     size = own.chunk(flags)
     return Effective(
@@ -114,12 +114,14 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Its share, for weights and KV cache, and what it computes with on top; not known where the flags leave it to SGLang.
+    """Return the share for weights and KV cache, and the memory for computation on top; unknown if the flags leave the share to
+    SGLang.
 
-    The share is of what is free before it loads, at most of all memory, which is what is counted. `mem-fraction-static` is weights
-    and KV cache alone: what it computes with lies outside of it, whoever chose the share. The size of that: by the rule with which it
-    chooses a share (source 0.5.9 server_args.py, 0.5.23 arg_groups/memory_hook.py): 512 MiB, 1.5 MiB a token that is computed at
-    once, 2 MiB a request of the largest CUDA graph. Prompts in one piece are computed `max-prefill-tokens` at once.
+    The share is of the memory that is free before it loads; all memory is counted here, which is the most. `mem-fraction-static`
+    is for weights and KV cache alone; memory for computation is outside of it, whoever chose the share. Its size follows the rule
+    with which SGLang chooses a share (source 0.5.9 server_args.py, 0.5.23 arg_groups/memory_hook.py): 512 MiB, 1.5 MiB per token
+    computed at once, 2 MiB per request of the largest CUDA graph. Prompts that are not chunked are computed `max-prefill-tokens`
+    at once.
     """
     flags = own.named(flags)
     share = own.share(flags)
@@ -147,7 +149,8 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 
 
 def _in_a_file(flags: Mapping[str, Any], model: Mapping[str, Any]) -> int:
-    """Bytes of the model's table of n-gram embeddings, where the flags leave it in a file; at one byte a number, the least there is."""
+    """Return the bytes of the model's table of n-gram embeddings if the flags leave it in a file, at the minimum of one byte per
+    number."""
     if own.value(flags, "ple-offload-embedding") is not True or own.value(flags, "ple-offload-backend") != "file":
         return 0
     rows, width = (count_of(model.get(name)) or 0 for name in TABLE)
@@ -157,17 +160,17 @@ def _in_a_file(flags: Mapping[str, Any], model: Mapping[str, Any]) -> int:
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The size as the recipe has it, or the usual one; and off."""
+    """Return the recipe's chunk size, or the default one, for on, and -1 for off."""
     return {own.CHUNK: own.chunk(own.named(flags)) or USUAL_CHUNK}, {own.CHUNK: OFF}
 
 
 def titles() -> Mapping[str, str]:
-    """The rules by name, with what each says."""
+    """Return the titles of the rules, by name."""
     return rules.RULES.titles()
 
 
 def explained(name: str) -> Explained | None:
-    """A rule; None where there is none of this name."""
+    """Return a rule by name; None if there is none."""
     rule = rules.RULES.get(name)
     if rule is None:
         return None

@@ -1,4 +1,4 @@
-"""The words of a running `sglang serve` as flags again: the other direction of `flags.argv`."""
+"""Parser of a running `sglang serve`'s command: the reverse of `flags.argv`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from sparkwright.engines.command_words import Command
 from sparkwright.engines.sglang import flag_values, flags
 
-#: what stands before the flags in a command; the module is how older guides start it
+#: words before the flags in a command; older guides start the module
 PROGRAM = frozenset(("sglang", "serve", "python", "python3", "-m", "sglang.launch_server"))
 
 
 def parsed(words: Sequence[str]) -> Command:
-    """The model and the flags of a command: a switch is true or false, a number a number, a flag of several words a list.
+    """Return the model and the flags of a command: a switch as true or false, a number as a number, several words as a list.
 
-    0.5.23 takes the model as first word, too.
+    0.5.23 also takes the model as the first word.
     """
     found: dict[str, Any] = {}
     first = ""
@@ -29,7 +29,7 @@ def parsed(words: Sequence[str]) -> Command:
 
 
 def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each option with the words after it; what stands before the first one under an empty name."""
+    """Yield each option with the words after it; words before the first option have an empty name."""
     name, values = "", list[str]()
     for word in words:
         if word.startswith("--"):
@@ -51,7 +51,7 @@ def _value(name: str, words: list[str]) -> Any:
 
 
 def _plain(word: str) -> Any:
-    """A number, a mapping or a list where the word is one, else the word."""
+    """Return a word as the number, the mapping or the list that it holds, else as text."""
     try:
         found = json.loads(word)
     except (ValueError, RecursionError):

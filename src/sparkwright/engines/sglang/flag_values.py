@@ -1,4 +1,4 @@
-"""What each option takes, from the table, and whether a value is one: judged before SGLang judges it."""
+"""Validation of values for SGLang's options by the table, before SGLang validates them."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ SWITCHES = ("switch", "both")
 
 @functools.lru_cache(maxsize=1)
 def kinds() -> Mapping[str, str]:
-    """The kind of each option, by its own name."""
+    """Return the kind of each option, by its own name."""
     return {name: kind for kind, names in options.KINDS.items() for name in names.split()}
 
 
-#: which release has which option
+#: options by release
 HISTORY = OptionHistory(option_history.RELEASES, option_history.ROWS, kinds, Version, options.SUCCESSOR_VALUES)
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of an option of any release; "" for one of none."""
+    """Return the kind of an option of any release; "" for an unknown option."""
     span = HISTORY.spans.get(name)
     return kinds().get(name) or (span.kind if span else "")
 
 
 def number(value: Any) -> int | None:
-    """A whole number, given as one, as its digits or as SGLang's 128k; None for anything else."""
+    """Return a whole number, given as a number, as digits or as SGLang's 128k; None for anything else."""
     text = "" if isinstance(value, bool) else str(value).strip()
     if _INT.fullmatch(text):
         return int(text)
@@ -50,7 +50,7 @@ def number(value: Any) -> int | None:
 
 
 def misfit(name: str, value: Any) -> str:
-    """What is wrong with a value, as "must be a whole number, got '128q'"; "" where nothing is known against it."""
+    """Return the problem with a value, as "must be a whole number, got '128q'"; "" if nothing is known against it."""
     kind = kind_of(name)
     if not kind or value is None:
         return ""
@@ -64,7 +64,7 @@ def misfit(name: str, value: Any) -> str:
 
 
 def word_of(value: Any) -> str:
-    """The word of one value."""
+    """Return the word for a single value."""
     return json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping | list | tuple) else str(value)
 
 

@@ -1,7 +1,7 @@
-"""The flags of a recipe for SGLang: their own names, their values, and the words of `sglang serve` that they become.
+"""The flags of a recipe for SGLang: their own names, their values, and the resulting words of `sglang serve`.
 
-Read in the source of 0.5.23: argparse, so `--x=y` and the beginning of a name are taken, and `_` for `-` is not; names are written with
-dashes here. Of a flag that is given twice the last one counts.
+Read in the source of 0.5.23: argparse, so it accepts `--x=y` and prefixes of names, but not `_` for `-`; names have dashes here.
+Of a repeated flag the last one counts.
 """
 
 from __future__ import annotations
@@ -28,84 +28,84 @@ IDLE = "sleep-on-idle"
 MEMORY = "mem-fraction-static"
 BUDGET = CHUNK
 
-#: the images start no server by themselves
+#: the images do not start a server themselves
 ENTRYPOINT: tuple[str, ...] | None = ("sglang", "serve")
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
 MODEL_FLAGS: Mapping[Role, ModelFlag] = {
     "draft": ModelFlag("speculative-draft-model-path", needs="speculative-algorithm"),
     "tokenizer": ModelFlag("tokenizer-path"),
 }
-#: what a command says where the recipe doesn't. By itself it listens on the container's loopback, and /metrics is off
+#: flags of every command unless the recipe sets them. By default it listens on the container's loopback, and /metrics is off
 ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags under their own names, in their order; of two spellings of one the last wins (see `twice`)."""
+    """Return the flags under their own names, in their order; of two spellings of a flag the last wins (see `twice`)."""
     return dict(_named(name, given) for name, given in written.items())
 
 
 def canonical(written: str) -> str:
-    """A flag's own name; of the other side of a switch, that of the switch."""
+    """Return a flag's own name; for the off side of a switch, the name of the switch."""
     return _named(written, True)[0]
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """What a flag is set to; None when it is not given."""
+    """Return the value of a flag; None if it is not set."""
     return flags.get(name)
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
-    """Why a flag's value is none that it can have; "" where nothing is known against it."""
+    """Return why a flag's value is invalid; "" if nothing is known against it."""
     return flag_values.misfit(name, value(flags, name))
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words of these flags, in their order. None: left out, as is a switch that can only be on and is off."""
+    """Return the words of these flags, in their order. None is left out, as is a switch that can only be on and is off."""
     return tuple(word for name, given in named(flags).items() for word in _words(name, given))
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image: the model's folder, what is always set (ALWAYS), the flags."""
+    """Return the words after the image: the model's folder, the constant flags (ALWAYS), the flags."""
     given = named(flags)
     usual = {name: value for name, value in ALWAYS.items() if given.get(name) is None}
     return argv({MODEL: model, **usual, **given})
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """The name for requests; without one it is the model's path."""
+    """Return the model name for requests; the model's path if the flags set none."""
     return str(value(flags, SERVED_NAME) or model)
 
 
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return every name that requests may use; it has one."""
+    """Return the single model name for requests."""
     return (served_name(flags, model),)
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """The port the server listens on inside its container. A value that is none must be refused before."""
+    """Return the port on which the server listens inside its container. An invalid value must be refused before."""
     given = None if misfit(flags, PORT) else flag_values.number(value(flags, PORT))
     return DEFAULT_PORT if given is None else given
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
-    """The longest sequence that is asked for, in tokens; None when none is."""
+    """Return the longest sequence that the flags set, in tokens; None if they set none."""
     return flag_values.number(value(flags, CONTEXT))
 
 
 def share(flags: Mapping[str, Any]) -> float:
-    """The share of memory that it takes for weights and KV cache, 0 to 1; 0 where the flags don't say."""
+    """Return the share of memory for weights and KV cache, 0 to 1; 0 if the flags don't set it."""
     given = value(flags, MEMORY)
     return 0.0 if given is None or misfit(flags, MEMORY) else float(given)
 
 
 def chunk(flags: Mapping[str, Any]) -> int | None:
-    """Tokens of one piece of a prompt, 0 for prompts in one piece; None where it chooses by itself."""
+    """Return the tokens of a prefill chunk, 0 if prompts are not chunked; None if SGLang chooses."""
     given = flag_values.number(value(flags, CHUNK))
     return None if given is None else max(given, 0)
 
 
 def properties() -> dict[str, Any]:
-    """The flags of 0.5.23, as the properties of a JSON Schema."""
+    """Return the flags of 0.5.23 as the properties of a JSON Schema."""
     return {name: _schema(name, kind) for name, kind in sorted(flag_values.kinds().items()) if name not in SET_BY}
 
 

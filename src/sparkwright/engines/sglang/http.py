@@ -1,7 +1,7 @@
-"""SGLang's HTTP side. Read in the source of 0.5.9 to 0.5.23; no real server stood for it.
+"""SGLang's HTTP interface. Read in the source of 0.5.9 to 0.5.23, not tested with a real server.
 
-/health generates a token unless another request's token just came, and answers 503 while it starts, while it stops, and when none came
-within 20 s. /server_info (older: /get_server_info) has every argument as it was resolved. /metrics is there with --enable-metrics.
+/health generates a token unless another request's token just came, and answers 503 while it starts, while it stops, and if none
+came within 20 s. /server_info (older: /get_server_info) has every argument as it was resolved. /metrics needs --enable-metrics.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PORT = 30000
 #: SGLANG_HEALTH_CHECK_TIMEOUT, seconds
 HEALTH_S = 20.0
 TEXT_CHARS = 200
-#: tokens of a page where nobody asks for more: `page_size` resolves to 1 (0.5.9 server_args.py, 0.5.23 arg_groups/overrides.py).
+#: default tokens per page: `page_size` resolves to 1 (0.5.9 server_args.py, 0.5.23 arg_groups/overrides.py).
 #: Some attention backends and models take 16 to 256, and /server_info has what was resolved
 PAGE = 1
 #: a recurrent model's states are kept at ends of its chunks: 64, or its config's mamba_chunk_size, of Mamba 2 up to 256
@@ -26,14 +26,14 @@ CHUNK = 256
 
 
 def version(info: Any) -> str:
-    """The release as /server_info tells it; empty where it tells none."""
+    """Return the release in an answer of /server_info; empty if it has none."""
     return (_text(info.get("version")) or "") if isinstance(info, dict) else ""
 
 
 def settings(info: Any) -> dict[str, Any]:
-    """What it runs with, from /server_info. Only what it tells.
+    """Return the settings that /server_info reports, without those that it does not report.
 
-    max_model_len: only where it was asked for, else /v1/models has it. slots: requests at a time. mem_fraction_static: of all
+    max_model_len: only if it was set, else /v1/models has it. slots: concurrent requests. mem_fraction_static: share of all
     memory, for weights and KV cache.
     """
     if not isinstance(info, dict):
@@ -58,7 +58,7 @@ def settings(info: Any) -> dict[str, Any]:
 
 
 def context(row: Mapping[str, Any]) -> Any:
-    """The longest sequence, tokens, from a row of /v1/models; None where it is not told."""
+    """Return the longest sequence in tokens, from a row of /v1/models; None if it has none."""
     return row.get("max_model_len")
 
 

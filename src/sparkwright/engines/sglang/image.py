@@ -1,4 +1,4 @@
-"""What an image tells of the SGLang in it: its version and its options. Never guessed from its tag. Read in the source, not run."""
+"""Readers of the version and the options of the SGLang in an image. Never guessed from the tag. Read in the source, not run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.engines.sglang import flag_values, options
 ASK_VERSION = ("sglang", "version")
 ASK_OPTIONS = ("sglang", "serve", "--help")
 MOST_CHARS = 1 << 21
-#: an official list has hundreds; a shorter one is another program's
+#: a real list has hundreds of options; a shorter one is from another program
 LEAST_OPTIONS = 100
 _VERSION = re.compile(r"^sglang version: (\d[\w.+-]{0,40})\s*$", re.M)
 _ROW = re.compile(r"^  (--[\w-]+)((?:[ ,].*)?)$", re.M)
@@ -20,23 +20,24 @@ _NAME = re.compile(r"(?:^|, )--([\w-]+)")
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
-    """Nothing in its labels and variables is known to name the version."""
+    """Return None: no label or variable of its images is known to hold the version."""
     return None
 
 
 def version_in(text: str) -> str | None:
-    """The version that `sglang version` printed, among whatever else its imports print."""
+    """Return the version in the output of `sglang version`, among whatever else its imports print."""
     found = _VERSION.search(text[:MOST_CHARS])
     return found[1] if found else None
 
 
 def listed(text: str) -> dict[str, str]:
-    """The options of a help with how many words each takes, 0 or 1 or more; empty when it is no such list.
+    """Return the options in a help text with the number of words that each takes, 0 or 1 or more; empty if it is not a list of
+    options.
 
-    The help for language models comes first, then that for images and video, whose options are others.
+    The help for language models comes first, then the one for images and video, with other options.
     """
     text = text[:MOST_CHARS]
-    found = {"model-type": "1"} if "--model-type" in text else {}  # told in the text around it, not in the list
+    found = {"model-type": "1"} if "--model-type" in text else {}  # in the text around the list, not in it
     for row in _ROW.finditer("usage: ".join(text.split("usage: ", 2)[:2])):
         written = row[1] + row[2].partition("   ")[0]
         names = [name for name in _NAME.findall(written) if not name.startswith("no-")]
@@ -47,24 +48,25 @@ def listed(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
-    """The same of the release that is known."""
+    """Return the options of the release in options.py, with the number of words that each takes."""
     return {name: "0" if kind in flag_values.SWITCHES else "1" for name, kind in flag_values.kinds().items()}
 
 
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """What makes a list from the usual one: {"like": VERSION, "differ": {name: words, or None where it is gone}}."""
+    """Return the difference from the usual list: {"like": VERSION, "differ": {name: words, or None if it is gone}}."""
     gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
     changed = {name: shape for name, shape in shapes.items() if usual().get(name) != shape}
     return {"like": options.SOURCE, "differ": {**gone, **changed}}
 
 
 def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Whether `applied` can use it, or nothing was to be had; else the image is to be asked again."""
+    """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
     return difference is None or difference.get("like") == options.SOURCE
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """The list again; empty where none was kept, or against a release that is no longer known here."""
+    """Return the options from a stored difference; empty if none was stored, or the release it refers to is no longer known here.
+    """
     if difference is None or not is_current(difference):
         return {}
     return {name: value for name, value in {**usual(), **difference["differ"]}.items() if value}

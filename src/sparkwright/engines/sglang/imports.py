@@ -1,4 +1,5 @@
-"""How others start SGLang. Sources: spark-arena/recipe-registry@3075780, scitrera/oss-spark-run@3190eb7; server_args.py of 0.5.23."""
+"""Other people's ways to start SGLang. Sources: spark-arena/recipe-registry@3075780, scitrera/oss-spark-run@3190eb7;
+server_args.py of 0.5.23."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from collections.abc import Sequence
 from sparkwright.engines.imports import Imports
 from sparkwright.engines.sglang import flags, http, options
 
-#: beginnings of names that argparse completes, as guides write them
+#: prefixes of names that argparse completes, as guides write them
 SHORT = {"--tp": "--tp-size", "--pp": "--pp-size", "--dp": "--dp-size"}
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
-    """`--tp 2` as `--tp-size 2`."""
+    """Return the words with long names, as `--tp-size 2` for `--tp 2`."""
     return [SHORT.get(word, word) for word in words]
 
 

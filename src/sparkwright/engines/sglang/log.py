@@ -1,7 +1,7 @@
 """SGLang's log: its tables.
 
 Nothing here was seen in a real log: all of it was read in the source of the versions named (0.5.9, 0.5.23). Lines begin with
-"[2026-11-21 00:07:43 TP0] ", the rank only where there are several.
+"[2026-11-21 00:07:43 TP0] ", with the rank only if there are several.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("slots", _of_scheduler("max_running_requests")),
     ("prefix_caching", line(ARGUMENTS.needle, r"\bdisable_radix_cache(?:=|': )(True|False)")),
     ("quantization", line(ARGUMENTS.needle, r"\bquantization(?:=|': )'?([\w-]+)")),
-    # as resolved: what was chosen is told before this line, which begins a start. 0.5.9: None where it is chosen later
+    # as resolved: choices are logged before this line, which begins a start. 0.5.9: None if chosen later
     ("attention_backend", line(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(\w+)'")),
     ("attention_backend", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
 )
 
-#: managers/scheduler.py, after the scheduler's line, which still has the size that was asked for. source 0.5.23
+#: managers/scheduler.py, after the scheduler's line, which still has the requested size. source 0.5.23
 FIXED: tuple[tuple[str, Line, Any], ...] = (
     ("chunked_prefill", line("Chunked prefill is disabled for multimodal models"), False),
 )
@@ -79,7 +79,7 @@ FAILURES: tuple[Death, ...] = (
     death(
         "error: ", r"^(?:sglang serve|launch_server\.py): error: (.+?)\.?$", "the engine refuses its arguments: {0}."
     ),
-    # its advice is up, not down: the share holds weights and KV cache
+    # raise the share, don't lower it: it holds weights and KV cache
     death(
         "Not enough memory. Please try to increase",
         r"mem_fraction_static=([\d.]+\d)",
@@ -163,19 +163,19 @@ CONSEQUENCES = re.compile(
     r"|gloo/transport/tcp/pair\.cc.{0,80}?Connection closed|Initialization failed"
 )
 
-#: backends as resolved, where they are named. source 0.5.9, 0.5.23
+#: backends as resolved, if the log names them. source 0.5.9, 0.5.23
 KERNELS: tuple[tuple[str, Line], ...] = (
     ("attention", line(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(?!auto')(\w+)'")),
     ("attention", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
     ("MoE", line(ARGUMENTS.needle, r"\bmoe_runner_backend(?:=|': )'(?!auto')(\w+)'")),
     ("linear", line(ARGUMENTS.needle, r"\bfp[48]_gemm(?:_runner)?_backend(?:=|': )'(?!auto')(\w+)'")),
 )
-#: of a dump: what differs at each start, and what is secret
+#: settings of a dump that differ at each start, or are secret
 UNSHOWN = re.compile(r"key|token|password|secret|random_seed|_port$|^port$|^host$")
 
 
 def settings_of_line(text: str) -> dict[str, str] | None:
-    """Return the settings of a line that dumps all of them, without secrets; None for another."""
+    """Return the settings of a line that dumps all of them, without secrets; None for any other line."""
     found = ARGUMENTS.match(text)
     if not found:
         return None

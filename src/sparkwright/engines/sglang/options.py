@@ -1,8 +1,8 @@
 """The options of `sglang serve`: their names by the kind of value that its parser takes.
 
-Source: the argument groups of 0.5.23, and its parser, asked without a GPU (tests/engine_options); what other releases have is in
-option_history.py. Kinds: switch (on alone), both (`--x` and `--no-x`),
-size (a number, or 128k and 1Mi), json, list (words), text.
+Source: the argument groups of 0.5.23, and its parser, run without a GPU (tests/engine_options); options of other releases are in
+option_history.py. Kinds: switch (on alone), both (`--x` and `--no-x`), size (a number, or 128k and 1Mi), json, list (words),
+text.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ FORMER: Mapping[str, str] = {
     "grpc-http-sidecar-port": "smg-http-sidecar-port",
     "hierarchical-sparse-attention-extra-config": "hisparse-config",
 }
-#: all that some take. Backends are not among them: each release adds some
+#: choices of some options. Backends are not among them: each release adds some
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "kv-cache-dtype": ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16"),
     "dtype": ("auto", "half", "float16", "bfloat16", "float", "float32"),
@@ -176,7 +176,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "log-requests-format": ("text", "json"),
     "mamba-ssm-dtype": ("float32", "bfloat16", "float16"),
 }
-#: the least that numbers may be
+#: minimum values of numbers
 AT_LEAST: Mapping[str, int] = {
     "context-length": 1,
     "chunked-prefill-size": -1,
@@ -189,9 +189,9 @@ AT_LEAST: Mapping[str, int] = {
     "decode-log-interval": 1,
 }
 AT_MOST: Mapping[str, int] = {"port": 65535}
-#: below it and above nothing: shares
+#: shares, above 0 and below 1
 SHARES: frozenset[str] = frozenset(("mem-fraction-static",))
-#: what took over from an option that is gone, where its last release did not name it; "nothing" where nothing did
+#: successors of removed options that their last release does not name; "nothing" for none
 SUCCESSORS: Mapping[str, str] = {
     "collect-tokens-histogram": "nothing",  # the help of 0.5.19: collected with enable-metrics
     "debug-tensor-dump-inject": "nothing",

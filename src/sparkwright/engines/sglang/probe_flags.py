@@ -1,4 +1,4 @@
-"""Which of SGLang's flags causes what a probe finds. Read in the source of 0.5.23; no real server stood for it."""
+"""Flags of SGLang that cause what a probe finds. Read in the source of 0.5.23, not tested with a real server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sparkwright.engines.probes.probe import ProbeFlags
 
 TOOL_PARSER = "--tool-call-parser is missing, or not that of this model"
 REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
-#: what Jinja and the templates' own raise_exception say of a conversation that they don't take
+#: error messages of Jinja and of templates' raise_exception about a conversation that they refuse
 UNRENDERED = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
 PROBE_FLAGS = ProbeFlags(
     by_message=(

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe for SGLang, before SGLang says so, or says nothing."""
+"""Rules about recipes for SGLang, to find errors that SGLang reports late or not at all."""
 
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 SOURCE = f"SGLang {options.SOURCE}, source"
 #: flags that name something which SGLang fetches from the hub unless it is a path
 FETCHED: Mapping[str, Role] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
-#: held on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of its memory is the system's too
+#: worked on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of the memory is the system's too
 USUAL_SHARE = 0.7
-#: tags that are pushed again: not those of a release
+#: moving tags: all but those of a release
 MOVING = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
 #: allows a context above the model's own, at the user's risk
 LONGER_ANYWAY = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
-#: an image's tag that says CUDA 12
+#: an image's tag with CUDA 12
 CUDA_12 = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules check. asked: with flags under their own names. version: of SGLang, None while it is not known. listed: the
-    options in the image's own help, which decides then; empty while it was not asked."""
+    """The input of the rules."""
 
+    #: with flags under their own names
     asked: ServerRequest
+    #: of SGLang; None while it is not known
     version: str | None = None
+    #: the options in the image's own help, which then decides; empty while the image was not run
     listed: Collection[str] = ()
-    #: the model's longest sequence in tokens; None where that is not known
+    #: the model's longest sequence in tokens; None if not known
     longest: int | None = None
 
     def exists(self, name: str) -> Existence:
-        """Return whether this engine has an option: its own list decides, else the table of releases."""
+        """Return the existence of an option in this engine: its own help decides, else the table of releases."""
         known = flag_values.HISTORY.existence(name, self.version)
         if not self.listed:
             return known
@@ -56,7 +58,7 @@ class Case:
 
     @property
     def options(self) -> Collection[str]:
-        """The names of the options that this engine has, as far as they are known."""
+        """The names of the options that this engine has, as far as known."""
         gone = flag_values.HISTORY.kinds()
         return self.listed or [
             name for name in {**flag_values.kinds(), **gone} if self.exists(name).exists is not False
@@ -67,15 +69,15 @@ class Case:
         return f"SGLang {self.version}" if self.version else "SGLang"
 
     def flag(self, name: str) -> Any:
-        """A flag's value; None when it is not given."""
+        """Return the value of a flag; None if it is not set."""
         return flags.value(self.asked.flags, name)
 
     def before(self, release: str) -> bool:
-        """Return whether this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
+        """Return True if this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
         return bool(release) and (self.version is None or Version(self.version) < Version(release))
 
     def after(self, release: str) -> bool:
-        """Return whether this engine is known to be newer than a release; "" for the oldest."""
+        """Return True if this engine is known to be newer than a release; "" for the oldest."""
         return self.version is not None and (not release or Version(self.version) > Version(release))
 
 
@@ -188,11 +190,16 @@ def downloads(case: Case) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One value of speculative-algorithm. Releases were read in steps: absent in one, there in the other, between them unknown."""
+    """A value of speculative-algorithm.
 
+    Releases were read in steps: it is absent in one and present in the next; between them it is not known.
+    """
+
+    #: newest release known without it
     absent_in: str = ""
+    #: oldest release known with it
     there_in: str = ""
-    #: whether it needs speculative-draft-model-path; None where that depends on the model
+    #: it needs speculative-draft-model-path; None if that depends on the model
     drafter: bool | None = None
 
 
@@ -209,7 +216,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "DSPARK": Algorithm("0.5.13", "0.5.16"),
     "UNO": Algorithm("0.5.19", "0.5.23"),
 }
-#: from here on a plugin may register another algorithm, and case does not count
+#: from this release on a plugin may register another algorithm, and case does not matter
 PLUGINS_SINCE = "0.5.13"
 ALGORITHM = "speculative-algorithm"
 DRAFT = "speculative-draft-model-path"
@@ -255,7 +262,7 @@ def speculation(case: Case) -> Iterator[Finding]:
 
 
 def _no_algorithm(case: Case, name: str, known: Algorithm | None) -> Iterator[Finding]:
-    """Yield the finding about an algorithm that the release does not have, or may not have."""
+    """Yield the finding about an algorithm that the release lacks, or may lack."""
     if known is not None:
         surely = case.version is not None and not case.after(known.absent_in)
         severity: Severity = "error" if surely else "warning"

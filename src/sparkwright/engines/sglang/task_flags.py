@@ -1,4 +1,4 @@
-"""SGLang makes vectors, and reranks, where `is-embedding` says so. Source: 0.5.23's server_args.py; read, not run."""
+"""Flags with which SGLang embeds and reranks: `is-embedding`. Source: 0.5.23's server_args.py; read, not run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Why a server is slow: what is so with every engine. What only one of them knows stands in its folder, as causes.py."""
+"""Causes of slowness that every engine shares. Causes of one engine alone are in its folder, as causes.py."""

@@ -1,4 +1,4 @@
-"""What may make a server slow, as values: what was seen of it, and a cause with its evidence. Pure."""
+"""Evidence about a slow server, and possible causes, as values. Pure."""
 
 from __future__ import annotations
 
@@ -11,74 +11,84 @@ from sparkwright.engines.engine import Engine
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.log.reader import message
 
-#: found: what was seen explains it. possible: nothing speaks against it, and nothing proves it. unknown: nobody could look.
-#: noted: it was seen, and explains nothing, for nothing is slow. excluded: what was seen speaks against it
+#: found: the evidence explains the slowness. possible: neither proved nor disproved. unknown: there is no evidence.
+#: noted: found, but explains nothing, for nothing is slow. excluded: the evidence disproves it
 Verdict = Literal["found", "possible", "unknown", "noted", "excluded"]
 ORDER: tuple[Verdict, ...] = ("found", "possible", "unknown", "noted", "excluded")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """All evidence; None or empty where something was not inspected or gave no answer.
+    """All evidence about a server; None or empty if something was not inspected or gave no answer."""
 
-    share: the measured rate of what is expected (or of the baseline). gpu: its state in words while it decoded, gpu_degraded what
-    that means. log: an EngineState as JSON. ollama: (model, bytes) in memory, None when it could not be asked. memory: of
-    /proc/meminfo, bytes. counters, cache: of /metrics. findings: of the rules over the recipe's flags. thought: tokens of thinking
-    among `answered` when nothing was said about it. budget: max-num-batched-tokens as it is effective. slow: whether the rate is
-    below what is expected by more than noise; None where nobody could tell. on_gpu: whether it computes on the GPU that it asks
-    for, None where it asks for none or nobody could tell; on_gpu_why: what tells it.
-    """
-
+    #: measured rate, as a share of the expected rate (or of the baseline)
     share: float | None = None
+    #: the rate is below the expected one by more than noise; None if not known
     slow: bool | None = None
+    #: state of the GPU while decoding, in words
     gpu: str = ""
+    #: the GPU runs below its normal clock; None if not known
     gpu_degraded: bool | None = None
+    #: an EngineState as JSON
     log: Mapping[str, Any] | None = None
+    #: (model, bytes) that Ollama holds in memory; None if Ollama did not answer
     ollama: Sequence[tuple[str, int]] | None = None
+    #: of /proc/meminfo, bytes
     memory: Mapping[str, int] | None = None
+    #: of /metrics
     counters: Mapping[str, float] = field(default_factory=dict)
+    #: requests running or waiting
     busy: float | None = None
+    #: share of the KV cache in use, 0 to 1
     kv_used: float | None = None
-    #: requests that the engine put off while the rate was measured, for want of KV cache
+    #: requests preempted for lack of KV cache while the rate was measured
     preempted: float | None = None
+    #: accepted tokens per draft
     acceptance: float | None = None
+    #: of the rules about the recipe
     findings: Sequence[Finding] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
+    #: thinking tokens among `answered`, for a request that does not mention thinking
     thought: int | None = None
     answered: int = 0
+    #: effective max-num-batched-tokens
     budget: int | None = None
+    #: the engine computes on the GPU that it requests; None if it requests none, or not known
     on_gpu: bool | None = None
+    #: evidence for `on_gpu`
     on_gpu_why: str = ""
     engine: Engine = field(default_factory=lambda: engines.of(engines.USUAL))
 
     def in_log(self, name: str) -> tuple[Any, str]:
-        """What the engine's log says of a setting, and the line; None when it does not."""
+        """Return a setting in the engine's log, and its line; None if the log does not have it."""
         log = self.log or {}
         return log.get(name), message((log.get("evidence") or {}).get(name, ""), self.engine.log)
 
     def warned(self, *parts: str) -> str:
-        """The first warning of the log that holds one of these; "" when none does."""
+        """Return the first warning of the log that holds one of these texts; "" if none does."""
         lines = (self.log or {}).get("warnings", ())
         return message(next((line for line in lines if any(part in line for part in parts)), ""), self.engine.log)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """name: short. weight: how well it explains a slow stream; the larger first among equals. of_rate: False for what makes
-    answers late without making tokens slow."""
+    """A cause of slowness, with the verdict on it."""
 
+    #: short
     name: str
     verdict: Verdict
     evidence: str
     fix: str = ""
+    #: how well it explains a slow stream; sorts causes of equal verdict, the largest first
     weight: int = 0
+    #: False for a cause of late answers that does not make tokens slow
     of_rate: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the fields as plain JSON."""
         return {"cause": self.name, "verdict": self.verdict, "evidence": self.evidence, "fix": self.fix}
 
 
-#: what may be so of one server
+#: yields the causes that may apply to a server
 Detector = Callable[[Seen], Iterator[Cause]]

@@ -1,6 +1,6 @@
-"""Why a server is slow: what was seen, held against what is known to make it so. Pure; the most likely first.
+"""Diagnosis of a slow server: evidence compared with known causes. Pure; the most likely first.
 
-What was measured comes before what is only possible; cause.py says what the verdicts mean. Sources: docs/measuring.md.
+Measured causes come before possible ones; cause.py explains the verdicts. Sources: docs/measuring.md.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["Cause", "Seen", "Verdict", "causes", "likely", "of_a_start", "ranked
 LITTLE_BYTES = 4 * GIB
 MUCH_CACHE = 0.25
 LITTLE_ACCEPTED = 0.5
-#: below this share of what is expected the rate itself is to be explained
+#: below this share of the expected rate the rate itself needs a cause
 SLOW = 0.7
-#: of last words that tell of too little memory
+#: words of failures for lack of memory
 MEMORY_WORDS = ("gib", "out of memory", "no memory")
 
 DETECTORS: list[Detector] = []
@@ -32,26 +32,30 @@ def _detector(detect: Detector) -> Detector:
 
 
 def causes(seen: Seen) -> list[Cause]:
-    """All of them: what was found, then what is possible, unknown, noted, excluded."""
+    """Return all causes: those found, then possible, unknown, noted and excluded ones."""
     slow = seen.slow if seen.slow is not None else seen.share is not None and seen.share < SLOW
     detectors = (*DETECTORS, *seen.engine.causes)
     return ranked(_held(cause, slow=slow, fast=seen.slow is False) for detect in detectors for cause in detect(seen))
 
 
 def ranked(found: Iterable[Cause]) -> list[Cause]:
-    """What was measured before what is possible; among equals what explains more before what explains less."""
+    """Return the causes sorted by verdict, measured before possible; equal verdicts by weight."""
     return sorted(found, key=lambda cause: (ORDER.index(cause.verdict), -cause.weight))
 
 
 def _held(cause: Cause, *, slow: bool, fast: bool) -> Cause:
-    """A cause held against the rate: nothing explains the slowness of a fast server, nor what is late that of a slow one."""
+    """Return a cause, noted only if it contradicts the rate: a fast server needs no cause, and a cause of late answers explains
+    no slow rate."""
     aside = fast and cause.verdict in ("found", "possible")
     aside = aside or (slow and cause.verdict == "found" and not cause.of_rate)
     return replace(cause, verdict="noted") if aside else cause
 
 
 def of_a_start(seen: Seen, failure: str) -> list[Cause]:
-    """What can keep an engine from starting. failure: its last words; those of memory make what holds memory the reason."""
+    """Return the causes that can keep an engine from starting.
+
+    failure: its last words; if they are about memory, what holds memory is the reason.
+    """
     short = any(word in failure.lower() for word in MEMORY_WORDS)
     verdict: Verdict = "found" if short else "noted" if failure else "possible"
     rows = [cause for detect in (little_memory, ollama_in_memory) for cause in detect(seen)]
@@ -61,17 +65,17 @@ def of_a_start(seen: Seen, failure: str) -> list[Cause]:
 
 
 def likely(seen: Seen) -> list[Cause]:
-    """Without what is excluded."""
+    """Return the causes without those excluded."""
     return [cause for cause in causes(seen) if cause.verdict != "excluded"]
 
 
 def _flags(seen: Seen, concept: str) -> str:
-    """What this engine calls it, as "cache-type-k and cache-type-v"; empty where it has no flag for it."""
+    """Return this engine's flags for a concept, as "cache-type-k and cache-type-v"; empty if it has none."""
     return " and ".join(concepts.CONCEPTS[concept].get(seen.engine.name, ()))
 
 
 def _measured(name: str, message: str, fix: str, weight: int, *, found: bool) -> Cause:
-    """A cause that a figure decides."""
+    """Return a cause that a measurement decides."""
     return Cause(name, "found", message, fix, weight) if found else Cause(name, "excluded", message)
 
 
@@ -180,7 +184,7 @@ def cache_full(seen: Seen) -> Iterator[Cause]:
     if seen.kv_used is not None:
         lower = [_flags(seen, item) for item in ("requests at a time", "the longest context")]
         fix = f"lower {' or '.join(filter(None, lower))}" if any(lower) else ""
-        # prefixes that are kept for later requests are given up as soon as one needs the room
+        # prefixes kept for later requests are evicted as soon as a request needs the space
         idle = seen.busy == 0 and not seen.preempted
         kept = ", by prefixes that an idle server keeps" if idle and seen.kv_used > 0.95 else ""
         message = f"{seen.kv_used:.0%} used{kept}"
@@ -203,7 +207,7 @@ def thinking(seen: Seen) -> Iterator[Cause]:
 
 @_detector
 def rules(seen: Seen) -> Iterator[Cause]:
-    """What lint says of the flags."""
+    """Yield the findings of lint as possible causes."""
     for finding in seen.findings:
         if finding.severity != "info":
             fix = "; or ".join(way.text for way in finding.ways_out)

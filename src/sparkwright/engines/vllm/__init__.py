@@ -1,1 +1,1 @@
-"""What is true of vLLM, as data with sources, and pure readers of what it says. No input, no output."""
+"""Data about vLLM with its sources, and pure readers of its output. No I/O."""

@@ -1,4 +1,4 @@
-"""vLLM's side of engines.advice.Advice: its rules, its expectations and its predictions under the names that every engine has."""
+"""vLLM's implementation of engines.advice.Advice: its rules, expectations and predictions."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from sparkwright.engines.vllm.prediction.predict import VllmRequest
 from sparkwright.units import GIB
 
 CHUNKED_PREFILL = own.CHUNKED_PREFILL
-#: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
+#: with chunked prefill off a step takes a whole prompt: more than this makes a start take memory and minutes for nothing
 UNCHUNKED_LENGTH = 32768
-#: the endings of weights; of several kinds it loads the first
+#: suffixes of weights; of several kinds vLLM loads the first
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
-#: what it takes beside weights and a cache of a given size, until a start of it was measured
+#: memory beside weights and a cache of a given size, until a start was measured
 COMPUTE_BYTES = 4 * GIB
-#: the rule that tells why a finding of `decide` is there
+#: the rule that explains a finding of `decide`
 REASON = "prefix-caching-needs-chunked-prefill"
 
 
 def version(text: str | None) -> Version | None:
-    """The version that a text names, as PEP 440 reads it; None when it names none."""
+    """Return the PEP 440 version in a text; None if it holds none."""
     return versions.parse(text)
 
 
@@ -72,9 +72,9 @@ def effective(request: advice.ServerRequest, model: Mapping[str, Any], version: 
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """vLLM fills the share that it is given, whatever the model; with kv-cache-memory-bytes it takes weights and cache.
+    """Return the share of memory, which vLLM fills whatever the model; with kv-cache-memory-bytes, weights and cache.
 
-    Its check at the start wants the share to be available all the same (source 0.32.0, v1/worker/utils.py `request_memory`).
+    Its check at the start needs the share to be available in both cases (source 0.32.0, v1/worker/utils.py `request_memory`).
     """
     flags = own.named(flags)
     share, held = own.memory_utilization(flags), weights(locked, WEIGHTS)
@@ -96,9 +96,10 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """A recurrent model's prefix caching needs chunked prefill on, so that is off in both.
+    """Return the flags for chunked prefill on and off, alike in everything else.
 
-    Off, a step takes a whole prompt, so the context is no longer than UNCHUNKED_LENGTH in both.
+    A recurrent model's prefix caching needs chunked prefill, so prefix caching is off in both. Without chunked prefill a step
+    takes a whole prompt, so the context is at most UNCHUNKED_LENGTH in both.
     """
     found = kind(model)
     both: dict[str, Any] = {}
@@ -116,12 +117,12 @@ def chunked_prefill_arms(
 
 
 def titles() -> Mapping[str, str]:
-    """The rules by name, with what each says."""
+    """Return the titles of the rules, by name."""
     return {**rules.RULES.titles(), **SPLITS.titles()}
 
 
 def explained(name: str) -> Explained | None:
-    """A rule; None where there is none of this name."""
+    """Return a rule by name; None if there is none."""
     rule = rules.RULES.get(REASON if name == EXPECTED else name)
     if rule is None:
         return _split_rule(name)

@@ -1,4 +1,4 @@
-"""Which releases of vLLM have a model for an architecture: FIRST..LAST, then names; nothing after the dots: the newest has it.
+"""Architectures by the releases of vLLM that have a model for them: FIRST..LAST, then names; without LAST the newest has it.
 
 Source: `registry.py` in the wheel of each of RELEASES. Written by tests/real_engine/releases/sources.py; do not edit.
 """

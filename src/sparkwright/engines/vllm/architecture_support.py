@@ -1,4 +1,4 @@
-"""Which releases of vLLM load an architecture: all that a registry from 0.10.2 to 0.33.0 holds, and some that none does.
+"""Releases of vLLM that load an architecture: all in a registry from 0.10.2 to 0.33.0, and some that are in none.
 
 Source: the registries in architecture_releases, read from each release's wheel; Qwen3.5 came with 0.17.0 (merged 2026-02-09,
 0.16.0 lacks it). Between two releases that were read it is not known when a name came or went.
@@ -18,9 +18,9 @@ from sparkwright.engines.vllm.versions import parse
 RELEASES = tuple(architecture_releases.RELEASES.split())
 #: the newest release whose registry was read
 NEWEST = RELEASES[-1]
-#: of which the release is known that brought them, between two that were read
+#: architectures whose first release is known, though it lies between two that were read
 CAME = dict.fromkeys(("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"), "0.17.0")
-#: recurrent ones in none of these registries
+#: recurrent architectures in none of these registries
 NEVER = (
     *("BailingMoeLinearV2ForCausalLM", "RecurrentGemmaForCausalLM", "Rwkv7ForCausalLM", "RwkvForCausalLM"),
     "ZambaForCausalLM",
@@ -29,12 +29,13 @@ NEVER = (
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The releases that load an architecture; None: not known, for `until` and `gone` also: the newest release still does."""
+    """The releases that load an architecture. None: not known; for `until` and `gone` also that the newest release still loads
+    it."""
 
     since: str | None = None  # the oldest release known to load it
-    until: str | None = None  # the last one known to
-    lacking: str | None = None  # the newest one known not to, before `since`
-    gone: str | None = None  # the oldest one known not to any more
+    until: str | None = None  # the last release known to load it
+    lacking: str | None = None  # the newest release known not to load it, before `since`
+    gone: str | None = None  # the oldest release known to have dropped it
     #: releases between, which lack it: the last one that has it, and the first that has it again
     gaps: tuple[tuple[str, str], ...] = ()
 
@@ -56,7 +57,7 @@ def _support(releases: str, came: str | None) -> Support:
 
 
 def _gone(last: str) -> str | None:
-    """The first release without it: a new minor one, unless a patch release is known to lack it."""
+    """Return the first release without it: the next minor one, unless a patch release is known to lack it."""
     if not last:
         return None
     after, held = RELEASES[RELEASES.index(last) + 1], Version(last)
@@ -72,9 +73,11 @@ SUPPORT: dict[str, Support] = {
 
 
 def loads(name: str, version: str) -> bool | None:
-    """Whether this release of vLLM loads the architecture; None where that is not known (then ask the engine).
+    """Return True if this release of vLLM loads the architecture; None if that is not known (then ask the engine).
 
-    name: architectures[0]. version: as the engine says it; a build of its own (+cu130, .post1) counts as its release.
+    Args:
+        name: architectures[0].
+        version: as the engine reports it; a build of its own (+cu130, .post1) counts as its release.
     """
     known = SUPPORT.get(name)
     options = _version(version)
@@ -90,7 +93,7 @@ def loads(name: str, version: str) -> bool | None:
 
 
 def in_words(name: str) -> str:
-    """The releases, for a person; "" where nothing is known."""
+    """Return the releases in words; "" if nothing is known."""
     known = SUPPORT.get(name)
     if known is None:
         return ""

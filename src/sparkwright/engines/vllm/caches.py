@@ -1,4 +1,4 @@
-"""What vLLM compiles at its start, and which variables say where it keeps that.
+"""Compile caches of vLLM, and the variables that set their location.
 
 source: read in 0.32.0 (envs.py, compilation/backends.py and compiler_interface.py, env_override.py, model_executor/warmup) and in
 FlashInfer (jit/env.py) and PyTorch (_inductor/runtime/cache_dir_utils.py). seen: on 0.32.0 on a CPU, graphs and
@@ -27,7 +27,7 @@ CACHES = CompileCaches(
     },
     places={"/tmp/torchinductor_root": "inductor_headers"},
     usual=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
-    # about the HTTP server, its log and its answers. What is not named here matters: an empty cache costs a start, a wrong one more
+    # about the HTTP server, its log and its answers. All other flags matter: an empty cache costs a slow start, a wrong one more
     indifferent=frozenset(
         (
             *("host", "port", "uds", "root-path", "api-key", "served-model-name", "config"),

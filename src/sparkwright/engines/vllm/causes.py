@@ -1,4 +1,4 @@
-"""What makes vLLM slow and no other engine: read from its log, its flags and its rate. Pure. Sources: docs/measuring.md."""
+"""Causes of slowness that only vLLM has, read from its log, its flags and its rate. Pure. Sources: docs/measuring.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.engines.vllm.versions import at_least, parse
 JIT = "JIT compilation during inference"
 #: marlin_utils_fp4.py and marlin_utils_fp8.py: "Your GPU does not have native support for FP4 computation but ..."
 WEIGHT_ONLY = re.compile(r"native support for (FP\d+) computation")
-#: formats whose arithmetic a GB10 can do: a 16-bit kernel gives it away
+#: formats with native arithmetic on a GB10, which a 16-bit kernel wastes
 QUANTIZED = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORECASE)
 #: fused_moe.py: no file of measured tile sizes for this GPU and these experts
 UNTUNED = "Using default MoE config"
@@ -43,7 +43,8 @@ def still_compiling(seen: Seen) -> Iterator[Cause]:
 
 
 def weight_only_kernel(seen: Seen) -> Iterator[Cause]:
-    """Weights that are only stored in few bits: they save memory traffic, not arithmetic."""
+    """Yield the cause of a weight-only kernel: the weights are only stored in few bits, which saves memory traffic, not
+    arithmetic."""
     line = seen.warned("native support for FP")
     kind = WEIGHT_ONLY.search(line)
     path = (seen.log or {}).get("kernels") or {}
@@ -72,7 +73,7 @@ def untuned_experts(seen: Seen) -> Iterator[Cause]:
 
 
 def missing_kernels(seen: Seen) -> Iterator[Cause]:
-    """Images of CUDA 12 have no code for a GB10; the log's own version says whether this can be one."""
+    """Yield the cause of an image with CUDA 12, which has no code for a GB10, unless the version in the log excludes it."""
     version, _ = seen.in_log("version")
     built_with_13 = at_least(parse(str(version)), CUDA_13_SINCE) if version else None
     if seen.share is not None and seen.share < 0.4 and not built_with_13:
@@ -102,7 +103,8 @@ def block_over_budget(seen: Seen) -> Iterator[Cause]:
 
 
 def flag_without_effect(seen: Seen) -> Iterator[Cause]:
-    """Often blamed; it is on in every engine that can load a recurrent model, said or not."""
+    """Yield chunked prefill as excluded. It is often blamed, but on in every engine that can load a recurrent model, with or
+    without the flag."""
     effective, line = seen.in_log("chunked_prefill")
     if effective is True:
         yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")

@@ -1,4 +1,4 @@
-"""The words of a running `vllm serve` as flags again: the other direction of `flags.argv`."""
+"""Parser of a running `vllm serve`'s command: the reverse of `flags.argv`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from sparkwright.engines.command_words import Command
 from sparkwright.engines.vllm.flags import flag_values, flags
 
-#: what stands before the model in a command
+#: words before the model in a command
 PROGRAM = frozenset(("vllm", "serve"))
 
 
 def parsed(words: Sequence[str]) -> Command:
-    """The model and the flags of a command. A switch is true or false, a flag of several words a list, JSON its value."""
+    """Return the model and the flags of a command: a switch as true or false, several words as a list, JSON as its value."""
     grouped = list(_grouped(words))
     found: dict[str, Any] = {}
     for written, values in grouped:
@@ -28,7 +28,7 @@ def parsed(words: Sequence[str]) -> Command:
 
 
 def _grouped(words: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
-    """Each option with the words after it; what stands before the first one under an empty name."""
+    """Yield each option with the words after it; words before the first option have an empty name."""
     name, values = "", list[str]()
     for word in words:
         if word.startswith("--"):
@@ -47,7 +47,7 @@ def _value(words: list[str]) -> Any:
 
 
 def _plain(word: str) -> Any:
-    """A number, a mapping or a list where the word is one, else the word."""
+    """Return a word as the number, the mapping or the list that it holds, else as text."""
     try:
         found = json.loads(word)
     except (ValueError, RecursionError):

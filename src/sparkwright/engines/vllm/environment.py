@@ -1,7 +1,7 @@
-"""Environment variables that vLLM reads, by release, and the flags that took over from those it no longer reads.
+"""Environment variables that vLLM reads, by release, and the flags that replaced removed ones.
 
-Source: `environment_variables` in vllm/envs.py of every minor release from 0.10.2 to 0.33.0, and of each 0.11. From 0.17 on the engine's log says
-"Unknown vLLM environment variable detected"; before, such a variable is silently without effect.
+Source: `environment_variables` in vllm/envs.py of every minor release from 0.10.2 to 0.33.0, and of each 0.11. From 0.17 on the
+engine logs "Unknown vLLM environment variable detected"; before, such a variable silently has no effect.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from packaging.version import Version
 from sparkwright.engines.vllm.versions import at_least, within
 
 PREFIX = "VLLM_"
-#: set by images for themselves, and read by nothing
+#: set by images, but not read by vLLM
 OF_IMAGES = frozenset({"VERSION", "BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG"})
-#: the first release of which the table does not know all variables
+#: the first release whose variables are not all known
 AFTER = "0.34.0"
 
 
@@ -26,7 +26,7 @@ class Variables:
     """Variables with the same history."""
 
     since: str  # the first release that reads them; "" for 0.10.2 or before
-    removed: str  # the first release that no longer does; "" where 0.33.0 does
+    removed: str  # the first release that no longer does; "" if 0.33.0 does
     names: str  # without VLLM_, separated by white space
 
 
@@ -37,10 +37,11 @@ class Unread:
     name: str
     why: str  # half a sentence
     certain: bool
-    instead: str = ""  # "attention-backend", the flag that took over; or another variable
+    instead: str = ""  # the replacement, a flag as "attention-backend" or another variable
 
 
-#: flags that took over, by name without VLLM_. Sources: the help of 0.33.0, and the removals of 0.15.0, 0.16.0, 0.24.0 and 0.31.0
+#: flags that replaced variables, by name without VLLM_.
+#: Sources: the help of 0.33.0, and the removals of 0.15.0, 0.16.0, 0.24.0 and 0.31.0
 SUCCESSORS = {
     "ATTENTION_BACKEND": "attention-backend",
     "ALL2ALL_BACKEND": "all2all-backend",
@@ -604,16 +605,16 @@ TABLE: tuple[Variables, ...] = (
 
 @cache
 def histories() -> dict[str, tuple[str, str]]:
-    """(since, removed) by name without VLLM_."""
+    """Return (since, removed) by name without VLLM_."""
     return {name: (row.since, row.removed) for row in TABLE for name in row.names.split()}
 
 
 def unread(name: str, version: Version | None) -> Unread | None:
-    """Return why a release does not read a variable, or None if it does or the variable is not vLLM's.
+    """Return why a release does not read a variable; None if it does, or the variable is not vLLM's.
 
     Args:
         name: the variable, as in the recipe.
-        version: of the engine; None while it is not known, which makes nothing certain.
+        version: of the engine; None while it is not known, and then nothing is certain.
     """
     if not name.startswith(PREFIX):
         return None

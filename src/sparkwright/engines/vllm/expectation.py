@@ -1,6 +1,7 @@
-"""What a recipe expects of chunked prefill, turned into flags for this model and engine, or into a refusal.
+"""Flags for the chunked prefill that a recipe expects with this model and engine, or a refusal.
 
-`disabled` is not always to be had: prefix caching on a recurrent hybrid needs it, and releases until 0.11.0 ignore the flag.
+`disabled` is not always possible: prefix caching on a recurrent hybrid needs chunked prefill, and releases until 0.11.0 ignore
+the flag.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def decide(
     wanted: Wanted,
     when_impossible: WhenImpossible,
 ) -> Decision:
-    """The flags that bring about what is wanted, or why they can't be had."""
+    """Return the flags that give the wanted chunked prefill, or the reason why that is impossible."""
     if wanted == "any" or request.platform == "ascend":
         return Decision(request.flags, wanted)
     if wanted == "enabled":
@@ -75,7 +76,8 @@ def _impossible(
 
 
 def _without(request: VllmRequest, architecture: Architecture) -> dict[str, Any]:
-    """`--no-enable-chunked-prefill` is what every release takes; a hybrid's prefix caching must be off with it from 0.28 on."""
+    """Return the flags with `--no-enable-chunked-prefill`, which every release takes; from 0.28 on a hybrid's prefix caching must
+    be off too."""
     flags = {**request.flags, SWITCH: False}
     if architecture.kind == "recurrent" and request.flag(PREFIX) is None:
         flags[PREFIX] = False

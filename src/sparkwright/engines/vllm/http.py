@@ -1,4 +1,4 @@
-"""vLLM's HTTP side. The same from 0.11 to 0.33 where nothing else is said."""
+"""vLLM's HTTP interface. The same from 0.11 to 0.33 unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOWEST_PRIORITY = 1000
 
 
 def cache_config(metrics_text: str) -> dict[str, str]:
-    """The engine's settings of its cache, as it prints them: "True", "16", "None"; empty where it says none."""
+    """Return the engine's cache settings as it prints them: "True", "16", "None"; empty if it prints none."""
     for line in metrics_text.splitlines():
         if line.startswith(CACHE_CONFIG + "{"):
             return dict(_LABEL.findall(line[:LABELS_CHARS]))
@@ -28,7 +28,7 @@ def cache_config(metrics_text: str) -> dict[str, str]:
 
 
 def low_priority(command: Sequence[str]) -> int:
-    """The priority of a request that gives way to every other; 0 for a server that does not schedule by priority."""
+    """Return the priority of a request that yields to every other; 0 for a server that does not schedule by priority."""
     return LOWEST_PRIORITY if value(command, "--scheduling-policy") == "priority" else 0
 
 

@@ -1,4 +1,4 @@
-"""Where an image says which vLLM it holds. Never guessed from its tag."""
+"""The places in an image that state its vLLM version. The version is never guessed from the tag."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASK_OPTIONS = ("vllm", "serve", "--help=all")
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
-    """The engine's version from an image's Config, or None when it does not say (then ask GET /version)."""
+    """Return the engine's version in an image's Config; None if it holds none (then ask GET /version)."""
     labels = config.get("Labels") or {}
     variables = dict(pair.partition("=")[::2] for pair in config.get("Env") or ())
     answer = [labels.get(name) for name in LABELS] + [variables.get(name) for name in VARIABLES]
@@ -32,6 +32,6 @@ def _is_version(text: str) -> bool:
 
 
 def version_in(text: str) -> str | None:
-    """The version that `vllm --version` printed, among whatever else its imports print."""
+    """Return the version in the output of `vllm --version`, among whatever else its imports print."""
     words = (line.strip().rpartition(" ")[2] for line in reversed(text.splitlines()))
     return next((word for word in words if "." in word and _is_version(word)), None)

@@ -1,4 +1,5 @@
-"""How others start vLLM. Sources: vllm-project/recipes@8959cf6, spark-arena/recipe-registry@3075780, spark-arena/eugr-recipes@0d81770."""
+"""Other people's ways to start vLLM. Sources: vllm-project/recipes@8959cf6, spark-arena/recipe-registry@3075780,
+spark-arena/eugr-recipes@0d81770."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from sparkwright.engines.vllm.parallel import flags as parallel
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
-    """`-tp 2` as `--tensor-parallel-size 2`, `-cc.x=1` as `--compilation-config.x=1`; `-O3` as two words."""
+    """Return the words with long names: `-tp 2` as `--tensor-parallel-size 2`, `-cc.x=1` as `--compilation-config.x=1`; `-O3` as
+    two words."""
     found: list[str] = []
     for word in words:
         head = word.lstrip("-")

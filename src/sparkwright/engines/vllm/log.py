@@ -1,4 +1,4 @@
-"""vLLM's log: its tables, and what the dump of its configuration says."""
+"""vLLM's log: its tables, and the reader of its config dump."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 
 
 def _of_vllm(state: EngineState, line: str) -> bool:
-    """What a config dump says; and chunked prefill where its own line is all that tells of it."""
+    """Keep the readings of a config dump, and of chunked prefill if its own line is the only source."""
     dump = log_lines.CONFIG_DUMP.match(line)
     if dump:
         _take_dump(state, line, dump)

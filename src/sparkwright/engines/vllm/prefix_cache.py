@@ -1,4 +1,4 @@
-"""What vLLM tells of its prefix cache, and why a recurrent model may never hit it.
+"""vLLM's reports about its prefix cache, and reasons why a recurrent model may never hit it.
 
 Sources: vLLM 0.11 to 0.33 as docs/measuring.md and the rows name them; 0.32.0's own /metrics.
 """
@@ -29,25 +29,26 @@ HELPS: tuple[tuple[str, str, str], ...] = (
 
 
 def block_tokens(cache: Mapping[str, str]) -> int:
-    """The block in which prefixes hit, of /metrics, where 0.18 to 0.22 tell too little for hybrids; 0 where it tells none."""
+    """Return the block size in which prefixes hit, from /metrics; 0 if it has none. 0.18 to 0.22 report too small a block for
+    hybrids."""
     reported = (cache.get(name, "") for name in ("block_size", "effective_attention_block_size"))
     return max([0, *(int(item) for item in reported if item.isdigit())])
 
 
 def is_off(cache: Mapping[str, str]) -> bool | None:
-    """Whether the engine itself says that there is none; None when it says nothing."""
+    """Return True if the engine reports that prefix caching is off; None if it reports nothing."""
     answer = cache.get("enable_prefix_caching")
     return None if answer not in ("True", "False") else answer == "False"
 
 
 def is_hybrid(cache: Mapping[str, str]) -> bool:
-    """Whether the cache holds recurrent states too."""
+    """Return True if the cache holds recurrent states too."""
     padded, mode = cache.get("mamba_page_size_padded", "None"), cache.get("mamba_cache_mode", "none")
     return padded != "None" or mode not in ("none", "None", "")
 
 
 def why(version: Version | None) -> tuple[str, str]:
-    """A recurrent model's reason, and what helps on this engine or from which one on."""
+    """Return why a recurrent model may not hit, and what helps on this engine or from which release on."""
     because = next((text for since, until, text in HYBRID if within(version, since, until)), HYBRID[-1][2])
     here = [f"{text} ({source})" for since, text, source in HELPS if at_least(version, since)]
     later = [f"from {since} {text} ({source})" for since, text, source in HELPS if at_least(version, since) is not True]

@@ -1,8 +1,8 @@
-"""Which of vLLM's flags causes what a probe finds.
+"""Flags of vLLM that cause what a probe finds.
 
-Sources: 0.32.0 on a CPU with a model that recites what a good one says (tests/real_engine/test_probes.py: 400 without both flags, a call
-as text, a call in the thinking, thinking in the content, content null); `--enable-auto-tool-choice requires --tool-call-parser`,
-vllm/entrypoints/openai; vllm issues 41902 and 41477 (a wrong parser: content null). The thinking is in
+Sources: 0.32.0 on a CPU with a model that recites a good model's output (tests/real_engine/test_probes.py: 400 without both
+flags, a call as text, a call in the thinking, thinking in the content, content null); `--enable-auto-tool-choice requires
+--tool-call-parser`, vllm/entrypoints/openai; vllm issues 41902 and 41477 (a wrong parser: content null). The thinking is in
 `reasoning`, before 0.16 or so in `reasoning_content`.
 """
 
@@ -13,7 +13,7 @@ from sparkwright.engines.probes.probe import ProbeFlags
 TOOL_PARSER = "--tool-call-parser is not that of this model"
 REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
 TEMPLATE = "--chat-template, or the model's own template, leaves the tools out"
-#: what Jinja and the templates' own raise_exception say of a conversation that they don't take
+#: error messages of Jinja and of templates' raise_exception about a conversation that they refuse
 UNRENDERED = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
 PROBE_FLAGS = ProbeFlags(
     by_message=(

@@ -9,23 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: nothing is known of releases from here on
+#: releases from here on are not known
 AFTER = "0.34.0.dev0"
 
-#: what a method drafts with: layers of the model itself, a second model, or nothing but the text so far
+#: source of a method's drafts: layers of the model itself, a second model, or the text so far
 Drafter = Literal["own layers", "second model", "either", "text"]
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One value of `method`."""
+    """A value of `method` in `speculative-config`."""
 
     drafter: Drafter
     #: the first release that has it; "" for every supported release
     since: str = ""
     #: the first release without it; "" for none
     until: str = ""
-    #: the name to write instead, where this one is deprecated
+    #: the name to write instead of a deprecated one
     now: str = ""
 
 
@@ -76,10 +76,11 @@ METHODS: dict[str, Method] = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of `speculative-config`. Kinds: int, float, bool, text; "" where any value may be right."""
+    """A key of `speculative-config`."""
 
+    #: int, float, bool, text; "" if any value may be valid
     kind: str
-    #: the least value; None for no limit
+    #: minimum value; None for no limit
     least: float | None = None
     since: str = ""
     until: str = ""

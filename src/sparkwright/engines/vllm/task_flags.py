@@ -1,5 +1,5 @@
-"""vLLM takes the task from the model, unless `runner` says otherwise. Sources: 0.32.0 on a CPU, where a pooling server has no chat (404)
-and a generating one no embeddings."""
+"""Flags that decide vLLM's task: the model does, unless `runner` is set. Sources: 0.32.0 on a CPU, where a pooling server has no
+chat (404) and a generating one no embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's versions as PEP 440 reads them: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
+"""vLLM's versions, parsed by PEP 440: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
 
 A comparison has three answers. A nightly between two releases may or may not hold what the next release brought: unknown.
 """
@@ -10,7 +10,7 @@ import re
 from packaging.version import InvalidVersion, Version
 
 #: a development version counts from the last tag that its builder's repository had: a clone without tags gives
-#: 0.1.dev20073+g8e685d198, a fork with old ones 0.3.1.dev3+g1234. Nobody serves a build between releases older than this one
+#: 0.1.dev20073+g8e685d198, a fork with old ones 0.3.1.dev3+g1234. No build between releases older than this one is in use
 TAGGED_SINCE = (0, 10)
 
 
@@ -19,16 +19,16 @@ OFFICIAL = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+\.\d+\
 
 
 def of_image(image: str) -> Version | None:
-    """Return the version that the tag of an official image names; None for any other image."""
+    """Return the version in the tag of an official image; None for any other image."""
     found = OFFICIAL.match(image)
     return parse(found["version"]) if found else None
 
 
 def parse(text: str | None) -> Version | None:
-    """Return the version that a text names; None when it names none.
+    """Return the version in a text; None if it holds none.
 
-    A tag such as `nightly` names none, and neither does a development version before TAGGED_SINCE: it may be of any release, and the
-    image's own help and configuration decide.
+    A tag such as `nightly` holds none, and neither does a development version before TAGGED_SINCE: it may be of any release, and
+    the image's own help and configuration decide.
     """
     try:
         version = Version(text) if text else None
@@ -38,10 +38,10 @@ def parse(text: str | None) -> Version | None:
 
 
 def at_least(version: Version | None, since: str) -> bool | None:
-    """Whether an engine of this version holds what the release `since` brought; None when that can't be known.
+    """Return True if an engine of this version has what the release `since` brought; None if that is not known.
 
-    A development version is counted on from the tag before it (0.16.1rc1.dev42 was made after 0.16.0, before 0.17.0), so it
-    surely holds what 0.16.0 had and surely not what came after 0.17.
+    A development version is counted from the tag before it: 0.16.1rc1.dev42 was made after 0.16.0 and before 0.17.0, so it surely
+    has what 0.16.0 had and surely lacks what came after 0.17.
     """
     if version is None:
         return None
@@ -56,7 +56,7 @@ def at_least(version: Version | None, since: str) -> bool | None:
 
 
 def within(version: Version | None, since: str = "", until: str = "") -> bool | None:
-    """Whether a version lies in [since, until); an empty bound is open. None when that can't be known."""
+    """Return True if a version lies in [since, until); an empty bound is open. None if that is not known."""
     low = at_least(version, since) if since else True
     high = at_least(version, until) if until else False
     if low is False or high is True:

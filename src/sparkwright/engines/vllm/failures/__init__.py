@@ -1,1 +1,1 @@
-"""Why an engine did not start, failed, or is slow."""
+"""Reasons why an engine did not start or failed."""

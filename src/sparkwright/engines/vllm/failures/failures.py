@@ -1,7 +1,7 @@
-"""Why an engine did not start or failed, from its last words.
+"""Reasons why an engine did not start or failed, by its last words.
 
-More special ones first: of all that a log holds, the first row of this table wins.
-Sources: real start-up failures of vLLM 0.32.0 in tests/data; vLLM's source and issues for the rest.
+Specific rows come first: of all that a log holds, the first row of this table wins. Sources: real start-up failures of vLLM
+0.32.0 in tests/data; vLLM's source and issues for the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONSEQUENCES = re.compile(
     r"|Engine process failed to start|Worker failed with error '|failed to be inspected"
 )
 
-#: what the reader of safetensors says of a file that ends too early
+#: error of the safetensors reader for a file that ends too early
 TRUNCATED = (
     "Error while deserializing header",
     "MetadataIncompleteBuffer",
@@ -205,7 +205,7 @@ FAILURES: tuple[Death, ...] = (
     ),
     *members.LOST,
     _row("Timed out waiting for engine core", "", "its engine was not ready within VLLM_ENGINE_READY_TIMEOUT_S."),
-    _row(  # the class of a model is imported in a process of its own, whose exception comes first
+    _row(  # a model's class is imported in a separate process, whose exception comes first
         "failed to be inspected",
         r"Model architectures \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? failed to be inspected",
         "its code for {0} could not be imported: the lines before say why.",

@@ -1,7 +1,8 @@
-"""Why a member of a cluster did not start or failed: rows for `failures`, which one host's server can have too.
+"""Reasons why a member of a cluster did not start or failed: rows for `failures`, which a server on one host can have too.
 
-Sources: real ends of a group of two of vLLM 0.32.0 in tests/data (marked real); PyTorch's socket.cpp and TCPStore.cpp; NCCL 2.30's init.cc,
-bootstrap.cc, ibvwrap.cc and net_ib; vLLM 0.32.0's config/parallel.py and config/model.py; reports of GB10 users for the rest.
+Sources: real failures of a group of two with vLLM 0.32.0 in tests/data (marked real); PyTorch's socket.cpp and TCPStore.cpp; NCCL
+2.30's init.cc, bootstrap.cc, ibvwrap.cc and net_ib; vLLM 0.32.0's config/parallel.py and config/model.py; reports of GB10 users
+for the rest.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from sparkwright.engines.log.last_words import Death
 from sparkwright.engines.log.last_words import death as _row
 
 FABRIC = "correct `fabric` in the host's file"
-#: what a member says that ended because of another: the log of that one tells more
+#: sentences of members that ended because of another, whose log has the details
 OF_ANOTHER = ("members joined within", "did not answer", "the connection to the member", "RDMA to")
 #: 22809 is 2.28.9
 NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
 NO_HEAD = "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
-#: the same of a server whose processes meet on its own host
+#: the same for a server whose processes meet on its own host
 NO_MEETING = "its processes could not meet at {0}:{1} on this host."
 
-#: of a start
+#: failures of a start
 STARTS: tuple[Death, ...] = (
     # meeting
     _row(  # real
@@ -100,7 +101,7 @@ STARTS: tuple[Death, ...] = (
     ),
 )
 
-#: of a member whose peer ended, in a start or later
+#: failures of a member whose peer ended, in a start or later
 LOST: tuple[Death, ...] = (
     _row(
         "NCCL error",
@@ -110,7 +111,7 @@ LOST: tuple[Death, ...] = (
     ),
 )
 
-#: of a group that served; the first is the closest to what happened
+#: failures of a group that served; the first is closest to the cause
 SERVING: tuple[Death, ...] = (
     _row(  # real: the rank is hung from here on, and its container runs
         "could not broadcast input array from shape",

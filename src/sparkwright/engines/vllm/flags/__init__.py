@@ -1,4 +1,4 @@
-"""The options of `vllm serve`: which there are, what they take, and a command line made of them."""
+"""The options of `vllm serve`: their names, their values, and the command line of a recipe."""
 
 from __future__ import annotations
 

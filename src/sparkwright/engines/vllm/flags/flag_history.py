@@ -1,7 +1,7 @@
-"""Which options of `vllm serve` exist in which release: a row each, with what replaces it and where that was read.
+"""Options of `vllm serve` that came or went with a release: a row each, with its replacement and its source.
 
-sure: "read" in that version's own source or help; "dates" from the change's merge date against the release dates, or from
-reports that read every tag's parser; "near" where the release may be off by one.
+sure: "read" in that version's own source or help; "dates" from the change's merge date against the release dates, or from reports
+that read every tag's parser; "near" if the release may be off by one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from sparkwright.engines.vllm.flags import known_flags, option_releases
 from sparkwright.engines.vllm.versions import at_least
 
 Sure = Literal["read", "dates", "near"]
-#: the oldest release that anything here is known of: what it has, a release that is not known has too
+#: the oldest known release; an unknown release is taken to have its options
 OLDEST = "0.11.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """since, removed, back: releases; empty: before all that is known, or never. instead: what to write now."""
+    """An option that some release lacks."""
 
     flag: str
+    #: first release with it; empty if older than all that is known
     since: str = ""
+    #: first release without it; empty if never removed
     removed: str = ""
+    #: what to write now
     instead: str = ""
     source: str = ""
     sure: Sure = "dates"
@@ -108,28 +111,35 @@ ROWS: tuple[Row, ...] = (
     Row("device-memory-utilization", since="0.31.0", sure="near"),
 )
 BY_FLAG = {row.flag: row for row in ROWS}
-#: the releases whose options are known whole, oldest first
+#: the releases whose options are fully known, oldest first
 RELEASES = tuple(option_releases.RELEASES.split())
 
-#: nothing is known whole from here on
+#: no release from here on is fully known
 AFTER = "0.34.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Existence:
-    """exists: None when unknown. why: half a sentence. instead: what to write now, if something else."""
+    """The answer to whether a release has an option."""
 
+    #: None: not known
     exists: bool | None
+    #: half a sentence
     why: str = ""
+    #: what to write now, if something else
     instead: str = ""
     source: str = ""
+    #: a known option that a mistyped name is close to
     near: str = ""
 
 
 def existence(flag: str, version: Version | None, listed: Collection[str] = ()) -> Existence:
-    """Whether an engine takes an option (its name without dashes in front, `no-` and `.field` left off here).
+    """Return whether an engine has an option.
 
-    listed: the options that the engine itself lists; with them that list decides, and the table only explains.
+    Args:
+        flag: name without leading dashes; `no-` and `.field` are left off here.
+        version: of the engine; None if not known.
+        listed: the options that the engine itself lists; if given, the list decides, and the table only explains.
     """
     name = flag.replace("_", "-").partition(".")[0]
     row = BY_FLAG.get(name)
@@ -168,14 +178,17 @@ def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
 
 
 def _came(row: Row, version: Version | None) -> bool | None:
-    """Whether it was there by this release, or by any that is supported; None where that is not known."""
+    """Return True if a release, or every supported release if version is None, has the option; None if that is not known."""
     if not row.since:
         return True
     return at_least(version, row.since) if version else at_least(Version(OLDEST), row.since) or None
 
 
 def _by_releases(name: str, row: Row | None, version: Version | None) -> Existence | None:
-    """From the releases whose options were read whole; None where the two around this one differ, or it is older or newer."""
+    """Return the answer of the releases whose options were read in full.
+
+    None if the two releases around this version differ, or it is older or newer than all of them.
+    """
     if version is None or at_least(version, AFTER) is not False:
         return None
     before = [release for release in RELEASES if at_least(version, release)]
@@ -203,7 +216,7 @@ def _by_releases(name: str, row: Row | None, version: Version | None) -> Existen
 
 @cache
 def _options(release: str) -> frozenset[str]:
-    """Return the options of a release that was read whole."""
+    """Return the options of a release that was read in full."""
     at, found, holds = RELEASES.index(release), set(), False
     for word in option_releases.TABLE.split():
         if ".." in word:
@@ -215,7 +228,7 @@ def _options(release: str) -> frozenset[str]:
 
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:
-    """From the releases whose options are known whole; silent about versions before the first of them."""
+    """Return the answer of the releases whose options are fully known; None for versions before the first of them."""
     meant = [known_flags.completed(name, known_flags.KNOWN[release]) for release in known_flags.ANCHORS]
     if len(meant[-1]) > 1:
         return Existence(False, f"it could mean {', '.join(meant[-1])}", meant[-1][0])
@@ -233,7 +246,7 @@ def _by_anchors(name: str, version: Version | None) -> Existence | None:
 
 
 def _between(has: Sequence[bool], version: Version | None) -> Existence:
-    """Return whether a release has an option of which the releases that are known whole say so. has: by ANCHORS."""
+    """Return the existence of an option in a release, from the releases that are fully known. has: by ANCHORS."""
     if all(has):
         return Existence(True)
     here = sum(at_least(version, release) is True for release in known_flags.ANCHORS) - 1

@@ -1,8 +1,8 @@
-"""What an engine's own `vllm serve --help=all` says of its options: a shape each, kept as what differs from flag_types.VERSION.
+"""Option shapes from an engine's own `vllm serve --help=all`, stored as the difference from flag_types.VERSION.
 
-A shape is "switch" (--x and --no-x), "bare switch", "word", "word?" (one or none), "words", or "{a,b}", all that it takes: with "..."
-behind it several of them, with "*" a plugin may add to them. The help does not tell a number from a text: that comes from flag_types,
-where the shape is the same.
+A shape is "switch" (--x and --no-x), "bare switch", "word", "word?" (one or none), "words", or "{a,b}" for a full list of
+choices: followed by "..." it takes more than one of them, by "*" a plugin may add choices. The help does not tell a number from a
+text: flag_types does, if the shape is the same.
 """
 
 from __future__ import annotations
@@ -19,37 +19,38 @@ _OPTION_LINE = re.compile(r"^  -\S.*", re.M)
 _NAME = re.compile(r"(?:^|, )--([a-zA-Z0-9][\w.-]*)")
 _CHOICES = re.compile(r"\{([^{}]+)\}(.*)")
 MANY, OPEN = "...", "*"
-#: kinds of options that only the help tells of: nothing is known against any value of a "word"
+#: kinds of options that are only in the help: a "word" may have any value
 _KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?": "text or nothing", "words": "text?+"}
 
 
 def listed(help_text: str) -> dict[str, str]:
-    """The shape of each option by its own name, without dashes; empty when it is no such list."""
+    """Return the shape of each option by its own name, without dashes; empty if the text is not a list of options."""
     rows = (_shape(line.strip()) for line in _OPTION_LINE.findall(help_text))
     return {name: shape for names, shape in rows for name in names}
 
 
 @functools.lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
-    """The shapes of flag_types.VERSION."""
+    """Return the shapes of flag_types.VERSION."""
     shapes = {name: _shape_of(name, option) for name, option in known().items()}
     return {**shapes, "help": "bare switch", **{alias: shapes[name] for alias, name in flag_types.ALIASES.items()}}
 
 
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """What makes a list of shapes from the usual ones: {"like": VERSION, "differ": {name: shape, or None where it has none}}."""
+    """Return the difference from the usual shapes: {"like": VERSION, "differ": {name: shape, or None if it has none}}."""
     gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
     new = {name: shape for name, shape in shapes.items() if usual().get(name) != shape}
     return {"like": flag_types.VERSION, "differ": {**gone, **new}}
 
 
 def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Whether `applied` can use it, or nothing was to be had; else the engine is to be asked again."""
+    """Return True if `applied` can use the stored difference, or the engine listed no options; else ask the engine again."""
     return difference is None or difference.get("like") == flag_types.VERSION
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """The shapes again; empty where none were kept, or against a release that is no longer known here."""
+    """Return the shapes from a stored difference; empty if none was stored, or the release it refers to is no longer known here.
+    """
     if difference is None or not is_current(difference):
         return {}
     shapes = {**usual(), **difference["differ"]}
@@ -57,9 +58,10 @@ def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def option(name: str, shapes: Collection[str]) -> Option | None:
-    """What an option takes; None when nothing tells. shapes: the engine's own, from `listed`; empty: only flag_types says.
+    """Return the values that an option takes; None if nothing is known.
 
-    A list without shapes says which options there are.
+    shapes: the engine's own, from `listed`; if empty, flag_types alone decides. A list without shapes only says which options
+    exist.
     """
     here = known().get(name)
     shape = shapes.get(name) if isinstance(shapes, Mapping) else None

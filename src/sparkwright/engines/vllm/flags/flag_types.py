@@ -1,13 +1,13 @@
-"""What each option of `vllm serve` takes: its kind, its choices and its range; and its other names.
+"""The kind, choices, range and other names of each option of `vllm serve`.
 
-Sources: kinds, choices and short names: the parser of 0.32.0 itself, asked for its actions (tests/data/vllm-0.32.0/parser.json).
-The kinds in KINDS are the same in 0.11.2 and 0.22.1 where those have the option. Ranges: the `Field` of the config class that a row
-names, in the release it names and all later ones that were read (0.11.2, 0.22.1, 0.32.0).
+Sources: kinds, choices and short names: the actions of 0.32.0's own parser (tests/data/vllm-0.32.0/parser.json). The kinds in
+KINDS are the same in 0.11.2 and 0.22.1 where those have the option. Ranges: the `Field` of the config class that a row names, in
+the release it names and all later ones that were read (0.11.2, 0.22.1, 0.32.0).
 """
 
 from __future__ import annotations
 
-#: whose options these are
+#: release of these options
 VERSION = "0.32.0"
 #: the oldest release that KINDS and RANGES were held against
 OLDEST = "0.11.2"
@@ -186,12 +186,12 @@ CHOICES: dict[str, str] = {
     "uvicorn-log-level": "critical debug error info trace warning",
     "video-pruning-method": "evs vidcom2",
 }
-#: of these the parser takes capitals and dashes too
+#: options for which the parser also takes capitals and dashes
 FOLDED = frozenset({"linear-backend", "moe-backend", "sparse-indexer-topk-backend"})
 
 #: names that a plugin can add to, by the option that loads the plugin. Checked when the server starts, not by the parser.
 PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reasoning-parser-plugin"}
-#: of these the help lists the names
+#: options whose names are listed in the help
 LISTED = frozenset({"tool-call-parser"})
 REGISTERED: dict[str, str] = {
     "reasoning-parser": """
@@ -209,7 +209,7 @@ REGISTERED: dict[str, str] = {
     """,
 }
 
-#: option, the oldest release that has the range, where it stands, the range
+#: option, oldest release with the range, config class, range
 RANGES = """
 block-size 0.32.0 CacheConfig >0
 cpu-offload-gb 0.22.1 UVAOffloadConfig >=0

@@ -1,6 +1,6 @@
-"""Whether a value is one that `vllm serve` takes: judged as its parser and its config classes judge it, before it is asked.
+"""Validation of values for `vllm serve`, as its parser and its config classes would validate them.
 
-A value is judged as the words that `flags.argv` makes of it. What is not known of an option refuses nothing.
+A value is checked as the words that `flags.argv` makes of it. An option that is not known accepts any value.
 """
 
 from __future__ import annotations
@@ -34,30 +34,35 @@ _SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """kind: as in flag_types.KINDS; "" where it is not known. choices: all that it takes; names: the same, unless a plugin adds
-    to them. Empty: anything."""
+    """The values that an option takes."""
 
+    #: as in flag_types.KINDS; "" if not known
     kind: str
+    #: the full list of allowed values; empty: anything
     choices: tuple[str, ...] = ()
+    #: allowed values to which a plugin may add; empty: anything
     names: tuple[str, ...] = ()
 
     @property
     def many(self) -> bool:
-        """Whether it takes more than one word."""
+        """True if the option takes more than one word."""
         return self.kind.endswith(("+", "repeated"))
 
 
 class Misfit(NamedTuple):
-    """why: "must be at least 1, got -3". near: what was probably meant, "" for nothing known. sort: what it breaks."""
+    """A value that an option does not take."""
 
+    #: kind of limit that the value breaks
     sort: Sort
+    #: as "must be at least 1, got -3"
     why: str
+    #: the value that was probably meant, "" if unknown
     near: str = ""
 
 
 @functools.lru_cache(maxsize=1)
 def known() -> Mapping[str, Option]:
-    """The options of flag_types.VERSION."""
+    """Return the options of flag_types.VERSION, by name."""
     kinds = {name: kind for kind, names in flag_types.KINDS.items() for name in names.split()}
     tables = (flag_types.CHOICES, flag_types.REGISTERED)
     return {
@@ -67,13 +72,14 @@ def known() -> Mapping[str, Option]:
 
 @functools.lru_cache(maxsize=1)
 def ranges() -> Mapping[str, tuple[str, tuple[str, ...]]]:
-    """The oldest release that has an option's range, and the range, as (">0", "<=1")."""
+    """Return for each option with a range the oldest release that has it, and the range, as (">0", "<=1")."""
     rows = (row.split() for row in flag_types.RANGES.split("\n") if row)
     return {name: (since, tuple(limits)) for name, since, _, *limits in rows}
 
 
 def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
-    """(who checks it, the first limit that the value breaks, as ">=1") in a release; None where nothing is known against it."""
+    """Return the config class and the first limit that a value breaks in a release, as ">=1"; None if nothing is known against
+    it."""
     row = next((row.split() for row in flag_types.RANGES.split("\n") if row.startswith(f"{name} ")), None)
     if row is None or version < tuple(map(int, row[1].split("."))):
         return None
@@ -81,7 +87,7 @@ def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tupl
 
 
 def size(text: str) -> int:
-    """A whole number as vLLM's `human_readable_int` reads it: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
+    """Return a whole number as vLLM's `human_readable_int` reads it: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         return int(text)
@@ -90,13 +96,13 @@ def size(text: str) -> int:
 
 
 def repeats(name: str) -> bool:
-    """Whether an option is written once for each of its values."""
+    """Return True if an option is written once for each of its values."""
     option = known().get(name)
     return option is not None and option.kind.endswith("repeated")
 
 
 def misfit(name: str, value: Any, option: Option | None = None) -> Misfit | None:
-    """What is wrong with a value; None when nothing is known against it. option: the engine's own, else that of flag_types."""
+    """Return the problem with a value; None if nothing is known against it. option: the engine's own, else that of flag_types."""
     option = option or known().get(name)
     if value is None or option is None or not option.kind or "switch" in option.kind:
         return None
@@ -110,7 +116,7 @@ def misfit(name: str, value: Any, option: Option | None = None) -> Misfit | None
 
 
 def words(value: Any, option: Option | None) -> list[str]:
-    """The words of a value after the option's name; an option that takes JSON gets one word for a list too."""
+    """Return the words of a value after the option's name; for an option that takes JSON, a list is one word too."""
     as_json = option is not None and option.kind.rstrip("?") == "json" and isinstance(value, list | tuple)
     each = value if isinstance(value, list | tuple) and not as_json else [value]
     return [
@@ -141,14 +147,17 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
 
 
 def _near(word: str, allowed: tuple[str, ...]) -> str:
-    """What the word is a slip of; empty for none. Names that only end alike, nemotron_json and qwen3_json, are not near."""
+    """Return the value that a word is a typing error of; empty for none.
+
+    Names that only share an ending, as nemotron_json and qwen3_json, are not near.
+    """
     head = _head(word)
     alike = [item for item in allowed if difflib.SequenceMatcher(None, head, _head(item)).ratio() >= NEAR]
     return next(iter(difflib.get_close_matches(word, alike, n=1, cutoff=NEAR)), "")
 
 
 def _head(name: str) -> str:
-    """Before the first _, - or dot: of a parser the model family."""
+    """Return the part before the first _, - or dot: a parser's model family."""
     return re.split(r"[_.-]", name.lower(), maxsplit=1)[0]
 
 
@@ -170,7 +179,10 @@ def _in_words(limit: str) -> str:
 
 
 def _taken_for_an_option(word: str) -> bool:
-    """Seen on 0.32.0: a negative whole number is a value, one with a dot is taken for a part of a mapping, as --config.key."""
+    """Return True if the parser takes a word for an option.
+
+    Seen on 0.32.0: a negative whole number is a value, one with a dot is taken for a part of a mapping, as --config.key.
+    """
     if not word.startswith("-") or len(word) == 1:
         return False
     return "." in word or (" " not in word and re.fullmatch(r"-\d+", word) is None)
@@ -181,7 +193,7 @@ def _size_or_auto(word: str) -> int:
 
 
 def _object(word: str) -> Any:
-    """JSON whose numbers may have units."""
+    """Return JSON whose numbers may have units."""
     found = json.loads(_SIZE_IN_JSON.sub(lambda seen: str(size(seen[1])) if seen[1] else seen[0], word))
     if not isinstance(found, dict):
         raise ValueError("no object")
@@ -193,7 +205,7 @@ def _text_or_json(word: str) -> Any:
 
 
 def _module(word: str) -> Any:
-    """A LoRA module, as its option's action reads it."""
+    """Return a LoRA module as its option's action reads it."""
     if "=" in word and "," not in word:
         return word
     found = json.loads(word)

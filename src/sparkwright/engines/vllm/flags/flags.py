@@ -1,8 +1,8 @@
-"""The flags of a recipe: their own names, their values, and the words of `vllm serve` that they become.
+"""The flags of a recipe: their own names, their values, and the resulting words of `vllm serve`.
 
-`named` makes the names canonical, once, where flags come from outside (a recipe, a task's arguments); from there on `value` is how a
-flag is asked for. Source: vLLM 0.32.0 `vllm serve --help=all`: a switch pairs `--x` with `--no-x`, a list takes several words, a
-mapping is one JSON word. The pairing is the same in every release since 0.8.
+`named` makes the names canonical, once, where flags come from outside (a recipe, a task's arguments); from there on `value` reads
+a flag. Source: vLLM 0.32.0 `vllm serve --help=all`: a switch pairs `--x` with `--no-x`, a list takes several words, a mapping is
+one JSON word. The pairing is the same in every release since 0.8.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PREFIX_CACHING = "enable-prefix-caching"
 BATCHED_TOKENS = "max-num-batched-tokens"
 PORT = "port"
 
-#: vLLM's own defaults where a recipe says nothing: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).
-#: The larger one is what must fit.
+#: vLLM's own defaults: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).
+#: The larger one must fit.
 DEFAULT_MEMORY_UTILIZATION = 0.92
 DEFAULT_PORT = 8000
 #: of engines.flags.Flags: the image's own program is `vllm serve`
@@ -41,39 +41,40 @@ MODEL_FLAGS: Mapping[Role, ModelFlag] = {
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags under their own names, in their order; of two spellings of one the last wins (see `twice`).
+    """Return the flags under their own names, in their order; of two spellings of a flag the last wins (see `twice`).
 
-    Dashes, none in front; an alias, a short form (`tp`) and the beginning of one name only as what they stand for; `no-x: true` as
-    `x: false`. A name that nobody here knows stays, with dashes; what follows a dot stays as it is.
+    Names have dashes, none in front; an alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and `no-x:
+    true` becomes `x: false`. An unknown name stays, with dashes; anything after a dot stays as it is.
     """
     return dict(_named(name, message) for name, message in written.items())
 
 
 def canonical(written: str) -> str:
-    """A flag's own name; of the other side of a switch, that of the switch."""
+    """Return a flag's own name; for the off side of a switch, the name of the switch."""
     return _named(written, True)[0]
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """What a flag is set to, `disable-x` for `enable-x` too, which is one from 0.33 on; None when it is not given."""
+    """Return the value of a flag; None if it is not set. For `enable-x` also read `disable-x`, which exists from 0.33 on."""
     other = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
     answer = flags.get(name)
     return not other if answer is None and isinstance(other, bool) else answer
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
-    """Why a flag's value is none that `vllm serve` takes; "" where nothing is known against it."""
+    """Return why `vllm serve` refuses a flag's value; "" if nothing is known against it."""
     wrong = flag_values.misfit(name, value(flags, name))
     return wrong.why if wrong else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words of these flags, in their order. true: `--x`; false: `--no-x`; None: left out."""
+    """Return the words of these flags, in their order. true: `--x`; false: `--no-x`; None: left out."""
     return tuple(word for name, message in named(flags).items() for word in _words(name, message))
 
 
 def integer(given: Any) -> int | None:
-    """A number above 0 as vLLM reads it: 131072, "128k" (thousands), "128K" (times 1024); None for "auto" and what is no number."""
+    """Return a number above 0 as vLLM reads it: 131072, "128k" (thousands), "128K" (times 1024); None for "auto" and invalid
+    numbers."""
     try:
         number = flag_values.size(str(given))
     except ValueError:
@@ -90,43 +91,43 @@ def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """The name requests use: the first served name, else the model as it was given to the engine."""
+    """Return the model name for requests: the first served name, else the model as the engine got it."""
     return served_names(flags, model)[0]
 
 
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return every name that requests may use; vLLM answers to each, and calls the model by the first."""
+    """Return every name that requests may use; vLLM answers to each, and reports the first."""
     names = value(flags, SERVED_NAME)
     names = names if isinstance(names, list | tuple) else [names]
     return tuple(dict.fromkeys(str(name) for name in names if name)) or (model,)
 
 
 def share(flags: Mapping[str, Any]) -> float | None:
-    """The share of memory that is asked for, 0 to 1; None when none is, or it is no such share."""
+    """Return the share of memory that the flags set, 0 to 1; None if they set none, or an invalid one."""
     answer = value(flags, MEMORY_UTILIZATION)
     return None if answer is None or flag_values.misfit(MEMORY_UTILIZATION, answer) else float(answer)
 
 
 def memory_utilization(flags: Mapping[str, Any]) -> float:
-    """The share of memory the engine will want, 0 to 1. A value that is none must be refused before."""
+    """Return the share of memory that the engine will request, 0 to 1. An invalid value must be refused before."""
     answer = share(flags)
     return DEFAULT_MEMORY_UTILIZATION if answer is None else answer
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """The port the server listens on inside its container. A value that is none must be refused before."""
+    """Return the port on which the server listens inside its container. An invalid value must be refused before."""
     answer = value(flags, PORT)
     words = [] if answer is None or flag_values.misfit(PORT, answer) else flag_values.words(answer, None)
     return int(words[0]) if words else DEFAULT_PORT
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
-    """The longest sequence that is asked for, in tokens; None when none is."""
+    """Return the longest sequence that the flags set, in tokens; None if they set none."""
     return integer(value(flags, MAX_MODEL_LEN))
 
 
 def properties() -> dict[str, Any]:
-    """The flags of flag_types.VERSION, as the properties of a JSON Schema."""
+    """Return the flags of flag_types.VERSION as the properties of a JSON Schema."""
     return {name: _schema(option) for name, option in sorted(flag_values.known().items()) if name not in SET_BY}
 
 
@@ -151,7 +152,7 @@ def _is_switch(name: str) -> bool:
 
 
 def _complete(name: str) -> str:
-    """The name that a short form, an alias or a beginning stands for; itself where that is not one name only."""
+    """Return the full name for a short form, an alias or a prefix; the name itself if that is not unambiguous."""
     name = flag_types.ALIASES.get(name) or flag_types.SHORT.get(name) or name
     meant = known_flags.completed(name, known_flags.ALL) if name else []
     meant = [*dict.fromkeys(flag_types.ALIASES.get(item, item) for item in meant)]

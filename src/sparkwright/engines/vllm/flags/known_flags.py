@@ -1,7 +1,8 @@
-"""The options of `vllm serve` in three releases, whole: those of flag_types, and what differs in an older and in a newer one.
+"""The full list of options of `vllm serve` in three releases: those of flag_types, and the differences in an older and a newer
+one.
 
-Sources: 0.32.0 and 0.33.0: their own `vllm serve --help=all` (tests/data, and the report of 0.33.0 in tests/data/engine-agreement).
-0.22.1: the options that its image's parser lists (261 of them).
+Sources: 0.32.0 and 0.33.0: their own `vllm serve --help=all` (tests/data, and the report of 0.33.0 in
+tests/data/engine-agreement). 0.22.1: the options that its image's parser lists (261 of them).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ sparse-indexer-topk-backend sse-keep-alive-interval swa-bounded-replay tool-stri
 use-replayssm video-pruning-method watermark watermark-config
 """
 
-#: beside them `--disable-x` for every switch `--enable-x`, and `--enable-x` for every switch `--disable-x`
+#: and also `--disable-x` for every switch `--enable-x`, and `--enable-x` for every switch `--disable-x`
 _ONLY_NEWEST = "monokernel reasoning-effort-map sleep-mode-backend watchdog-config"
 
 
@@ -55,7 +56,8 @@ ALL = KNOWN[OLDER] | KNOWN[NEWER] | KNOWN[NEWEST]
 
 
 def completed(name: str, known: Collection[str]) -> list[str]:
-    """The options that a name means: itself, or all that it begins, for the engine's parser completes what begins one only.
+    """Return the options that a name stands for: itself, or all that it is a prefix of; the engine's parser completes an
+    unambiguous prefix.
 
     Seen: 0.32.0 takes --max-num-seq for --max-num-seqs, and calls --max-num ambiguous.
     """

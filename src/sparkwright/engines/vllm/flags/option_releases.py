@@ -1,4 +1,4 @@
-"""Which releases of vLLM have an option: FIRST..LAST, then names; nothing after the dots: the newest has it.
+"""Options by the releases of vLLM that have them: FIRST..LAST, then names; without LAST the newest has it.
 
 Source: `arg_utils.py`, `cli_args.py` and `serve.py` in the wheel of each of RELEASES. Written by tests/real_engine/releases/sources.py; do not edit.
 """

@@ -1,1 +1,1 @@
-"""vLLM's start-up log: its lines, and the state of the engine that they tell."""
+"""vLLM's start-up log: its lines, and the readings that they hold."""

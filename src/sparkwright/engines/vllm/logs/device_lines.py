@@ -1,6 +1,6 @@
-"""What vLLM's log says of the device that it computes on: evidence where nvidia-smi has none.
+"""Lines of vLLM's log about its compute device: evidence where nvidia-smi has none.
 
-"GPU KV cache size: " is no evidence: versions before 0.32 say so on a CPU too (source).
+"GPU KV cache size: " is no evidence: versions before 0.32 print it on a CPU too (source).
 """
 
 from __future__ import annotations

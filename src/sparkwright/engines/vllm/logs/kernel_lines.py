@@ -1,4 +1,4 @@
-"""The kernels and backends that vLLM names in its log, and how its flags show in what it resolved.
+"""The kernels and backends that vLLM names in its log, and the settings to compare its flags with.
 
 Sources: the log calls of 25 releases, 0.10 to 0.33, read from their packages; with the first and the last release that has each
 wording. real: in logs of 0.32.0 for the CPU, tests/data/vllm-0.32.0.
@@ -50,7 +50,7 @@ def _size(given: Any) -> int | None:
     return flags.integer(given)
 
 
-#: of the path, from the config dump and the lines after it
+#: readings that are part of the kernel path, from the config dump and the lines after it
 KERNEL_READINGS = (("CUDA graphs", "cudagraph_mode"), ("compile", "compile_mode"))
 
 #: sources of the cost: marlin_utils_fp4.py's own warning ("may degrade performance for compute-heavy workloads")
@@ -70,7 +70,7 @@ RESOLUTION = Resolution(
     },
     turns_off={"disable-chunked-prefill": "chunked_prefill"},  # 0.33.0
     kernels={"attention-backend": ATTENTION, "moe-backend": MOE},
-    # names, places, and what dumps as another thing than was written
+    # names, paths, and values that the dump shows in another form
     ignored=frozenset(
         (
             *(

@@ -10,13 +10,13 @@ import re
 
 from sparkwright.engines.log.line import Line, line
 
-#: lines that tell nothing here and may be a million: access lines (uvicorn), statistics every 10 s, requests with what users
-#: wrote in them (source 0.9 to 0.33)
+#: lines without information, of which there may be a million: access lines (uvicorn), statistics every 10 s, requests with users'
+#: texts in them (source 0.9 to 0.33)
 NOISE = (" HTTP/1.", "throughput: ", "Received request ")
 
 # -- where a start begins: `docker logs` strings restarts together -------------------------------------------------------
 
-#: the version as the logo says it (real; >= 0.15), or a line of its own (<= 0.14, or without logo; source)
+#: the version in the logo (real; >= 0.15), or a line of its own (<= 0.14, or without logo; source)
 BANNERS = (
     line(" version ", r"[█▀▄\ufffd]\s+version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
     line("LLM API server version ", r"LLM API server version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
@@ -24,11 +24,11 @@ BANNERS = (
     # a cluster's worker, which prints no arguments. real; source 0.17.1 to 0.33
     line("Launching vLLM ", r"Launching vLLM \(v([^)\s]{1,100})\) headless multiproc executor"),
 )
-#: what was asked for; follows the banner. real; 0.9 to 0.33.
+#: the arguments; follows the banner. real; 0.9 to 0.33.
 ARGUMENTS = line("non-default args: {")
-#: a process that refuses its arguments says nothing before that. real.
+#: a process that refuses its arguments prints nothing before that. real.
 USAGE = line("usage: vllm ", r"^usage: vllm ")
-#: the same, where what comes before is cut off: a server that runs never says it
+#: the same, if earlier lines are cut off: a running server never prints it
 ARGPARSE = line("error: ", r"^vllm(?: serve)?: error: ")
 
 # -- lines that tell two things: a value, and that a stage has begun -----------------------------------------------------------
@@ -40,13 +40,13 @@ COMPILE_TOOK = line("torch.compile t", r"torch\.compile (?:takes|took) ([\d.]+) 
 #: v1/worker/gpu_worker.py: its own sum, after the graphs. source 0.32.0; "for weight" and "for non-torch memory": 0.10 to 0.30
 ACTUAL_USAGE = "Actual usage is "
 GRAPHS_TOOK = line("Graph capturing finished in ", r"Graph capturing finished in ([\d.]+) s")
-#: on a CPU no line says how long it compiled; it does so between these. real (0.32.0).
+#: on a CPU no line has the time of compilation, which is between these. real (0.32.0).
 CPU_COMPILE_STARTS = line("Warming up model for the compilation...")
 CPU_COMPILE_ENDS = line("Warming up done.")
 #: FlashInfer tunes its kernels between these. seen.
 AUTOTUNE_STARTS = line("Autotuning process starts")
 AUTOTUNE_ENDS = line("Autotuning process ends")
-#: how many shards of how many are loaded. real.
+#: number of loaded shards, and of all. real.
 LOADING_SHARDS = line("Loading safetensors checkpoint shards")
 SHARDS = line(LOADING_SHARDS.needle, LOADING_SHARDS.pattern + r":\s+\d+% Completed \| (\d{1,6})/(\d{1,6})")
 #: the mode in the first group. source 0.15 to 0.27
@@ -86,7 +86,7 @@ CUDAGRAPH_MODE_CHANGED = line("CUDAGraphMode.", _MODE_CHANGED)
 ATTENTION_BACKEND = line(
     "Using ", r"Using (Flash ?Attention|FlashInfer|Triton(?= backend on)|FlashMLA|[\w ]{0,40}?MLA) backend"
 )
-#: a value in the first group; what is printed later wins, over the dump too. real unless said otherwise.
+#: a value in the first group; later lines win, over the dump too. real unless stated otherwise.
 VALUES: tuple[tuple[str, Line], ...] = (
     *(("version", banner) for banner in BANNERS),
     ("speculation", line(ARGUMENTS.needle, r"'speculative_config': \{[^{}]{0,500}?'method': '(\w{1,40})'")),
@@ -102,7 +102,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("attention_backend", line("Using ", r"Using (\w+) attention backend")),
     ("attention_backend", ATTENTION_BACKEND),
     ("attention_backend", line("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w+) backend")),
-    # source 0.11 to 0.33: a mode that the backend can't do is changed after the dump
+    # source 0.11 to 0.33: a mode that the backend does not support is changed after the dump
     *((name, CUDAGRAPH_MODE_CHANGED) for name in ("cudagraph_mode", "cuda_graphs")),
     ("weights_s", WEIGHTS_TOOK),
     ("compile_s", COMPILE_TOOK),
@@ -120,7 +120,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("init_s", line("(profile, create kv cache, warmup model) took ", r"warmup model\) took ([\d.]+) s")),
 )
 
-#: printed after the dump, and stronger than it. chunked prefill: source 0.11.0, 0.33.0; prefix caching: source 0.32.0.
+#: printed after the dump, and outranks it. chunked prefill: source 0.11.0, 0.33.0; prefix caching: source 0.32.0.
 FIXED: tuple[tuple[str, Line, bool], ...] = (
     ("chunked_prefill", line("Disabling chunked prefill for model without KVCache"), False),
     ("chunked_prefill", line("Disabling chunked prefill: model has non-causal"), False),
@@ -132,7 +132,7 @@ CHUNKED_PREFILL_ON = line("Chunked prefill is enabled with max_num_batched_token
 
 # -- stages ----------------------------------------------------------------------------------------------------------------
 
-#: stages of a start, in their order: what the lines that begin each of them look like
+#: stages of a start, in their order, each with the lines that begin it
 STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("arguments", (ARGUMENTS,)),
     ("engine", (CONFIG_DUMP,)),
@@ -150,7 +150,7 @@ CLOCK = re.compile(
     r"\b(?:\d{4}-)?(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<milli>\d{3}))?"
 )
 
-#: who says it, when and where: left out where a line is short
+#: source, time and place; left out if a line is short
 #: without brackets until 0.8
 PREFIX = re.compile(
     r"^.{0,120}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]+\]|\w{1,80}\.py:\d{1,6}\]) "
@@ -170,7 +170,7 @@ WARNINGS: tuple[Line, ...] = (
     line("--mamba-cache-mode is deprecated"),  # it has no effect from 0.33.0 (source)
     line("The NVIDIA Driver was not detected."),  # NVIDIA's entrypoint, of an engine that may go on
     line("Enforce eager set"),  # real: no torch.compile, no CUDA graphs
-    line("Compiling model again due to a load failure"),  # real: what an earlier start compiled is there, and no good
+    line("Compiling model again due to a load failure"),  # real: the compile cache of an earlier start is there, but unusable
     line("Using default MoE config. Performance might be sub-optimal"),  # source
     line("Your GPU does not have native support for FP"),  # source: FP8 or FP4 as weight-only
     line("Encoder-decoder models do not support chunked prefill nor prefix caching"),  # source 0.10 to 0.33
@@ -178,17 +178,17 @@ WARNINGS: tuple[Line, ...] = (
     line("Hybrid or mamba-based model detected", r"Hybrid or mamba-based model detected.{0,500}disabling"),
 )
 
-#: said of a failure while it served whose cause nothing else tells
+#: sentence for a failure while serving without a known cause
 SPECULATION_SUSPECTED = (
     "Speculation is on ({0}): `bench.ab` without speculative-config tells whether that is the cause."
 )
 
 # -- the end ---------------------------------------------------------------------------------------------------------------
 
-#: it was asked to stop: what it says from here on, errors too, is part of stopping. real.
+#: shutdown was requested: later lines, errors included, are part of it. real.
 STOPPING = line("[shutdown] API server: shutdown triggered")
-#: the same in versions before it (source 0.9 to 0.17) and as uvicorn says it (real). A start that fails and an engine that
-#: failed say it too, but after the reason: so only for one that was ready.
+#: the same in earlier versions (source 0.9 to 0.17) and from uvicorn (real). A start that fails and an engine that failed
+#: print it too, but after the reason: so only for a server that was ready.
 STOPPING_WHEN_READY = line("Shutting down", r"Shutting down FastAPI HTTP server|\bINFO:\s+Shutting down\s*$")
 
 #: lines of these levels are never last words, whatever they quote

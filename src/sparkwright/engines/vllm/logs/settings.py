@@ -13,11 +13,11 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "enable-chunked-prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
     "max-model-len": ("max_seq_len",),
 }
-#: settings that name a place or a moment, not a behaviour
+#: settings that are a path or a time, not a behaviour
 PLACES = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
 
 
 def of_line(line: str) -> dict[str, str] | None:
-    """The settings of a config dump by name; None for a line that is none."""
+    """Return the settings of a config dump by name; None for any other line."""
     found = log_lines.CONFIG_DUMP.match(line)
     return dict(dump.pairs(PLACES.sub("", found.group("config")))) if found else None

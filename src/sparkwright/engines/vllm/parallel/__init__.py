@@ -1,4 +1,4 @@
-"""One model over several hosts: how vLLM splits it, what each member is started with, and what their logs prove."""
+"""One model over several hosts with vLLM: splits, the members' settings, and the proof from their logs."""
 
 from __future__ import annotations
 

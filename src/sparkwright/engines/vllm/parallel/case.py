@@ -1,4 +1,4 @@
-"""What the rules of a split check, and where they are registered."""
+"""The input of the rules about a split, and their registry."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ SOURCE = "vLLM's ModelConfig.verify_with_parallel_config"
 
 @dataclass(frozen=True)
 class SplitCase:
-    """A split of a model. flags: of the recipe, under their own names. version: of the engine, None if unknown."""
+    """A split of a model, with its recipe and engine."""
 
     split: Split
+    #: of the recipe, under their own names
     flags: Mapping[str, Any]
     architecture: Architecture
+    #: of the engine; None if not known
     version: Version | None
 
     def flag(self, name: str) -> Any:
-        """What a flag is set to; None when it is not given."""
+        """Return the value of a flag; None if it is not set."""
         return own.value(self.flags, name)
 
     def within(self, since: str = "", until: str = "") -> bool | None:
@@ -45,7 +47,7 @@ class SplitCase:
         return f"vLLM {self.version}" if self.version else "this engine"
 
     def ways(self) -> tuple[Way, ...]:
-        """The other splits over as many hosts that nothing is known against, and else fewer or more hosts."""
+        """Return the valid splits over as many hosts, else the advice to use fewer or more hosts."""
         hosts = self.split.hosts
         fitting = [split for split in _splits(hosts) if split != self.split and self._fits(split)]
         if fitting:
@@ -60,15 +62,16 @@ class SplitCase:
 
 @dataclass(frozen=True)
 class SplitExample:
-    """A split for which the rule has a finding; a test checks that. model: the keys of a config.json that matter."""
+    """A split for which the rule has a finding; a test checks that."""
 
     split: Split
     flags: Mapping[str, Any] = field(default_factory=dict)
+    #: the keys of a config.json that matter
     model: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = "0.32.0"
 
     def case(self) -> SplitCase:
-        """The same as a SplitCase."""
+        """Return the example as a SplitCase."""
         return SplitCase(self.split, own.named(self.flags), classify(self.model), versions.parse(self.version))
 
 
@@ -77,16 +80,16 @@ rule = SPLITS.rule
 
 
 def as_keys(split: Split) -> dict[str, int]:
-    """A split as a recipe writes it, without what is 1."""
+    """Return a split as a recipe writes it, without sizes of 1."""
     sizes = {"tensor": split.tensor, "pipeline": split.pipeline}
     return {name: size for name, size in sizes.items() if size > 1}
 
 
 def written(split: Split) -> str:
-    """The same as text: `{tensor: 2}`."""
+    """Return a split as a recipe's text: `{tensor: 2}`."""
     return "{" + ", ".join(f"{name}: {size}" for name, size in as_keys(split).items()) + "}"
 
 
 def _splits(hosts: int) -> list[Split]:
-    """All splits over so many hosts, the most tensor parallel first: it is what speeds up one stream."""
+    """Return all splits over these hosts, the most tensor parallel first, since it speeds up one stream."""
     return [Split(hosts // index, index) for index in range(1, hosts + 1) if hosts % index == 0]

@@ -1,7 +1,7 @@
-"""The flags by which members of a cluster find each other: vLLM's own multi-node backend, `mp`.
+"""The flags with which the members of a cluster find each other: vLLM's own multi-node backend, `mp`.
 
-Sources: vLLM 0.17.1 to 0.33.0, engine/arg_utils.py, config/parallel.py and docs/serving/parallelism_scaling.md; a real group of two
-of 0.32.0 on a CPU.
+Sources: vLLM 0.17.1 to 0.33.0, engine/arg_utils.py, config/parallel.py and docs/serving/parallelism_scaling.md; a real group of
+two of 0.32.0 on a CPU.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ SET_BY: Mapping[str, str] = {
 
 
 def of(member: ClusterMember) -> dict[str, Any]:
-    """The flags of one member; None takes one out of the recipe's. They are the same on all but for its rank and what follows from it.
+    """Return the flags of one member; None removes a flag of the recipe. They differ between members in the rank and what follows
+    from it.
 
-    None depends on the engine's version: that is known only once the image is there, and a second deploy would find another command.
+    None of them depends on the engine's version, which is known only once the image is there; a second deploy would otherwise
+    build another command.
     """
     worker = member.rank > 0
     found: dict[str, Any] = {

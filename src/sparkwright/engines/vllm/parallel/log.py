@@ -1,4 +1,5 @@
-"""One member's log: its rank once the group exists, what carries its traffic, how far it is, and why it ended."""
+"""A reader of one member's log: its rank once the group exists, the transport, the stage of its start, and the reason of a
+failure."""
 
 from __future__ import annotations
 
@@ -12,48 +13,50 @@ from sparkwright.engines.log.text import Text
 from sparkwright.engines.vllm.failures.members import OF_ANOTHER
 from sparkwright.engines.vllm.log import LOG
 
-#: what carries the members' traffic. unknown: NCCL was not asked to tell
+#: transport of the members' traffic. unknown: NCCL does not log it
 Transport = Literal["rdma", "sockets", "gloo", "unknown"]
-#: of a member's readings
+#: readings of a member
 READINGS = ("rank", "world_size", "intended_rank", "backend", "nccl", "network", "adapters_found", "failure")
 
 
 @dataclass(frozen=True, slots=True)
 class MemberLog:
-    """What the last start in a member's log says.
+    """The last start in a member's log."""
 
-    rank, world_size: as the group gave them; None until it exists. intended_rank: what it was started as, which proves nothing. stage:
-    see EngineState. failure: why it ended, one sentence, "" where nothing says that it did. evidence: the line of each.
-    """
-
+    #: assigned by the group; None until it exists
     rank: int | None = None
+    #: as the group reported it; None until it exists
     world_size: int | None = None
+    #: rank that the member was started with, which proves nothing
     intended_rank: int | None = None
     transport: Transport = "unknown"
     network: str = ""
     nccl: str = ""
     version: str = ""
+    #: see EngineState
     stage: str = ""
+    #: reason why the member ended, one sentence; "" if the log holds none
     failure: str = ""
+    #: log line of each reading
     evidence: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the fields as plain JSON."""
         return {**asdict(self), "evidence": dict(self.evidence)}
 
 
 def member(text: Text) -> MemberLog:
-    """What a member's log tells, text or file or pieces of it."""
+    """Read a member's log from a text, a file or pieces of text."""
     return of_state(read(text, LOG))
 
 
 def of_another(failure: str) -> bool:
-    """Whether a member that failed so ended because of another."""
+    """Return True if a failure was caused by another member."""
     return any(words in failure for words in OF_ANOTHER)
 
 
 def of_state(state: EngineState) -> MemberLog:
-    """The same of a log that was read already."""
+    """Return the member's log from the state of a log that was read already."""
     transport, line = _transport(state)
     evidence = {name: state.reading(name).evidence for name in READINGS if state.reading(name).evidence}
     return MemberLog(
@@ -71,7 +74,7 @@ def of_state(state: EngineState) -> MemberLog:
 
 
 def _transport(state: EngineState) -> tuple[Transport, str]:
-    """One channel over sockets is enough to make all wait for it."""
+    """Return the transport and its log line; one channel over sockets is enough to slow down all."""
     if state.value("over_sockets"):
         return "sockets", state.reading("over_sockets").evidence
     if state.value("over_rdma"):

@@ -1,12 +1,13 @@
-"""Models that vLLM 0.32.0 can't split between layers: of all that generate, those for which its own `supports_pp` says no.
+"""Models that vLLM 0.32.0 can't split between layers: all generating models for which its own `supports_pp` is false.
 
-Real: asked of the installed engine, class by class, on a CPU. Not asked, for a package was missing: CohereAsrForConditionalGeneration,
-Dots3NoteForCausalLM, FunASRForConditionalGeneration, KananaVForConditionalGeneration; DeepseekV4ForConditionalGeneration is a stub there.
+Real: read from the installed engine, class by class, on a CPU. Not read, for a package was missing:
+CohereAsrForConditionalGeneration, Dots3NoteForCausalLM, FunASRForConditionalGeneration, KananaVForConditionalGeneration;
+DeepseekV4ForConditionalGeneration is a stub there.
 """
 
 from __future__ import annotations
 
-#: the first release that this list was not read from
+#: the first release that is newer than this list
 UNTIL = "0.33.0"
 MODELS = frozenset(
     """

@@ -1,4 +1,4 @@
-"""vLLM's side of engines.parallel.Parallel, under the names that every engine has."""
+"""vLLM's implementation of engines.parallel.Parallel."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TRACE = environment.TRACED_BY
 
 
 def share(member: ClusterMember) -> Share:
-    """What this member is started with."""
+    """Return the settings with which a member is started."""
     return Share(flags.of(member), environment.of(member), environment.options(member), environment.STOP_TIMEOUT_S)
 
 
 def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:
-    """What is wrong with this split of this model, errors first. flags: of the recipe, in any spelling."""
+    """Return the findings about this split of this model, errors first. flags: of the recipe, in any spelling."""
     return SPLITS.check(SplitCase(split, own.named(flags), classify(model), version))

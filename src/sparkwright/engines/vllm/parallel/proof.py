@@ -1,4 +1,4 @@
-"""What the logs of all members prove together: the group is complete when its ranks are exactly 0 to N-1, all of world size N."""
+"""The proof of a group from the logs of all members: it is complete when its ranks are exactly 0 to N-1, all of world size N."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ Verdict = Literal["complete", "incomplete", "contradictory", "failed", "unknown"
 
 @dataclass(frozen=True, slots=True)
 class GroupProof:
-    """members: what each log tells, by host. ranks: assigned, by host. missing: ranks that no log has. unread: hosts without a log.
-
-    transport: the worst of all members'. world_size: how many there are to be.
-    """
+    """The state of a group, as its members' logs prove it."""
 
     verdict: Verdict
     sentence: str
+    #: expected number of ranks
     world_size: int
+    #: assigned ranks, by host
     ranks: Mapping[str, int]
+    #: ranks that no log has
     missing: tuple[int, ...] = ()
+    #: hosts without a log
     unread: tuple[str, ...] = ()
+    #: the worst of all members'
     transport: Transport = "unknown"
+    #: each member's log, by host
     members: Mapping[str, MemberLog] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
-        """Whether the group is proved."""
+        """True if the group is proved."""
         return self.verdict == "complete"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the fields as plain JSON."""
         return {
             "verdict": self.verdict,
             "sentence": self.sentence,
@@ -50,12 +53,17 @@ class GroupProof:
 
 
 def proved(logs: Mapping[str, Text | None], hosts: Sequence[str]) -> GroupProof:
-    """What these logs prove. hosts: the members in the order of their ranks. logs: by host; one that is missing or None is not known."""
+    """Return the proof of a group from its logs.
+
+    Args:
+        logs: by host; a missing log or None is not known.
+        hosts: the members in the order of their ranks.
+    """
     return of_members({host: member(text) for host in hosts if (text := logs.get(host)) is not None}, hosts)
 
 
 def of_members(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> GroupProof:
-    """The same of logs that were read already."""
+    """Return the proof of a group from member logs that were read already."""
     ranks = {host: member.rank for host, member in members.items() if member.rank is not None and host in hosts}
     unread = tuple(host for host in hosts if host not in members)
     missing = tuple(rank for rank in range(len(hosts)) if rank not in ranks.values())
@@ -81,14 +89,14 @@ def _verdict(
 
 
 def _failed(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> str:
-    """The member whose end explains most: one that ended by itself, else one that lost another; "" for none."""
+    """Return the member whose failure explains most: one that failed by itself, else one that lost another; "" for none."""
     failed = [host for host in hosts if host in members and members[host].failure]
     own = (host for host in failed if not of_another(members[host].failure))
     return next(own, next(iter(failed), ""))
 
 
 def _contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks: Mapping[str, int]) -> str:
-    """What can't be of this one group; "" for nothing."""
+    """Return a fact that contradicts a single group of these hosts, as a sentence; "" for none."""
     for host, rank in ranks.items():
         world = members[host].world_size
         if world != len(hosts):
@@ -99,7 +107,7 @@ def _contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks
 
 
 def _worst(members: Mapping[str, MemberLog]) -> Transport:
-    """Sockets on one are sockets for all; rdma only where every log says so."""
+    """Return the transport of the group: sockets if any member has them, rdma only if every log reports it."""
     found = {member.transport for member in members.values()}
     if "sockets" in found:
         return "sockets"

@@ -1,7 +1,7 @@
-"""How far vLLM can split a model: pure answers from its config.json, each a clause, "" where nothing is known against it.
+"""Limits of vLLM's splits of a model: pure answers from its config.json, each a clause, "" if nothing is known against it.
 
 Sources: vLLM 0.32.0, ModelConfig.verify_with_parallel_config, the models' attention layers (Llama, Qwen3-Next), mamba_mixer2.py,
-mamba_utils.py, gdn/*.py. Attention heads are divided. KV heads are divided too, or copied where there are fewer of them than hosts.
+mamba_utils.py, gdn/*.py. Attention heads are divided. KV heads are divided too, or copied if there are fewer of them than hosts.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ LATENT = "kv_lora_rank"
 
 
 def tensor(model: Architecture, hosts: int) -> str:
-    """Why its layers can't be divided among so many hosts, as "its 9 attention heads do not divide by 2"."""
+    """Return why the layers can't be divided among these hosts, as "its 9 attention heads do not divide by 2"."""
     return heads(model, hosts) or other_heads(model, hosts)
 
 
 def heads(model: Architecture, hosts: int) -> str:
-    """The same of its attention heads alone, which every release checks first."""
+    """Return why the attention heads can't be divided among these hosts; every release checks them first."""
     count = Part("", model.text).number("num_attention_heads")
     return f"its {count} attention heads do not divide by {hosts}" if count and count % hosts else ""
 
 
 def other_heads(model: Architecture, hosts: int) -> str:
-    """The same of what the model's own layers check: a build may have layers of its own that do with less."""
+    """Return why the other heads of the model's layers can't be divided; a custom build may have layers without this limit."""
     return next(_undivided(Part("", model.text), hosts), "") if hosts > 1 else ""
 
 
 def pipeline(model: Architecture, hosts: int) -> str:
-    """Why it has no layers for so many hosts."""
+    """Return why the model has too few layers for these hosts."""
     if hosts > 1 and model.layers and model.layers < hosts:
         return f"its {model.layers} layers are fewer than the {hosts} hosts"
     return ""
 
 
 def old_pipeline(version: Version | None) -> bool:
-    """Whether this release is known to fail with pipeline parallelism over hosts."""
+    """Return True if this release is known to fail with pipeline parallelism over hosts."""
     return at_least(version, PIPELINE_SINCE) is False
 
 

@@ -1,1 +1,1 @@
-"""What vLLM will do with its flags: defaults, block size, effective settings."""
+"""Predictions of vLLM's behaviour with given flags: defaults, block size, effective settings."""

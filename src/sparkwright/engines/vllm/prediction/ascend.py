@@ -1,6 +1,6 @@
-"""Ascend-vLLM, where a recipe says `platform: ascend`: its scheduler is another one, set through --additional-config.
+"""Ascend-vLLM, for recipes with `platform: ascend`: it has another scheduler, set through --additional-config.
 
-Source: Ascend-vLLM's guide to its scheduler and features. Keys that vLLM itself does not know stand in that one JSON option.
+Source: Ascend-vLLM's guide to its scheduler and features. Keys that vLLM itself does not have go into that one JSON option.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ BUDGET_STEP = 256
 
 
 def scheduler(flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The scheduler's settings; empty when none are given."""
+    """Return the scheduler's settings; empty if the flags set none."""
     config = flag_words.value(flags, CONFIG)
     found = config.get(SCHEDULER) if isinstance(config, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
 def chunked_prefill(flags: Mapping[str, Any]) -> bool:
-    """Whether prompts are cut in pieces: the scheduler turns that off unless it is told otherwise."""
+    """Return True if prompts are prefilled in chunks: the Ascend scheduler turns that off unless its settings turn it on."""
     own = scheduler(flags)
     if own.get(ENABLED):
         return bool(own.get(CHUNKED, False))
@@ -33,7 +33,7 @@ def chunked_prefill(flags: Mapping[str, Any]) -> bool:
 
 
 def with_scheduler(flags: Mapping[str, Any], *, enabled: bool, chunked: bool) -> dict[str, Any]:
-    """The flags with both settings in --additional-config, beside what stands there."""
+    """Return the flags with both settings added to --additional-config."""
     config = flag_words.value(flags, CONFIG)
     rest = dict(config) if isinstance(config, Mapping) else {}
     others = {name: message for name, message in flags.items() if name != CONFIG}

@@ -1,8 +1,9 @@
-"""How many tokens a block of a hybrid's KV cache holds: one block must be as large as one recurrent layer's whole state.
+"""The block size of a hybrid's KV cache in tokens: one block must be as large as one recurrent layer's whole state.
 
 A prediction for one GPU; the engine's log line "Setting attention block size to N tokens" is the authority. Source: vLLM 0.32.0
-(the hybrid alignment of its platform interface, mamba_utils, and what models/config makes of "auto"). Checked against logs:
-Qwen3-Next (0.13), Qwen3.5, Nemotron 3 Nano (0.16 to 0.19), Granite 4.0 H (0.19) on CUDA, tiny Qwen3-Next and Jamba on a CPU (0.32.0).
+(the hybrid alignment of its platform interface, mamba_utils, and the meaning of "auto" in models/config). Checked against logs:
+Qwen3-Next (0.13), Qwen3.5, Nemotron 3 Nano (0.16 to 0.19), Granite 4.0 H (0.19) on CUDA, tiny Qwen3-Next and Jamba on a CPU
+(0.32.0).
 """
 
 from __future__ import annotations
@@ -16,27 +17,28 @@ from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.model.config_parts import Part, text
 from sparkwright.trust.bounds import count_of
 
-#: bytes of one number. Where the config says float32 the engine serves in bfloat16 all the same, so "auto" is 2.
+#: bytes per number. A model with float32 in its config is served in bfloat16 too, so "auto" is 2.
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MODEL_BYTES = 2
 
 #: the block size's unit on CUDA (on a CPU: 128)
 ALIGNMENT = 16
 
-#: several states of different sizes, and a unit of its own: not predicted
+#: models with several states of different sizes, and another unit: not predicted
 NOT_PREDICTED = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One layer's state, in numbers. conv: of one remembered token; kept: how many tokens are remembered. ssm: the rest.
+    """The state of one recurrent layer, in numbers (not bytes)."""
 
-    ssm_dtype: what the config asks for, "auto" for the model's own.
-    """
-
+    #: numbers per remembered token
     conv: int
+    #: number of remembered tokens
     kept: int
+    #: numbers of the SSM state
     ssm: int
+    #: as the config sets it, "auto" for the model's own
     ssm_dtype: str = "auto"
 
 
@@ -48,10 +50,14 @@ def block_size(
     speculative_tokens: int = 0,
     alignment: int = ALIGNMENT,
 ) -> int | None:
-    """The tokens of a block, None where the model has no such block or its formula is not known.
+    """Return the tokens per block, None if the model has no such block or its formula is not known.
 
-    kv_cache_dtype: as the flag --kv-cache-dtype says it; "auto" is the checkpoint's own where that is quantized, else the
-    model's. ssm_dtype: as --mamba-ssm-cache-dtype says it. speculative_tokens: of a draft, 0 without one. alignment: tokens.
+    Args:
+        config: the model's config.json.
+        kv_cache_dtype: as in --kv-cache-dtype; "auto" is the checkpoint's own if that is quantized, else the model's.
+        ssm_dtype: as in --mamba-ssm-cache-dtype.
+        speculative_tokens: of a draft, 0 without one.
+        alignment: unit of the block size, tokens.
     """
     architecture = classify(config)
     inner = text(config)
@@ -68,7 +74,7 @@ def block_size(
 
 
 def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
-    """The KV cache's dtype that a quantized checkpoint asks for (ModelOpt's can), "bfloat16" where none does."""
+    """Return the KV cache dtype that a quantized checkpoint sets (ModelOpt's can), "bfloat16" if it sets none."""
     full = Part("", config)
     quantization = Part("quantization_config", full.mapping("quantization_config") or {})
     if not quantization.word("quant_method").startswith("modelopt"):
@@ -86,7 +92,8 @@ def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
 
 
 def _kv_numbers(part: Part) -> int | None:
-    """Keys and values of one token in one attention layer; None for latent attention, whose block has another unit."""
+    """Return the numbers in keys and values of one token in one attention layer; None for latent attention, whose block has
+    another unit."""
     heads = part.number("num_attention_heads")
     hidden = part.number("hidden_size")
     if part.number("kv_lora_rank") or heads is None:
@@ -112,7 +119,7 @@ def _mamba2(part: Part, name: str) -> State | None:
         return _nemotron_h(part, name)
     read = _numbers(part, "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")
     expanded = (part.number("mamba_expand") or 0) * (part.number("hidden_size") or 0)
-    # Falcon-H1 has a width of its own, and a default for it that is no model's
+    # Falcon-H1 has a separate width, with a default that no model uses
     inner = part.number("mamba_d_ssm") if name.startswith("FalconH1") else expanded
     if read is None or not inner:
         return None

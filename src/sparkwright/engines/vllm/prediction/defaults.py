@@ -1,7 +1,7 @@
-"""What vLLM does where nothing is said, by release, on a GB10.
+"""Defaults of vLLM by release, on a GB10.
 
-Each row: from which release on, the value, and where that was read. Nothing is guessed for a version that is not known: the
-answer is then None, unless all releases agree.
+Each row: first release, value and source. Nothing is guessed for a version that is not known: the answer is then None, unless all
+releases agree.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from sparkwright.engines.vllm.versions import at_least
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """since: empty for always."""
+    """A default value from a release on."""
 
+    #: first release with it; empty for always
     since: str
     value: Any
     source: str
@@ -31,12 +32,12 @@ MEMORY_UTILIZATION = "gpu-memory-utilization"
 MAX_NUM_BATCHED_TOKENS = "max-num-batched-tokens"
 MAX_NUM_SEQS = "max-num-seqs"
 
-#: from which release on what is asked counts: V1 before it set chunked prefill to True whatever was asked (source of 0.11.0; issues
+#: first release that obeys the flag: V1 before it always set chunked prefill to True (source of 0.11.0; issues
 #: 18547, 20914), and prefix caching of a recurrent model to False, "since it is not yet supported" (source of 0.11.0)
 CHUNKED_PREFILL_OPTIONAL_SINCE = "0.11.1"
 RECURRENT_PREFIX_CACHING_SINCE = "0.11.1"
-#: from which release on a recurrent layer's state is kept at the ends of whole blocks only, unless `all` is asked for; and from which
-#: on that is refused
+#: first release that keeps a recurrent layer's state at the ends of whole blocks only, unless the mode is `all`; and the first
+#: that refuses `all`
 ALIGN_ONLY_SINCE = "0.28.0"
 ALL_REFUSED_SINCE = "0.32.0"
 
@@ -63,7 +64,7 @@ DEFAULTS: dict[str, tuple[Default, ...]] = {
 
 
 def default(name: str, version: Version | None) -> Any:
-    """The default of a setting; None when the version decides and is not known."""
+    """Return the default of a setting; None if it depends on the version and that is not known."""
     first, *later = DEFAULTS[name]
     value = first.value
     for row in later:

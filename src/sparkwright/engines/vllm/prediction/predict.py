@@ -1,4 +1,4 @@
-"""What an engine will do with the flags it is given: its effective settings, predicted. None: not known.
+"""Prediction of an engine's effective settings from its flags. None: not known.
 
 The engine's own config dump, read by `logs`, is the truth; `make test-engine` compares the two.
 """
@@ -18,7 +18,7 @@ from sparkwright.engines.vllm.prediction import ascend, defaults
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.versions import at_least
 
-#: architectures whose cache mode was `all` until 0.27 when nothing was said, and until 0.31 when asked for. source 0.17.1
+#: architectures whose default cache mode was `all` until 0.27, and that took `all` until 0.31. source 0.17.1
 #: (SupportsMambaPrefixCaching); seen: 0.28.0
 CACHE_MODE_ALL = frozenset(
     """
@@ -36,23 +36,22 @@ PREFIX_CACHING = {
 
 @dataclass(frozen=True)
 class VllmRequest(advice.ServerRequest):
-    """What a recipe asks of vLLM: flags in whatever spelling, kept under their own names.
+    """The settings of a recipe for vLLM. Flags may have any spelling; they are kept under their own names."""
 
-    mamba_blocks: how many Mamba cache blocks the last start had memory for, if a log said so.
-    """
-
+    #: number of Mamba cache blocks that fitted at the last start, if a log reports it
     mamba_blocks: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flags", flags.named(self.flags))
 
     def flag(self, name: str) -> Any:
-        """A flag's value under any of its spellings; None when it is not given."""
+        """Return a flag's value under any of its spellings; None if it is not set."""
         return flags.value(self.flags, name)
 
 
 def effective(request: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
-    """The settings that follow from flags, model and version. A combination that the engine refuses is predicted as asked for."""
+    """Return the settings that follow from flags, model and version. A combination that the engine refuses is predicted as
+    requested."""
     chunked = _chunked_prefill(request, version)
     prefix = _prefix_caching(request, architecture, version)
     length = _number(request, "max-model-len") or architecture.max_position_embeddings

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, before the engine says so: rules over flags, model and engine version."""
+"""Rules over flags, model and engine version, to find errors of a recipe before the engine reports them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,13 @@ __all__ = ["RULES", "SEVERITIES", "Asked", "Case", "Finding", "Way", "check"]
 def check(
     request: VllmRequest, architecture: Architecture, version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
-    """All findings, errors first.
+    """Return all findings, errors first.
 
-    version: of the engine, None if not known yet. listed: the options in the engine's own help; if given, this
-    list decides whether an option exists, and its shapes which values it takes.
+    Args:
+        request: the settings of the recipe.
+        architecture: of the model.
+        version: of the engine; None if not known yet.
+        listed: the options in the engine's own help; if given, this list decides which options exist, and its shapes which values
+            they take.
     """
     return RULES.check(Case(request, architecture, version, listed))

@@ -1,4 +1,4 @@
-"""Access to the server, and exposure of its API key."""
+"""Rules about access to the server, and exposure of its API key."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     meant = (
         {"host"} if network_words.parts(case.asked.container.get("network") or "")[0] == network_words.HOST else set()
     )
-    meant |= {"headless"} if case.flag("node-rank") else set()  # a worker of a cluster: its head answers
+    meant |= {"headless"} if case.flag("node-rank") else set()  # a cluster's worker has no API; its head has
     for name, applies, outcome in OUT_OF_REACH:
         if case.flag(name) is not None and applies(case.flag(name)) and name not in meant:
             way = Way("remove it", {name: None})

@@ -1,4 +1,4 @@
-"""Ascend-vLLM (`platform: ascend`): its own scheduler's rules."""
+"""Rules about Ascend-vLLM (`platform: ascend`) and its scheduler."""
 
 from __future__ import annotations
 

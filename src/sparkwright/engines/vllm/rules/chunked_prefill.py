@@ -1,4 +1,4 @@
-"""Chunked prefill: where it is required, and what turning it off needs."""
+"""Rules about chunked prefill: models that require it, and settings that turning it off requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images: moving and frozen tags, and builds without support for this GPU."""
+"""Rules about images: moving and frozen tags, and builds without support for this GPU."""
 
 from __future__ import annotations
 

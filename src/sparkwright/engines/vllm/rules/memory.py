@@ -1,4 +1,4 @@
-"""Memory shared by CPU and GPU: how much of it the engine may take."""
+"""Rules about the engine's share of the memory that CPU and GPU share."""
 
 from __future__ import annotations
 

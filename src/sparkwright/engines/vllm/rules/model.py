@@ -1,4 +1,4 @@
-"""The model and the engine: whether it can be loaded, and its longest context."""
+"""Rules about the model and the engine: support of its architecture, its code, and its longest context."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
 
 
 def _adapters(given: Any) -> Iterator[str]:
-    """Yield where the adapters of `lora-modules` come from: NAME=PATH, JSON with a `path`, or a mapping with one."""
+    """Yield the paths of the adapters in `lora-modules`: NAME=PATH, JSON with a `path`, or a mapping with one."""
     for entry in given if isinstance(given, list | tuple) else str(given or "").split():
         text = str(entry)
         if not isinstance(entry, Mapping) and text.startswith("{"):
@@ -169,7 +169,7 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
 
 
 def _inner(case: Case, name: str) -> Any:
-    """Return a flag, or a key of `speculative-config`, as "speculative-config.model"."""
+    """Return the value of a flag, or of a key of `speculative-config`, as "speculative-config.model"."""
     flag, _, key = name.partition(".")
     return (speculation.given(case) or {}).get(key) if key else case.flag(flag)
 

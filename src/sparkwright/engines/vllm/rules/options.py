@@ -1,4 +1,4 @@
-"""Options: those unknown to this engine, and those it accepts and ignores."""
+"""Rules about options: those unknown to this engine, and those it accepts and ignores."""
 
 from __future__ import annotations
 
@@ -100,11 +100,12 @@ def unread_variable(case: Case) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A flag that is accepted and has no effect, or not the expected one. until: empty if still so."""
+    """A flag that is accepted and has no effect, or not the expected one."""
 
     flag: str
     applies: Callable[[Any, Case], bool]
     since: str
+    #: first release in which this no longer holds; empty if it still does
     until: str
     sentence: str
     source: str

@@ -1,4 +1,4 @@
-"""A model that one host's GPU is asked to split."""
+"""Rules about splitting a model on a single host."""
 
 from __future__ import annotations
 

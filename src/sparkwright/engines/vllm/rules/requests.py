@@ -1,4 +1,4 @@
-"""What clients see: unparsed tool calls, reasoning that uses up max_tokens, the model's name."""
+"""Rules about problems that clients see: unparsed tool calls, reasoning that uses up max_tokens, the model's name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 from sparkwright.visible import one_line
 
 THINKING_SWITCH = "default-chat-template-kwargs"
-#: texts that a template of Jinja takes for true, and that were meant as no
+#: texts that are true in a Jinja template, though they mean no
 NEGATIVE = ("false", "no", "off", "0")
 #: a parser among a model's files, as nano_v3_reasoning_parser.py
 PARSER_FILE = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE)

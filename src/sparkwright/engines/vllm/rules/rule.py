@@ -1,4 +1,4 @@
-"""A rule takes a Case and yields Findings; its name, title and reason are data for `invoke explain`."""
+"""Rules take a Case and yield Findings; their names, titles and reasons are data for `invoke explain`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from sparkwright.engines.vllm.prediction.predict import VllmRequest, effective
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules check. version: of the engine, None if unknown. listed: the options in the engine's own help, with their
-    shapes (flag_shapes) where known; empty: only the tables apply."""
+    """The input of the rules."""
 
     asked: VllmRequest
     architecture: Architecture
+    #: of the engine; None if not known
     version: Version | None
+    #: the options in the engine's own help, with their shapes (flag_shapes) where known; empty: only the tables apply
     listed: Collection[str] = ()
 
     @property
@@ -32,16 +33,17 @@ class Case:
 
     @property
     def release(self) -> Version | None:
-        """The engine's version, else the one that its official image's tag names: for what a release has, not for what it does."""
+        """The engine's version, else the version in its official image's tag. For the options that a release has, not for its
+        behaviour."""
         return self.version or versions.of_image(self.asked.image)
 
     @property
     def hybrid(self) -> bool:
-        """Recurrent layers beside attention."""
+        """True if the model has recurrent layers beside attention."""
         return self.architecture.kind == "recurrent"
 
     def flag(self, name: str) -> Any:
-        """See `Asked.flag`."""
+        """See `VllmRequest.flag`."""
         return self.asked.flag(name)
 
     def within(self, since: str = "", until: str = "") -> bool | None:
@@ -55,13 +57,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Example(VllmRequest):
-    """A case for which the rule has a finding; a test checks that. model: the keys of a config.json that matter."""
+    """A case for which the rule has a finding; a test checks that."""
 
+    #: the keys of a config.json that matter
     model: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = "0.32.0"
 
     def case(self) -> Case:
-        """The same as a Case."""
+        """Return the example as a Case."""
         return Case(self, classify(self.model), versions.parse(self.version))
 
 
@@ -70,12 +73,12 @@ rule = RULES.rule
 
 
 def graded(certain: bool | None) -> Severity | None:
-    """error if certain, warning if it depends on an unknown engine version, None if it does not apply."""
+    """Return error if certain, warning if it depends on an unknown engine version, None if it does not apply."""
     return "error" if certain else "warning" if certain is None else None
 
 
 def both(*facts: bool | None) -> bool | None:
-    """Three-valued and."""
+    """Return the three-valued conjunction of the facts."""
     return False if False in facts else None if None in facts else True
 
 

@@ -1,4 +1,4 @@
-"""Blocks, token budget and sequences: which must fit into which."""
+"""Rules about blocks, token budget and sequences, which must fit into each other."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.vllm.prediction import defaults
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, both, graded, rule
 
-#: no report of a GB10 with memory for more than its default
+#: there is no report of a GB10 with memory for more than its default
 MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)
-#: what a block over the budget leads to, by how certain that is
+#: effect of a block over the budget, by certainty
 OVER_BUDGET = {
     "error": "refuses to start",
     "warning": "refuses to start before 0.27",
@@ -124,5 +124,5 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
 
 
 def _above(tokens: int) -> int:
-    """The next power of two, at least 4096, as is usual."""
+    """Return the next power of two, at least 4096."""
     return max(4096, 1 << (tokens - 1).bit_length())

@@ -1,4 +1,4 @@
-"""Speculative decoding: its method and keys by release, its drafter, and what a quantised model does to it."""
+"""Rules about speculative decoding: its method and keys by release, its drafter, and the effects of a quantised model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SOURCE = "vLLM, config/speculative.py by release"
 #: formats of 4 bits whose lists of exceptions decide how the drafter is loaded
 FOUR_BITS = ("modelopt", "modelopt_fp4", "modelopt_mixed", "quark", "compressed-tensors")
 SHOWN_CHARS = 60
-#: what is true or false to vLLM's configuration
+#: booleans of vLLM's configuration
 BOOLEANS = frozenset("true false 1 0 1.0 0.0 yes no on off y n t f".split())
-#: methods that have no number of tokens of their own
+#: methods without a default number of tokens
 UNNUMBERED = ("mtp", "ngram", "ngram_gpu")
 
 #: models for the examples
@@ -35,16 +35,16 @@ WITH_LAYERS: dict[str, Any] = {**HYBRID, "text_config": {**HYBRID["text_config"]
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Something that vLLM refuses in `speculative-config`."""
+    """An error in `speculative-config` that vLLM refuses."""
 
     why: str
     way: Way
-    #: whether this release refuses it; None while that is not known
+    #: this release refuses it; None if not known
     certain: bool | None = True
 
 
 def given(case: Case) -> dict[str, Any] | None:
-    """Return the keys of `speculative-config`, those given with dots among them; None where the recipe has none."""
+    """Return the keys of `speculative-config`, including dotted ones; None if the recipe has none."""
     value = case.flag(FLAG)
     if isinstance(value, str):
         try:
@@ -89,7 +89,7 @@ def speculation_config(case: Case) -> Iterator[Finding]:
 
 
 def _keys(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
-    """Yield keys that the release does not have, and values of another kind."""
+    """Yield keys that the release lacks, and values of the wrong kind."""
     for name, value in config.items():
         key = KEYS.get(name)
         if key is None:
@@ -112,7 +112,7 @@ def _keys(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
 
 
 def _method(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
-    """Yield a method that the release does not have."""
+    """Yield a method that the release lacks."""
     name = config.get("method")
     if not isinstance(name, str):
         return
@@ -132,7 +132,7 @@ def _method(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
 
 
 def _drafter(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
-    """Yield a second model that is missing, and a number of tokens that can't be."""
+    """Yield a missing second model, and an impossible number of tokens."""
     name, method = _meant(config)
     tokens, own = _number(config.get(TOKENS)), config.get("model") is None
     if own and (not name or (method is not None and method.drafter == "second model")):
@@ -152,7 +152,7 @@ def _drafter(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
 
 
 def _meant(config: Mapping[str, Any]) -> tuple[str, speculation.Method | None]:
-    """Return the method under the name that vLLM gives it, and what is known of it; "" where none is named."""
+    """Return vLLM's own name of the method, and its entry in the table; "" if none is named."""
     name = str(config.get("method") or ("ngram" if config.get("model") in ("ngram", "[ngram]") else ""))
     method = METHODS.get(name)
     return (method.now if method and method.now else name), method
@@ -216,7 +216,7 @@ def quantised_drafter(case: Case) -> Iterator[Finding]:
 
 
 def _known(case: Case) -> bool | None:
-    """Return whether all keys and methods of the release are known."""
+    """Return True if all keys and methods of the release are known, else None."""
     return within(case.version, "", speculation.AFTER) or None
 
 
@@ -233,9 +233,9 @@ def _without(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _misfit(key: speculation.Key, value: Any) -> str:
-    """Return what a key's value must be; "" where it is that, or null.
+    """Return what a key's value must be; "" if it is valid, or null.
 
-    vLLM's configuration converts what is meant: "2", 2.0 and true are whole numbers to it, and "yes" is true (a run of 0.32.0).
+    vLLM's configuration converts values: "2", 2.0 and true are whole numbers to it, and "yes" is true (a run of 0.32.0).
     """
     if value is None or not key.kind:
         return ""
@@ -250,7 +250,7 @@ def _misfit(key: speculation.Key, value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Return a value as a number; None where it is none."""
+    """Return a value as a number; None if it is not one."""
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Values that the engine's parser or configuration refuses."""
+"""Rules about values that the engine's parser or configuration refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.engines.vllm.flags.flag_values import Misfit
 from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule
 from sparkwright.engines.vllm.versions import at_least, within
 
-#: covered by a rule of its own
+#: values covered by a separate rule
 ELSEWHERE = {("mamba-cache-mode", "all")}
 #: a parser's name is checked only if this is on
 ASKS_PARSER = {"tool-call-parser": "enable-auto-tool-choice"}
@@ -52,7 +52,7 @@ def _finding(case: Case, name: str, wrong: Misfit, certain: bool) -> Finding:
 
 
 def _is_checked(case: Case, name: str, wrong: Misfit) -> bool:
-    """Whether the engine checks this at all: names that plugins can add are checked late, and not always."""
+    """Return True if the engine validates this value: names that plugins can add are validated late, and not always."""
     if wrong.sort != "name":
         return True
     switch = ASKS_PARSER.get(name)
@@ -60,7 +60,8 @@ def _is_checked(case: Case, name: str, wrong: Misfit) -> bool:
 
 
 def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
-    """True: this engine refuses it. None: another release may accept it. False: nothing is known of this release."""
+    """Return True if this engine refuses the value, None if another release may accept it, False if nothing is known of this
+    release."""
     own = bool(case.listed) and isinstance(case.listed, Mapping)
     same = within(case.version, flag_types.VERSION, AFTER_KNOWN) is True
     if wrong.sort == "choice":

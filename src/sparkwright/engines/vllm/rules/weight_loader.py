@@ -1,4 +1,4 @@
-"""How the weights come from the disk into memory that CPU and GPU share."""
+"""Rules about loading weights from the disk into memory that CPU and GPU share."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from sparkwright.engines.findings import Finding, Severity, Way
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 
 FORMAT, STRATEGY = "load-format", "safetensors-load-strategy"
-#: what loads with a package of its own
+#: load formats, each with the package that it needs
 PACKAGES = {
     "fastsafetensors": "fastsafetensors",
     "instanttensor": "instanttensor",
     "runai_streamer": "runai-model-streamer",
     "runai_streamer_sharded": "runai-model-streamer",
 }
-#: what a strategy does with memory that the GPU needs, too
+#: effect of a strategy on memory that the GPU also needs
 TWICE = {
     "eager": "reads each file into memory whole before its weights are made, so it is there twice for a while",
     "prefetch": "fills the page cache with all files while they load, and CUDA counts the page cache as taken",

@@ -1,4 +1,4 @@
-"""What is wrong with a split of a model, before vLLM says so on every host: importing this registers the rules."""
+"""Rules about the split of a model, to find errors before vLLM reports them on every host. Importing this registers the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else splits or multiplies a model: experts, data, context, and who starts the members."""
+"""Rules about other ways to split or multiply a model: experts, data, context, and the backend that starts the members."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sparkwright.engines.vllm.parallel import flags
 from sparkwright.engines.vllm.parallel.case import SplitCase, SplitExample, rule
 
 EXPERTS = "enable-expert-parallel"
-#: flags that ask for more ranks than tensor x pipeline, with what each is
+#: flags that need more ranks than tensor x pipeline, with their meaning
 MULTIPLIERS = {
     "data-parallel-size": "data parallelism",
     "prefill-context-parallel-size": "prefill context parallelism",
 }
 RAY = "ray"
 OFFERED = "mp"
-#: why Ray isn't offered
+#: reason why Ray isn't offered
 NO_RAY = "vLLM's images have no Ray since 0.18.0, and vLLM's own backend needs none"
 
 

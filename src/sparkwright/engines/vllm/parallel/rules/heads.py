@@ -1,4 +1,4 @@
-"""Tensor parallelism: what has to divide."""
+"""Rules about tensor parallelism: the numbers that must be divisible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: layers to split, and models that can be split between them."""
+"""Rules about pipeline parallelism: enough layers, and models that can be split between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases of vLLM that serve from several hosts."""
+"""Rules about the releases of vLLM that serve from several hosts."""
 
 from __future__ import annotations
 
