@@ -26,7 +26,7 @@ from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file re
 )
 from sparkwright.engines.vllm.rules.rule import RULES, Case
 
-__all__ = ["RULES", "SEVERITIES", "Asked", "Case", "Finding", "Way", "check"]
+__all__ = ["RULES", "SEVERITIES", "Case", "Finding", "VllmRequest", "Way", "check"]
 
 
 def check(
