@@ -35,18 +35,22 @@ MeasureSpeed = Callable[[Context, Observation, int], Speed]
 
 @dataclass
 class Check:
-    """context: the host. scheduled: by its clock, with no laptop. smoke: measure the decode rate now, due or not.
+    """A health check of one host."""
 
-    measure: how it is measured. run_plan: how a restart is run. now, pause: the clock and how to wait; tests give their own.
-    """
-
+    #: the host
     context: Context
     settings: Settings
+    #: measures the decode rate
     measure: MeasureSpeed
+    #: runs the plan of a restart
     run_plan: heal.RunPlan
+    #: started by the host's timer, without a laptop
     scheduled: bool = False
+    #: measure the decode rate now, whether it is due or not
     smoke: bool = False
+    #: the clock, seconds since the epoch; tests replace it
     now: Callable[[], float] = time.time
+    #: waits, seconds; tests replace it
     pause: Callable[[float], None] = time.sleep
 
     def run(self) -> Record:
@@ -107,7 +111,7 @@ class Check:
         return record, history, decision
 
     def _observed(self, prober: Prober, busy: str) -> Observation:
-        """What the prober finds, with what is known of the periodic hash of the model's files."""
+        """Return the prober's observation with the state of the periodic hash of the model's files."""
         observed = prober.probe(busy=busy)
         if busy or not observed.known:
             return observed
@@ -245,7 +249,7 @@ def _served(observed: Observation, history: CheckHistory) -> float | None:
 
 
 def _who_works(context: Context) -> str:
-    """Who holds the host's lock, in words; empty when nobody does, or this very run does."""
+    """Return a description of the run that holds the host's lock; empty if none does, or this run itself."""
     owner, alive = lock.inspect(context.state)
     return str(owner) if owner is not None and alive and owner.run != context.run_id else ""
 

@@ -49,7 +49,7 @@ def judged(
 
 
 def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
-    """How long a start may take, seconds."""
+    """Return how long a start may take, seconds."""
     return questions.allowed_s(snapshot.ready_s(good), limits)
 
 

@@ -1,4 +1,4 @@
-"""What of a container and its model is not as it was verified."""
+"""Drift: how a container and its model files differ from the last verified state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run that was killed left at the gateways of a healthy server: that server drained, another one serving in its place."""
+"""Repair of the gateways after a killed run: it left a healthy server drained, with another one serving in its place."""
 
 from __future__ import annotations
 

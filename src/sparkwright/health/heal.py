@@ -38,19 +38,20 @@ RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """plan: how to restart, None when it may not. secrets: what that needs, by name. message: for the record, why it may not.
+    """The decision of a check about a restart."""
 
-    why: for the history, where that is more than this host's own check knows.
-    """
-
+    #: the plan of the restart; None if it is not allowed
     plan: Plan | None = None
+    #: the secrets that the plan needs, by name
     secrets: Mapping[str, Secret] = field(default_factory=dict)
+    #: why it is not allowed, for the record
     message: str = ""
+    #: the reason for the history, if more than this host's own check is behind it
     why: str = ""
 
 
 def decide(record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
-    """Whether a restart is allowed now, and by which plan."""
+    """Decide if a restart is allowed now, and with which plan."""
     why_not = forbidden(record, history, settings, now_s)
     if why_not:
         return Decision(message=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
@@ -69,7 +70,7 @@ def by_plan(state: StateFolder) -> Decision:
 
 
 def forbidden(record: Record, history: CheckHistory, settings: Settings, now_s: float) -> str:
-    """What forbids a restart; empty when nothing does. Pure."""
+    """Return what forbids a restart; empty if nothing does. Pure."""
     return next((message for stops, message in _REASONS if stops(record, history, settings, now_s)), "")
 
 

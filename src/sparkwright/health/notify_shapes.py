@@ -54,7 +54,7 @@ _WELL = ("ok", "asleep", "starting")
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What goes over the wire."""
+    """The body and headers of an HTTP POST."""
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
@@ -79,7 +79,7 @@ def shaped(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> P
 
 
 def repeats(shape: str) -> bool:
-    """Whether a receiver of this shape has to hear of a state again while it lasts."""
+    """Return True if a receiver of this shape needs a state repeated while it lasts."""
     return shape == "alertmanager"
 
 

@@ -33,17 +33,19 @@ HEALTH_S = 5.0
 
 @dataclass
 class Prober:
-    """context: the host. good: its last good state. now: the clock, seconds since the epoch. pause: waits, seconds.
+    """Observes one host for a check."""
 
-    key: of the server, once it was asked.
-    """
-
+    #: the host
     context: Context
     remembered: CheckHistory
     limits: Limits
+    #: the clock, seconds since the epoch
     now: Callable[[], float] = time.time
+    #: waits, seconds
     pause: Callable[[float], None] = time.sleep
+    #: the host's last good state
     good: dict[str, Any] = field(default_factory=dict)
+    #: the server's API key; set when the server was asked
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -51,12 +53,12 @@ class Prober:
 
     @property
     def http(self) -> Http:
-        """How the verified server's engine is asked."""
+        """The HTTP interface of the verified server's engine."""
         return engine_of.of_spec(self.good.get("spec")).http
 
     @property
     def serves(self) -> Serves:
-        """What the last good state says."""
+        """The model and image that the last good state serves."""
         return serves_of(self.good)
 
     def probe(self, *, busy: str = "") -> Observation:
@@ -142,7 +144,7 @@ class Prober:
         return self._token(http, found, key, http.low_priority(command))
 
     def _moves(self, http: Http, url: str, key: str, before: Mapping[str, float]) -> bool:
-        """Whether tokens are generated meanwhile."""
+        """Return True if the server generates tokens between two reads of its counters."""
         self.pause(AGAIN_S)
         name = roles.HEARTBEAT
         after = server_metrics.read(http, url, key)[0]
@@ -176,9 +178,9 @@ class Prober:
         return replace(found, server=replace(found.server, token="error"), error=message)
 
     def _frozen_s(self, found: Observation, server: Server, heartbeat: float | None) -> float | None:
-        """How long nothing was generated while requests ran, at this check and the one before, of the same start.
+        """Return how long nothing was generated while requests ran, at this check and the previous one, of the same start.
 
-        A token that the check before asked for in vain counts as a request that ran.
+        A token that the previous check did not get in time counts as a running request.
         """
         last = self.remembered.counted
         options = last.get("running") or last.get("token") == "none"
@@ -225,7 +227,7 @@ def machine_of(context: Context) -> Machine:
 
 
 def gateway_of(context: Context) -> str | None:
-    """What is wrong with the gateway of this host; None where it has none."""
+    """Return what is wrong with the gateway of this host; None if it has none."""
     found = gateway_now.inspect(context.state)
     return gateway_now.wrong(found) if found else None
 
@@ -246,5 +248,5 @@ def _counted(server: Server, counters: Mapping[str, float]) -> Server:
 
 
 def url_of_spec(spec: dict[str, Any]) -> str:
-    """Where the server of a spec answers on this host."""
+    """Return the URL of a spec's server on this host."""
     return containers.url_of({"HostConfig": {"PortBindings": port_bindings(tuple(spec.get("ports") or ()))}})

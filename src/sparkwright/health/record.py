@@ -35,7 +35,7 @@ FILE = "model "
 
 
 def severity(state: str) -> int:
-    """How bad a state is: 0 is ok. One that this version does not know is as bad as `unknown`."""
+    """Return how bad a state is: 0 is ok. A state that this version does not know is as bad as `unknown`."""
     return STATES.index(state) if state in STATES else STATES.index("unknown")
 
 
@@ -55,72 +55,82 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The server's container, as the engine inspects it. status: docker's word, "absent" when there is none.
-
-    restarts: docker's own count since the last start by hand. started_s, finished_s: seconds since the epoch; a container that
-    runs has a finished_s where it ran before. exit_code: None while it runs, for docker forgets it then.
-    verified: it is the very container of the last good state.
-    """
+    """The server's container, as the engine inspects it."""
 
     name: str = ""
     id: str = ""
+    #: Docker's status; "absent" if there is no container
     status: str = ""
+    #: Docker's count since the last manual start
     restarts: int | None = None
     policy: str = ""
+    #: None while it runs: Docker forgets it then
     exit_code: int | None = None
+    #: seconds since the epoch
     started_s: float | None = None
+    #: end of the previous start, seconds since the epoch; also set while it runs again
     finished_s: float | None = None
+    #: this is the very container of the last good state
     verified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What answers at url. health_status: of /health, 0 when nobody answered. running, waiting: requests.
-
-    token: "made", "skipped" (the counters moved by themselves), "none" (no token in time), "refused" (it wants an API key),
-    "error" or "" (not asked). token_s: how long it took. generated_tokens: the server's own counter since its start.
-    served_tok_per_s: all streams together, the mean since the check before.
-    """
+    """The answers of the server at a URL."""
 
     url: str = ""
+    #: HTTP status of /health; 0 if nothing answered
     health_status: int | None = None
+    #: "made", "skipped" (the counters moved by themselves), "none" (no token in time), "refused" (it wants an API key), "error"
+    #: or "" (not asked)
     token: str = ""
+    #: how long the token took, seconds
     token_s: float | None = None
+    #: running requests
     running: float | None = None
+    #: waiting requests
     waiting: float | None = None
+    #: the server's own counter since its start
     generated_tokens: float | None = None
+    #: all streams together, the mean since the previous check
     served_tok_per_s: float | None = None
     kv_cache_used: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The rank of a cluster that this host serves. cluster: its name, "" for a server of its own.
+    """The rank of a cluster that this host serves."""
 
-    rank, world: as it was deployed. group_rank, group_world: as the running group gave them, None
-    until it exists. transport: rdma, sockets, gloo or unknown. stage: how far its log is; failure: why its log says that it
-    ended; error: why its log tells nothing.
-    """
-
+    #: name of the cluster; "" for a server of its own
     cluster: str = ""
+    #: as it was deployed
     rank: int | None = None
+    #: as it was deployed
     world: int | None = None
+    #: as the running group assigned it; None until the group exists
     group_rank: int | None = None
+    #: as the running group has it; None until the group exists
     group_world: int | None = None
+    #: rdma, sockets, gloo or unknown
     transport: str = ""
+    #: the last stage in its log
     stage: str = ""
+    #: why it exited, according to its log
     failure: str = ""
+    #: why its log gives no answer
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The last measured decode rate of one stream. measured_s: when, seconds since the epoch. verdict: `smoke_test`'s."""
+    """The last measured decode rate of one stream."""
 
     tok_per_s: float | None = None
     baseline_tok_per_s: float | None = None
     ttft_s: float | None = None
+    #: the verdict of `smoke_test`
     verdict: str = ""
+    #: when it was measured, seconds since the epoch
     measured_s: float | None = None
 
 
@@ -141,7 +151,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What nvidia-smi says at the moment of the check."""
+    """The values that nvidia-smi returned at the time of the check."""
 
     temperature_c: float | None = None
     power_w: float | None = None
@@ -151,44 +161,48 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Serves:
-    """What the last good state says is served here. image: "repo:tag@sha256:...". since_s: when it was verified."""
+    """The image and model that the last good state serves."""
 
+    #: "repo:tag@sha256:..."
     image: str = ""
     engine_version: str = ""
     model: str = ""
     commit: str = ""
     served_name: str = ""
+    #: when it was verified, seconds since the epoch
     since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the check itself took. cpu_s: of its process and of the programs that it ran."""
+    """The cost of the check itself."""
 
     wall_s: float = 0.0
+    #: of its process and of the programs that it ran
     cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One check.
+    """The record of one check."""
 
-    time_s, since_s: seconds since the epoch, of the check and of the last change of state. state: what it is after damping.
-    seen: what this check alone saw, and why: that in one sentence. before: the state of the check before, "" when there was none.
-    cure: what helps. flapping: it comes and goes; nobody is notified of good news until they have held. busy: who works on the
-    host ("" nobody); then nothing was probed. drift: fields in which the running container differs from the last good state,
-    "image" and "model FILE" among them. healed: what was done about it, "" nothing. every_s: how often it is scheduled, 0 by
-    hand.
-    """
-
+    #: time of the check, seconds since the epoch
     time_s: float
+    #: the state after damping
     state: State
+    #: the state that this check alone saw
     seen: State
+    #: time of the last change of state, seconds since the epoch
     since_s: float
+    #: the state of the previous check; "" if there was none
     before: str = ""
+    #: the reason for `seen`, one sentence
     why: str = ""
+    #: what helps
     cure: Cure = ""
+    #: it alternates between good and bad; good news are not notified until they have held
     flapping: bool = False
+    #: the run that holds the host's lock, then nothing was probed; "" for none
     busy: str = ""
     evidence: tuple[Evidence, ...] = ()
     container: Container = field(default_factory=Container)
@@ -198,8 +212,11 @@ class Record:
     machine: Machine = field(default_factory=Machine)
     gpu: Gpu = field(default_factory=Gpu)
     serves: Serves = field(default_factory=Serves)
+    #: fields in which the running container differs from the last good state, "image" and "model FILE" among them
     drift: tuple[str, ...] = ()
+    #: what was done about it; "" for nothing
     healed: str = ""
+    #: interval of the scheduled checks; 0 for a check on demand
     every_s: float = 0.0
     cost: Cost = field(default_factory=Cost)
     sandbox: bool = False
@@ -207,16 +224,17 @@ class Record:
 
     @property
     def changed(self) -> bool:
-        """Whether this check changed the state. The first check of a host changes nothing."""
+        """Return True if this check changed the state. The first check of a host changes nothing."""
         return self.before not in ("", self.state)
 
     @property
     def sentence(self) -> str:
-        """Why it is in this state; what a single check saw and is not confirmed yet is called that."""
+        """Return the reason for the state; the finding of a single check is marked as not yet confirmed."""
         return self.why if self.state == self.seen else f"this check: {self.seen} (not yet confirmed): {self.why}"
 
     def late(self, now_s: float) -> bool:
-        """Whether a scheduled check is overdue: three were missed, or its time is still to come, by a wrong clock."""
+        """Return True if a scheduled check is overdue: three were missed, or its time is in the future because of a wrong clock.
+        """
         return self.every_s > 0 and abs(now_s - self.time_s) > speaks_s(self.every_s)
 
     def to_json(self) -> dict[str, Any]:
@@ -246,7 +264,7 @@ def differs(drift: Sequence[str]) -> str:
 
 
 def speaks_s(every_s: float) -> float:
-    """How long a check speaks for, seconds, when no other follows. every_s: of its schedule, 0 by hand."""
+    """Return how long a check is valid if no other follows, seconds. every_s: of its schedule, 0 on demand."""
     return 3 * every_s if every_s else ON_DEMAND_S
 
 

@@ -1,6 +1,6 @@
-"""What can be seen of a server in a tenth of a second: its container and /health, at this moment.
+"""A snapshot of a server, taken in a tenth of a second: its container and /health.
 
-Neither proves that it generates. But a record of a check speaks for the present only where they are still what they were then.
+Neither proves that the server generates. But the record of a check is valid for the present only while both are unchanged.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MOMENTARY = ("starting", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What is there at this moment. error: why nothing is known. health_status: of /health, 0 when nothing answered.
-
-    loading: see Observation.
-    """
+    """A snapshot of a server."""
 
     time_s: float
     container: Container = field(default_factory=Container)
     url: str = ""
+    #: HTTP status of /health; 0 if nothing answered
     health_status: int | None = None
+    #: why nothing is known
     error: str = ""
+    #: see Observation
     loading: bool = False
 
 
@@ -81,7 +81,7 @@ def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
 
 
 def temperature(machine: Machine) -> dict[str, float]:
-    """Of the GPU now, as temperature_c; empty where nvidia-smi does not tell it at once."""
+    """Return the GPU's temperature now, as temperature_c; empty if nvidia-smi does not return it at once."""
     try:
         answer = machine.run(TEMPERATURE, timeout_s=TEMPERATURE_S)
     except SparkwrightError:
@@ -91,18 +91,18 @@ def temperature(machine: Machine) -> dict[str, float]:
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
-    """Whether this very start was verified: a server that does not answer now is not starting."""
+    """Return True if this very start was verified: if such a server does not answer now, it is not starting."""
     return good.get("container_id") == box.id and float(good.get("since") or 0) > (box.started_s or 0.0) > 0
 
 
 def ready_s(good: Mapping[str, Any]) -> float | None:
-    """How long the verified start took, as far as that was measured."""
+    """Return how long the verified start took, seconds; None if it was not measured."""
     measured = (good.get("measured") or {}).get("ready_s")
     return None if measured is None else float(measured)
 
 
 def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
-    """Why a check says nothing of the present; empty when it does."""
+    """Return why a check is not valid for the present; empty if it is."""
     was, box = record.container, now.container
     if not record.every_s and not 0 <= now.time_s - record.time_s < speaks_s(0):
         return "no check in the last 10 minutes"
@@ -117,7 +117,7 @@ def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
 
 
 def serves_of(good: Mapping[str, Any]) -> Serves:
-    """What the last verified state says."""
+    """Return the image and model of the last verified state."""
     model, spec = good.get("model") or {}, good.get("spec") or {}
     return Serves(
         image=spec.get("image", ""),
@@ -129,7 +129,7 @@ def serves_of(good: Mapping[str, Any]) -> Serves:
 
 
 def container_of(inspected: Mapping[str, Any], verified_id: str) -> Container:
-    """What a record holds of an inspected container. verified_id: of the last good state's."""
+    """Return the fields of an inspected container that a record keeps. verified_id: of the last good state's container."""
     state = inspected["State"]
     return Container(
         name=inspected["Name"].lstrip("/"),

@@ -31,7 +31,7 @@ def one_at_a_time(state: StateFolder) -> Iterator[None]:
 
 @contextmanager
 def healing(state: StateFolder) -> Iterator[bool]:
-    """Whether this check is the only one that waits for the other members of its cluster; for the length of the block."""
+    """Yield True if this check is the only one that waits for the other members of its cluster, for the length of the block."""
     with open(state.memory_made() / HEALING, "a", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

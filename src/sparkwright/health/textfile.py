@@ -27,10 +27,12 @@ PREFIX = "sparkwright_"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A gauge. name: without the prefix, its unit last. value: of a record; None, not known, is no sample."""
+    """A gauge."""
 
+    #: without the prefix, with its unit last
     name: str
     about: str
+    #: of a record; None (not known) gives no sample
     value: Callable[[Record], float | None]
 
 

@@ -1,4 +1,4 @@
-"""From what was observed to a state: the worst answer to the questions decides. No I/O here."""
+"""The judgement of an observation: the worst answer to the questions decides the state. No I/O here."""
 
 from __future__ import annotations
 
@@ -36,10 +36,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """state: the worst finding's. why: its sentence. cure: what helps; "power" when nothing else does."""
+    """The state of a server, with its reason."""
 
+    #: the worst finding's
     state: State
+    #: the sentence of that finding
     why: str
+    #: what helps; "power" if nothing else does
     cure: Cure
     evidence: tuple[Evidence, ...]
 

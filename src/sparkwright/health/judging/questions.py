@@ -1,6 +1,6 @@
-"""What a check asks of an observation: a table of questions, each a pure function with its evidence.
+"""The questions that a check asks of an observation: a table of pure functions, each with its evidence.
 
-A question that can't be answered says so; it never counts as a good one.
+A question that can't be answered is unknown, and never counts as good.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _asleep(observed: Observation) -> Answer:
 
 
 def _stopped(observed: Observation) -> str:
-    """How a container came to be stopped, as far as that is known: an engine may end with code 0 by itself."""
+    """Describe how a container came to be stopped, as far as that is known: an engine may exit with code 0 by itself."""
     box = observed.container
     if box.status != "exited":
         return f"{box.name} {status_of(box.status)} (exit code {box.exit_code})"
@@ -133,7 +133,7 @@ def _health(observed: Observation, limits: Limits) -> Answer:
 
 
 def allowed_s(ready_s: float | None, limits: Limits) -> float:
-    """How long a start may take, seconds. ready_s: how long the last one took."""
+    """Return how long a start may take, seconds. ready_s: how long the last one took."""
     return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s is not None else limits.ready_s
 
 
@@ -311,7 +311,7 @@ def _host(observed: Observation, limits: Limits) -> Answer:
 
 
 def starved(gpu: Gpu, limits: Limits) -> bool:
-    """Whether a GPU is busy at few watts and a low clock."""
+    """Return True if a GPU is busy at low power and a low clock."""
     busy, power, clock = gpu.utilization_percent, gpu.power_w, gpu.clock_mhz
     if busy is None or power is None or clock is None:
         return False

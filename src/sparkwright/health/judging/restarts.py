@@ -12,13 +12,13 @@ SETTLED_S = 10.0
 
 
 def loops(box: Container, now_s: float) -> bool:
-    """Whether a server that does not answer is in a crash loop, as far as one look shows."""
+    """Return True if a server that does not answer is in a crash loop, as far as one check can see."""
     age_s = now_s - box.started_s if box.status == "running" and box.started_s is not None else 0.0
     return (box.restarts or 0) >= LOOP and age_s <= SETTLED_S
 
 
 def state(box: Container, now_s: float) -> State:
-    """Of a server that Docker restarted and that does not answer (yet)."""
+    """Return the state of a server that Docker restarted and that does not answer (yet)."""
     return "crash-looping" if loops(box, now_s) else "down"
 
 

@@ -1,6 +1,6 @@
-"""When a check changes the state that is told: one bad check may be chance, one generated token is not.
+"""Damping of the reported state: one bad check may be chance, one generated token is not.
 
-A server that generates is never told as down, however often it came and went. What waits until that settles is who is notified.
+A server that generates is never reported as down, even if it is flapping. Only the notifications wait until that settles.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ SERVES: tuple[State, ...] = ("ok", "degraded")
 
 @dataclass(frozen=True, slots=True)
 class Damped:
-    """state: what is told now. flapping: the server comes and goes."""
+    """The state to report after damping."""
 
+    #: the reported state
     state: State
+    #: the server alternates between good and bad
     flapping: bool = False
 
 
@@ -41,17 +43,17 @@ def damp(before: State | None, seen: Sequence[State]) -> Damped:
 
 
 def flapping(seen: Sequence[State]) -> bool:
-    """Whether it came and went too often of late."""
+    """Return True if the server alternated between good and bad too often lately."""
     changes = sum((value in WELL) != (other in WELL) for value, other in itertools.pairwise(seen[-WINDOW:]))
     return changes >= FLAPS
 
 
 def is_news(seen: Sequence[State]) -> bool:
-    """Whether somebody should be notified of the last state: good news of one that flaps wait until they have held."""
+    """Return True if the last state is worth a notification: good news of a flapping server wait until they have held."""
     return not flapping(seen) or seen[-1] not in WELL or _held(seen) >= HOLD
 
 
 def _held(seen: Sequence[State]) -> int:
-    """How many checks in a row saw the last state."""
+    """Return the number of consecutive checks that saw the last state."""
     recent = seen[-WINDOW:]
     return next((n for n, value in enumerate(reversed(recent)) if value != recent[-1]), len(recent))

@@ -1,4 +1,4 @@
-"""Where a host's clock for the check stands, and what it starts: the user's systemd, root's, or cron."""
+"""The scheduler of a host's checks and the program it starts: the user's systemd, root's systemd, or cron."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ PASSED_ON = ("DOCKER_HOST", "OLLAMA_HOST")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One kind of clock on this host. settings_file: what the check reads. folder: of the units; None for cron."""
+    """A scheduler of this host."""
 
     scope: Scope
     user: str
+    #: the settings that the check reads
     settings_file: Path
+    #: of the units; None for cron
     folder: Path | None
 
     @classmethod
     def of(cls, scope: Scope, context: Context) -> Place:
-        """Where it would stand. The user is the one whose home this is, whoever asks."""
+        """Return the place of a scheduler. The user is the owner of this home, whoever runs this."""
         home = context.machine.home
         folders = {"user": home / ".config/systemd/user", "system": Path("/etc/systemd/system"), "cron": None}
         user = pwd.getpwuid(home.stat().st_uid).pw_name
@@ -48,11 +50,11 @@ class Place:
 
     @property
     def there(self) -> bool:
-        """Whether a clock of this kind was installed with units."""
+        """Return True if units of this kind are installed."""
         return any(path.exists() for path in self.files)
 
     def clock(self, given: settings.Settings, context: Context, *, confined: bool) -> units.Clock:
-        """What is started, how often, and what it may write to."""
+        """Return the program to start, its interval, and the folders that it may write to."""
         env = {name: context.machine.env[name] for name in PASSED_ON if context.machine.env.get(name)}
         # a restart moves compile caches into the trash beside them, by rename: one mount, missing on a host without any
         share = Path(f"-{context.machine.home / own_folders.SHARE}")

@@ -1,4 +1,4 @@
-"""How a host is checked on a schedule: what `invoke health.install` leaves there, health-settings.json in the state folder."""
+"""The settings of a host's scheduled checks: written by `invoke health.install`, health-settings.json in the state folder."""
 
 from __future__ import annotations
 
@@ -19,25 +19,31 @@ NAME = "health-settings"
 
 @dataclass(frozen=True)
 class Settings:
-    """host: its name in the inventory. every_s: 0 when it is not scheduled. smoke_every_s: the decode rate is measured so often;
-    0 never. smoke_tokens: of each of its runs. heal: what to do when a restart would help.
-    heal_every_s: at most one restart in this time. command: told of a change of state, as words; the record is its
-    standard input. webhook: a URL without a secret in it. webhook_file: a file of the user's that holds one with.
-    webhook_format: the shape of what is POSTed, see notify_shapes.py.
-    textfile: the folder of node_exporter's textfile collector; empty: the state folder. lingers: the install switched linger on.
-    """
+    """The settings of a host's checks."""
 
+    #: its name in the inventory
     host: str = ""
+    #: interval of the checks; 0 if they are not scheduled
     every_s: float = 0.0
+    #: interval of the measurements of the decode rate; 0 for never
     smoke_every_s: float = seconds(defaults.SMOKE_EVERY)
+    #: tokens of each run of that measurement
     smoke_tokens: int = defaults.SMOKE_TOKENS
+    #: what to do if a restart would help
     heal: Literal["none", "restart"] = "none"
+    #: at most one restart in this time
     heal_every_s: float = seconds(defaults.HEAL_EVERY)
+    #: run on a change of state, with the record as its standard input
     command: tuple[str, ...] = ()
+    #: a URL without a secret in it
     webhook: str = ""
+    #: a file of the user that holds a URL with a secret
     webhook_file: str = ""
+    #: the shape of the POST, see notify_shapes.py
     webhook_format: Shape = "auto"
+    #: the folder of node_exporter's textfile collector; empty: the state folder
     textfile: str = ""
+    #: the install enabled lingering
     lingers: bool = False
     #: the model's files are hashed again so often; 0: never. quiet_hours: 02:00-05:00 on the host's clock; empty: at any time
     verify_every_s: float = 0.0

@@ -64,19 +64,21 @@ HASH_S = 1500
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What is started how often. program: its words. guard: those of the guard of the memory, which runs all the time.
-    writes: folders they may write to. env: names and values.
+    """The programs that a host's scheduler starts."""
 
-    user: who it runs as, for root's systemd; empty for the user's own. confined: with the namespaces.
-    """
-
+    #: the words of the check
     program: Sequence[str]
     every_s: float
+    #: folders that the programs may write to
     writes: Sequence[Path]
+    #: environment variables, by name
     env: Mapping[str, str] = field(default_factory=dict)
+    #: the user it runs as, for root's systemd; empty for the user's own systemd
     user: str = ""
     heals: bool = False
+    #: with the namespaces
     confined: bool = True
+    #: the words of the memory guard, which runs all the time
     guard: Sequence[str] = ()
     #: it hashes the model's files in quiet hours
     hashes: bool = False
@@ -140,7 +142,7 @@ def service(clock: Clock) -> str:
 
 
 def _limit_s(clock: Clock) -> float:
-    """How long a check may take. In a cluster one that heals waits for the others first, up to two intervals."""
+    """Return how long a check may take. In a cluster one that heals first waits for the others, up to two intervals."""
     hashing_s = HASH_S if clock.hashes else 0
     return hashing_s + (HEAL_S + 2 * clock.every_s if clock.heals else CHECK_S)
 
