@@ -34,6 +34,6 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
 
 
 def sentence(findings: Sequence[Finding]) -> str:
-    """How many are bad, warnings, unknown and ok."""
+    """Return the number of findings that are bad, warnings, unknown and ok, as one sentence."""
     counts = Counter(finding.verdict for finding in findings)
     return ", ".join(f"{counts[word]} {word}" for word in ("bad", "warning", "unknown", "ok") if counts[word])

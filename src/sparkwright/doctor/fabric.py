@@ -26,26 +26,26 @@ TWIN = re.compile(r"roce(?P<domain>P\d+)?(?P<path>p\d+s\d+(?:f\d+)?)")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One RDMA adapter and its interface. What can't be read is empty, 0 or None.
-
-    rate_gbps: of the link. addresses: IPv4, with prefix length. gids: the IPv4 addresses that have a RoCE v2 GID.
-    pci: as the kernel says it, "32.0 GT/s PCIe x4".
-    """
+    """An RDMA adapter and its interface. A value that can't be read is empty, 0 or None."""
 
     adapter: str
     interface: str
     active: bool
+    #: of the link
     rate_gbps: float = 0.0
     mtu: int = 0
     carrier: bool | None = None
     firmware: str = ""
+    #: IPv4, with prefix length
     addresses: tuple[str, ...] = ()
+    #: the IPv4 addresses that have a RoCE v2 GID
     gids: tuple[str, ...] = ()
+    #: as the kernel prints it, "32.0 GT/s PCIe x4"
     pci: str = ""
 
     @property
     def port(self) -> str:
-        """What it has in common with its twin; its own name where it is not named after its PCI path."""
+        """The part of the name that it shares with its twin; the whole name if it is not named after its PCI path."""
         found = TWIN.fullmatch(self.adapter)
         return found["path"] if found else self.adapter
 
@@ -69,7 +69,7 @@ def ports(found: list[Link]) -> dict[str, list[Link]]:
 
 
 def only_slower(name: str, found: Sequence[Link]) -> bool:
-    """Whether an interface that is down is half of a port whose other half is up: the ranks meet, at half the rate."""
+    """Return True if an interface that is down is half of a port whose other half is up: the ranks connect, at half the rate."""
     down = next((link for link in found if link.interface == name), None)
     return down is not None and any(link.active and link.port == down.port for link in found if link is not down)
 
@@ -95,7 +95,7 @@ def _link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Li
 
 
 def gid_index(host: Host, adapter: str, address: str) -> int | None:
-    """Where the RoCE v2 GID of an address stands in an adapter's table: it moves. None: it has none."""
+    """Return the index of an address's RoCE v2 GID in an adapter's table, which changes; None if it has none."""
     rows = _gids(host, f"{ADAPTERS}/{adapter}").items()
     return next((index for index, found in rows if found == address), None)
 

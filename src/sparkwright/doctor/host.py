@@ -1,4 +1,4 @@
-"""What a check may ask of a host: its files, its programs, its engine, and what is wanted of it."""
+"""The host as the checks see it: its files, its programs, its engine, and what it is to serve."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ GPU_QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,nohe
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the host is to serve; every field is empty for a host without a recipe.
+    """The server that the host is to run; every field is empty for a host without a recipe."""
 
-    name: the host's, for commands of the laptop. utilization: the share of memory the engine takes. platforms: of the locked
-    image, None when the lock does not know. reserve_bytes: what must stay free beside the engine.
-    """
-
+    #: the host's, for commands of the laptop
     name: str = ""
     recipe: str = ""
     container: str = ""
     port: int = 0
     image: str = ""
+    #: of the locked image; None if the lock does not have them
     platforms: tuple[str, ...] | None = None
+    #: the share of memory that the engine takes
     utilization: float | None = None
+    #: what must stay free beside the engine
     reserve_bytes: int = 0
     ipc: str = ""
     model_dir: str = ""
@@ -66,7 +66,7 @@ class Host:
         return [line.split(":") for line in (self.read(path) or "").splitlines()]
 
     def there(self, path: str) -> bool:
-        """Whether a file or folder is there and may be seen."""
+        """Return True if a file or folder exists and is visible to this user."""
         try:
             return self.context.machine.path(path).exists()
         except OSError:
@@ -80,9 +80,9 @@ class Host:
             return []
 
     def output(self, *argv: str, timeout_s: float = PROGRAM_S) -> Completed | None:
-        """What a program says; None when it is not here, or does not end in time.
+        """Run a program and return its result; None if it is missing or does not finish in time.
 
-        Where the files are below another root, so are the programs: none of the machine it runs on is asked.
+        If the files are below another root, so are the programs: none of this machine's own is run.
         """
         machine = self.context.machine
         program = argv[0]
@@ -96,7 +96,7 @@ class Host:
         return None if done is None or done.code in (126, 127) else done
 
     def printed(self, *argv: str) -> str | None:
-        """What a program prints; None when it fails, too."""
+        """Return the output of a program; None if it fails, too."""
         answer = self.output(*argv)
         return answer.out if answer is not None and answer.ok else None
 

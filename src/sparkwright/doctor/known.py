@@ -1,4 +1,4 @@
-"""What is known of DGX Sparks and of what runs on them, as data; each row names who says so. As of November 2026."""
+"""Known facts about DGX Sparks and the software on them, as data; each row names its source. As of November 2026."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from sparkwright.units import GB, GIB
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """says: one clause for the evidence; empty when there is nothing to warn of. source: where it is from."""
+    """A known fact."""
 
+    #: one clause for the evidence; empty if there is nothing to warn of
     says: str
+    #: where it is from
     source: str
 
 

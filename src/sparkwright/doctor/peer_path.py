@@ -1,4 +1,4 @@
-"""How another host is reached from this one: over which interface, and whether a whole frame comes back."""
+"""The network path from this host to another: its interface, and a test with frames of full size."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ PING_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """How a peer is reached. interface: of the route, empty while unknown. mtu: of it. reached: whether a frame of that size came
-    back in one piece; None: that could not be tried.
-    """
+    """The network path to a peer."""
 
     peer: str
+    #: of the route; empty while unknown
     interface: str = ""
+    #: of that interface
     mtu: int = 0
+    #: a frame of that size came back in one piece; None: that could not be tried
     reached: bool | None = None
 
 

@@ -1,6 +1,6 @@
-"""How much of what comes from outside is read: bytes, depth, seconds and numbers, and the readers that keep to them.
+"""Limits on how much is read from outside: bytes, depth, seconds and numbers, and the readers that enforce them.
 
-`json_of` reads JSON, `clean` makes what is shown of it visible, `parsed` reads what this tool wrote itself.
+`json_of` reads JSON, `clean` makes control characters visible, `parsed` reads what this tool wrote itself.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def clean(value: Any, depth: int = SHOWN_DEPTH) -> Any:
 
 
 def is_deeper(value: Any, depth: int) -> bool:
-    """Whether lists and mappings stand in each other more than DEPTH times."""
+    """Return True if lists and mappings are nested more than DEPTH times."""
     layer = [value]
     for _ in range(depth + 1):
         layer = [

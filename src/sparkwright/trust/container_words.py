@@ -1,8 +1,9 @@
-"""What a recipe writes in docker's words: which spellings mean something, checked before they reach an engine.
+"""Validation of the container options of a recipe, in docker's spelling, before they reach an engine.
 
-Each check is named after what a text should be, and returns why it is none; empty when it is one.
-What docker refuses is refused here before the running server is touched. A few spellings that docker takes are refused too, where
-they would leave a port to chance or would be read back otherwise than they were written; tests/project/docker_words.py has all.
+Each check is named after what a text should be, and returns why it is not; empty if it is.
+
+What docker refuses is refused here before the running server is touched. A few spellings that docker accepts are refused too, if
+they would leave a port to chance or would be read back differently; tests/project/docker_words.py has all.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def volume(text: str) -> str:
 
 
 def source(text: str) -> str:
-    """Why this is neither a folder of the host nor a volume's name; empty when it is."""
+    """Return why this is neither a folder of the host nor a volume's name; empty if it is."""
     if ":" in text:
         return f"{quoted(text)} has a colon, which docker can't mount."
     if text.startswith(("/", "~/")) or VOLUME_NAME.fullmatch(text):
@@ -135,7 +136,7 @@ def source(text: str) -> str:
 
 
 def target(text: str) -> str:
-    """Why a container can't have this as a mount point; empty when it can."""
+    """Return why a container can't have this as a mount point; empty if it can."""
     if ":" in text or "\0" in text:
         return f"{quoted(text)} has a colon, which docker can't mount."
     if not text.startswith("/"):
@@ -152,7 +153,7 @@ def mount_point(text: str) -> str:
 
 
 def variable(name: str, value: str) -> str:
-    """Why no process can have this environment variable; empty when one can."""
+    """Return why no process can have this environment variable; empty if one can."""
     if name and "=" not in name and "\0" not in name + value:
         return ""
     return f"{quoted(name)} can't be an environment variable: a name is not empty and has no =, and neither part has a NUL."

@@ -1,4 +1,4 @@
-"""What a host says of the options that its image's engine lists, before it is believed or kept."""
+"""Validation of the options that a host reports for its image's engine, before they are used or kept."""
 
 from __future__ import annotations
 

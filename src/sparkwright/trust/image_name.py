@@ -38,22 +38,25 @@ def digest_of(ref: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An image reference in its parts. repository: as the user wrote it, with its registry. tag, digest: empty if absent."""
+    """An image reference in its parts."""
 
+    #: as the user wrote it, with its registry
     repository: str
+    #: empty if absent
     tag: str = ""
+    #: empty if absent
     digest: str = ""
 
     @classmethod
     def parse(cls, ref: str) -> Name:
-        """Of repository[:tag][@digest]."""
+        """Parse repository[:tag][@digest]."""
         name = tagged(ref)
         head, _, tail = name.rpartition(":")
         return cls(head, tail, digest_of(ref)) if head and "/" not in tail else cls(name, "", digest_of(ref))
 
     @classmethod
     def given(cls, ref: str) -> Name:
-        """Of what a person, a recipe or a lock names. Raises Refused when it is no image reference."""
+        """Parse the image reference of a user, a recipe or a lock. Raises Refused if it is not one."""
         reason = why_not_an_image(ref)
         if reason:
             raise Refused(f"the image '{one_line(ref, at_most=80)}' {reason}.")
@@ -73,7 +76,7 @@ class Name:
 
     @property
     def asked(self) -> str:
-        """What a registry or an engine is asked for: by digest where there is one; a tag beside it is only for people."""
+        """Return the reference for a registry or an engine: by digest if there is one; a tag beside it is only for people."""
         return pinned(self.repository, self.digest) if self.digest else self.by_tag
 
     @property
@@ -92,7 +95,7 @@ class Name:
 
 
 def why_not_an_image(ref: str) -> str:
-    """Why this is not REPOSITORY[:TAG][@DIGEST]; empty when it is. What passes is safe in a URL's path and as one word."""
+    """Return why this is not REPOSITORY[:TAG][@DIGEST]; empty if it is. A valid one is safe in a URL's path and as one word."""
     name, at, digest = ref.partition(AT)
     head, colon, tail = name.rpartition(":")
     repository, tag = (head, tail) if colon and "/" not in tail else (name, None)

@@ -24,7 +24,7 @@ class Lines:
         self._keep(data[start:])
 
     def end(self) -> Iterator[tuple[bytes, int]]:
-        """What stands after the last newline, if anything does."""
+        """Yield what follows the last newline, if anything does."""
         if self._kept:
             yield self._taken()
 

@@ -1,4 +1,5 @@
-"""What a lock, a hub or a folder may say of a model: its id and revision, the names, sizes and hashes of its files."""
+"""Validation of a model's id and revision, and of the names, sizes and hashes of its files, as a lock, a hub or a folder has
+them."""
 
 from __future__ import annotations
 
@@ -27,21 +28,21 @@ OWN = (".before", ".cache/huggingface", ".cache/sparkwright")
 
 
 def why_not_an_id(text: str) -> str:
-    """Why this is not the name of a model on a hub; empty when it is."""
+    """Return why this is not the name of a model on a hub; empty if it is."""
     if ".." in text or "--" in text or not _ID.fullmatch(text):
         return "is not a model's name on the hub, as OWNER/NAME: letters, digits, `.`, `_` and `-`"
     return ""
 
 
 def why_not_a_revision(text: str) -> str:
-    """Why this is not a branch, a tag or a commit; empty when it is."""
+    """Return why this is not a branch, a tag or a commit; empty if it is."""
     if not text or len(text) > REVISION_CHARACTERS or text != one_line(text) or _NO_REF.search(text):
         return "is not a branch, tag or commit, as git allows them"
     return ""
 
 
 def why_not_a_model_file(name: str) -> str:
-    """Why no file of a model can have this name; empty when one can."""
+    """Return why no file of a model can have this name; empty if one can."""
     reason = why_not_a_file(name)
     if reason:
         return reason
@@ -51,7 +52,8 @@ def why_not_a_model_file(name: str) -> str:
 
 
 def why_not_together(names: Iterable[str]) -> str:
-    """Why these can't be the files of one folder: too many, one twice, or one that is the folder of another. Empty: they can."""
+    """Return why these can't be the files of one folder: too many, a duplicate, or one that is the folder of another. Empty: they
+    can."""
     ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
     if len(ordered) > FILES_AT_MOST:
         return f"{len(ordered)} files; at most {FILES_AT_MOST} are read"
@@ -64,7 +66,7 @@ def why_not_together(names: Iterable[str]) -> str:
 
 
 def why_not_a_row(row: Mapping[str, Any]) -> str:
-    """Why this can't be a file's size and hash; empty when it can. A row: path, size_bytes, and sha256 or blob_id."""
+    """Return why this can't be a file's size and hash; empty if it can. A row: path, size_bytes, and sha256 or blob_id."""
     size, sha256, blob_id = (row.get(key) for key in ("size_bytes", "sha256", "blob_id"))
     if type(size) is not int or not 0 <= size <= BYTES_AT_MOST:
         return f"a size of {_shown(size)} bytes"

@@ -47,9 +47,9 @@ def below_home(written: str) -> Path:
 
 
 def why_not_a_file(name: str) -> str:
-    """Why this is not the name of a file inside a folder, as a model repository lists it; empty when it is.
+    """Return why this is not the name of a file inside a folder, as a model repository lists it; empty if it is.
 
-    Odd names are legal: spaces, commas, brackets, letters of any script. What leaves the folder or can't be shown is not.
+    Odd names are legal: spaces, commas, brackets, letters of any script. A name that leaves the folder or can't be shown is not.
     """
     if not name:
         return "is empty"
@@ -88,6 +88,6 @@ def place(folder: Path, name: str) -> Path:
 
 
 def leads_out(folder: Path, path: Path) -> bool:
-    """Whether a path, its symbolic links followed, is not inside a folder, which may be a link itself."""
+    """Return True if a path, with its symbolic links followed, is outside a folder, which may be a link itself."""
     root = os.path.realpath(folder)
     return os.path.commonpath([root, os.path.realpath(path)]) != root

@@ -1,4 +1,4 @@
-"""What a recipe says of a container's networks and names, in docker's words: checked, and brought into one spelling."""
+"""A recipe's network and name options of a container, in docker's spelling: validated and normalized."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def touch(path: Path) -> None:
 
 
 def held(path: Path) -> bool:
-    """Whether a living process holds the lock of a file. No clock is asked, and no pid."""
+    """Return True if a living process holds the lock of a file. Neither a clock nor a pid is consulted."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a recipe says of a container's processes and their limits, in docker's words: checked, brought into one spelling."""
+"""A recipe's process options and limits of a container, in docker's spelling: validated and normalized."""
 
 from __future__ import annotations
 

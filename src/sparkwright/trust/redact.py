@@ -1,6 +1,6 @@
-"""The secrets of a run become dots in what is written down or sent: in values, as they are and as programs spell them.
+"""Redaction of a run's secrets in what is written down or sent: as plain values, and as programs encode them.
 
-For secrets whose values are known; hidden.py goes by names and looks.
+For secrets whose values are known; secret_patterns.py finds others by name and form.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Redactor:
         return text
 
     def hides(self, line: bytes) -> bool:
-        """Whether a secret is in this JSON, whose letters are not escaped."""
+        """Return True if a secret is in this JSON, whose letters are not escaped."""
         return any(form in line for form in self._in_json)
 
     def value(self, value: Any) -> Any:
@@ -72,7 +72,8 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """What of it stands in any base64 text that holds it, wherever in its groups of three bytes it begins (`user:password`)."""
+    """Yield the part of a secret that is in any base64 text with it, at each offset in a group of three bytes (`user:password`).
+    """
     from base64 import b64encode
 
     for before in range(3):

@@ -1,6 +1,6 @@
-"""Which names stand for a secret, and which merely resemble one. Data.
+"""The names of variables that hold a secret, and those that merely look like one. Data.
 
-What refuses a secret in the wrong place asks here, and hidden.py, which shows none.
+Used by the checks that refuse a secret in the wrong place, and by secret_patterns.py, which hides secrets.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ PROXIES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
 
 def names_a_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret: HF_TOKEN does; MAX_TOKENS, KEY_FILE and TOKENIZERS_PARALLELISM don't."""
+    """Return True if a variable of this name holds a secret: HF_TOKEN does; MAX_TOKENS, KEY_FILE and TOKENIZERS_PARALLELISM
+    don't."""
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
     return bool(_SECRET.search(plain)) and not _ABOUT.search(plain) and not _OPEN.search(plain)
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Whether a value given under this name is a secret itself, not a setting and not a reference to one."""
+    """Return True if a value with this name is a secret itself, not a setting and not a reference to one."""
     if not isinstance(value, str):
         return False
     text = value.strip()
@@ -83,7 +84,7 @@ def password_of(url: str) -> str:
 
 
 def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Where a secret stands in a value as YAML has it, by names and indexes; a text in a list goes by the list's name."""
+    """Yield the place of each secret in a YAML value, as names and indexes; a text in a list has the list's name."""
     if isinstance(values, dict):
         for name, value in values.items():
             yield from plain_secrets(value, (*at, name))
@@ -95,7 +96,7 @@ def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple
 
 
 def token_line(line: str) -> bool:
-    """Whether a line of a file holds a secret: a token of a known kind anywhere, or a value under the name of a secret."""
+    """Return True if a line of a file holds a secret: a token of a known kind anywhere, or a value with the name of a secret."""
     if TOKEN.search(line):
         return True
     found = _ASSIGNED.match(line)
@@ -103,5 +104,5 @@ def token_line(line: str) -> bool:
 
 
 def _is_variable(text: str) -> bool:
-    """Whether a text is the name of a secret, as in `token_secret: HF_TOKEN`."""
+    """Return True if a text is the name of a secret, as in `token_secret: HF_TOKEN`."""
     return re.fullmatch(r"[A-Z]+(_[A-Z]+)+", text) is not None and names_a_secret(text)

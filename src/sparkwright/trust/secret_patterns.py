@@ -1,7 +1,7 @@
-"""Secrets that nobody told this tool about, as dots: found by the names that they stand under, and by their looks.
+"""Redaction of secrets whose values are not known: found by name and by form, and replaced by dots.
 
 One redactor for everything that is shown of other people's containers, commands and logs: words, shell text, JSON, YAML, URLs and
-headers, in each other and in quotes of any depth. It rather hides too much. redact.py hides the values that are known.
+headers, nested and quoted at any depth. It hides too much rather than too little. redact.py hides the values that are known.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _named(given: str, mask: str) -> str:
 
 
 def _end(given: str, begin: int, *, multiline: bool) -> int:
-    """Where a value ends that begins here. multiline: the words that follow belong to it, up to the next option."""
+    """Return where the value that begins here ends. multiline: the words that follow belong to it, up to the next option."""
     at, size = begin, len(given)
     inside = max(given.rfind("\n", max(begin - BACK_CHARS, 0), begin) + 1, begin - BACK_CHARS, 0)
     while at < size:
@@ -239,7 +239,7 @@ def _end(given: str, begin: int, *, multiline: bool) -> int:
 
 
 def _closed(given: str, at: int, mark: str, depth: int) -> int:
-    """Where quotes of this depth of escaping end, or the text does."""
+    """Return where quotes of this depth of escaping end, or the text does."""
     limit = min(at + ON_CHARS, len(given))
     while (at := given.find(mark, at, limit)) >= 0:
         if _slashes_before(given, at) == depth or (mark == "'" and not depth):
@@ -263,5 +263,5 @@ def _slashes_before(given: str, at: int) -> int:
 
 
 def _odd(given: str, mark: str) -> bool:
-    """Whether quotes are open at the end of a line's beginning."""
+    """Return True if a quote is open at the end of this beginning of a line."""
     return len(re.findall(rf"(?<!\\){mark}", given)) % 2 == 1

@@ -1,4 +1,4 @@
-"""What a recipe says of a container's rights, in docker's words: checked, and brought into one spelling."""
+"""A recipe's security options of a container, in docker's spelling: validated and normalized."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def sysctls(settings: Mapping[str, str]) -> str:
 
 
 def is_of_network(sysctl: str) -> bool:
-    """Whether a kernel setting belongs to the network; else to shared memory and message queues."""
+    """Return True if a kernel setting belongs to the network, False if to shared memory and message queues."""
     return _OF_NETWORK.fullmatch(sysctl) is not None
 
 

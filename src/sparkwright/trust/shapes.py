@@ -1,4 +1,4 @@
-"""What a value from outside must look like, as data, and the check that it does.
+"""Schemas of untrusted values, as data, and their validation.
 
 A shape is one of these:
     str  bool  int  float  object    a value of this type; float takes whole numbers too, bool is neither; object takes anything
@@ -11,7 +11,7 @@ A shape is one of these:
     a compiled pattern               a text that matches it from end to end
     a function                       whatever it returns; it raises ValueError for what does not fit
 
-`fitted` and `checked` refuse the whole for one part that does not fit. A `Partial` object, a shape too, goes on without it.
+`fitted` and `checked` refuse the whole value if one part does not fit. A `Partial` object, a shape too, drops that part.
 """
 
 from __future__ import annotations
@@ -37,9 +37,13 @@ LAST_MOMENT_S = 253_370_764_800
 
 
 class Misfit(ValueError):
-    """A value that is not of its shape. why: as "is not text". at: where in the value, as `.Config.Env[2]`.
+    """A value that is not of its shape.
 
-    missing: the field that is not there. place: the steps of `at`.
+    Args:
+        why: as "is not text".
+        at: where in the value, as `.Config.Env[2]`.
+        missing: the missing field.
+        place: the steps of `at`.
     """
 
     def __init__(self, why: str, at: str = "", missing: str = "", place: tuple[str | int, ...] = ()) -> None:
@@ -62,13 +66,12 @@ def optional(shape: Shape) -> Usual:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A shape: an object without the fields that do not fit, as a file has it that is old, damaged, or another version's.
-
-    needs: without them it is none. strict: nor with a field that does not fit, or is unknown.
-    """
+    """A shape: an object that drops fields that do not fit, for a file that is old, damaged, or of another version."""
 
     fields: Mapping[str, Shape] = field(default_factory=dict)
+    #: required fields
     needs: tuple[str, ...] = ()
+    #: a field that is unknown or does not fit makes the whole object invalid
     strict: bool = False
 
     def __call__(self, value: Any) -> dict[str, Any]:
@@ -89,7 +92,7 @@ class Partial:
         return kept
 
     def of(self, value: Any) -> dict[str, Any] | None:
-        """What is left of the object; None when it is none."""
+        """Return the valid part of the object; None if it is not valid."""
         try:
             return self(value)
         except ValueError:

@@ -1,4 +1,4 @@
-"""What the operating system refused, as a sentence: a full disk, a read-only folder, a home that is a file."""
+"""Errors of the operating system as sentences: a full disk, a read-only folder, a home that is a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ ROOM_BYTES = 4096
 
 
 def sentence(error: BaseException) -> str:
-    """Where and why; empty for an error that is not the system's. Writing names no file: the disk that is full is looked for."""
+    """Return where and why it failed; empty for an error that is not the system's. A failed write names no file, so the full disk
+    is looked up."""
     if not isinstance(error, OSError) or not error.strerror:
         return ""
     place = error.filename

@@ -38,7 +38,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, live: bool) -> Finding:
-    """Why Docker does not answer: no right to ask, or nobody there."""
+    """Return the finding for a Docker that does not answer: no permission to use it, or it is not running."""
     if not isinstance(error, SocketDenied) or live:
         return Finding(NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
     if member:

@@ -1,4 +1,4 @@
-"""Who ends processes before memory runs out, and whether the engine would be the one."""
+"""The process that kills others before memory runs out, and the risk that it kills the engine."""
 
 from __future__ import annotations
 

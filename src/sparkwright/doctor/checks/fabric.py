@@ -36,7 +36,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def problems_of(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
-    """Of one port: verdict, evidence, fix, source."""
+    """Yield the problems of one port: verdict, evidence, fix, source."""
     up = [link for link in links if link.active]
     down = [link.adapter for link in links if not link.active]
     if down:

@@ -27,7 +27,10 @@ def cap_mhz(host: Host) -> int | None:
 
 
 def check(host: Host) -> Iterator[Finding]:
-    """What the driver does not tell (as "[N/A]") is not judged; without a temperature nothing is."""
+    """Check the GPU's temperature and clock cap.
+
+    A value that the driver does not report ("[N/A]") is not judged; without a temperature the result is unknown.
+    """
     about, cap = known.HEAT, cap_mhz(host)
     cells = [word.strip() for word in (host.printed(*QUERY) or "").partition("\n")[0].split(",")]
     celsius, clock = (number_of(cell) for cell in (*cells, "")[:2])

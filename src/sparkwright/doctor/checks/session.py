@@ -1,4 +1,4 @@
-"""What a logout takes with it: shared memory (RemoveIPC) and the user's own services, unless lingering is on."""
+"""The effects of a logout on shared memory (RemoveIPC) and the user's services, unless lingering is enabled."""
 
 from __future__ import annotations
 

@@ -39,13 +39,17 @@ AGAIN_S = 0.2
 
 @dataclass
 class Answer:
-    """seen: the server. place: where it stands. measured: None where nothing was. causes: ranked. unknown: what nobody could
-    tell, in sentences."""
+    """The diagnosis of a host's server."""
 
+    #: the server
     seen: DiagnosisInput
+    #: the state of the server
     place: ServerState
+    #: the rate that one stream should have
     expected: Expected = field(default_factory=Expected)
+    #: None if nothing was measured
     measured: Measured | None = None
+    #: ranked; those that could not be determined have the verdict unknown
     causes: Sequence[Cause] = ()
     gpu: gpu.State = field(default_factory=gpu.State)
 
@@ -88,13 +92,17 @@ def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Diagnosis:
-    """good: the last verified state. url, key: of the server."""
+    """A diagnosis in progress."""
 
     context: Context
+    #: the facts from the user's files
     asked: RecipeFacts
+    #: the last verified state
     good: Mapping[str, Any]
     limits: Limits
+    #: of the server
     url: str
+    #: the server's API key
     key: str
 
     def of(self, seen: DiagnosisInput) -> Answer:
@@ -126,7 +134,8 @@ class _Diagnosis:
         return self._after_an_error(seen) if probe.token == "error" else seen
 
     def _after_an_error(self, seen: DiagnosisInput) -> DiagnosisInput:
-        """Whether the server ended at the request: its process outlives its last answer by a moment."""
+        """Inspect the server again after an error, to see if it exited at the request: its process outlives its last answer by a
+        moment."""
         began_s = time.monotonic()
         while seen.inspected and time.monotonic() - began_s < ENDS_S:
             now = inspect.again(seen, self.context, self.good)
@@ -158,7 +167,7 @@ class _Diagnosis:
         return Answer(seen, verdict(expected, found, slow, rows), expected, found, _named_once(rows), state)
 
     def _of_host(self, seen: DiagnosisInput, now: Gpu) -> list[Cause]:
-        """What the Docker Engine and the host have to do with it."""
+        """Return the causes that lie in the Docker Engine and the host."""
         granted = seen.box.policy and not seen.broken and not seen.asleep
         policy = str((self.good.get("spec") or {}).get("restart", "")) if granted else ""
         return [*_docker(seen), *host_faults.causes(self.context, seen, now, policy, self.limits)]

@@ -1,4 +1,4 @@
-"""Why a server does not serve: what its end, its port, its log and the runs on its host say. Pure."""
+"""The causes of a server that does not serve: its exit, its port, its log and the runs on its host. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def causes(seen: DiagnosisInput) -> list[Cause]:
 
 
 def failed(seen: DiagnosisInput) -> bool:
-    """Whether the engine ended by a fault of its own, as far as Docker and its log tell."""
+    """Return True if the engine exited because of its own failure, as far as Docker and its log show."""
     ended = seen.box.status in ("exited", "dead", "restarting") and seen.end.code not in (
         None,
         0,
@@ -40,14 +40,14 @@ def failed(seen: DiagnosisInput) -> bool:
 
 
 def before_now(seen: DiagnosisInput) -> list[Cause]:
-    """What happened to a server that serves: it counts when it is a loop, and is noted otherwise."""
+    """Return the restarts of a server that serves: a cause if they are a loop, otherwise a note."""
     verdict: Verdict = "found" if seen.loop else "noted"
     restarts = (replace(restart, verdict=verdict) for restart in _restarts(seen))
     return [replace(restart, of_rate=False) for restart in (*_cut_off(seen), *restarts)]
 
 
 def last_words(seen: DiagnosisInput) -> Reading:
-    """Why the engine failed: as its present start says, or, where nothing answers, the start before it."""
+    """Return why the engine failed: from the log of its present start or, if nothing answers, of the previous one."""
     if seen.log is not None and seen.log.failure.value:
         return seen.log.failure
     return seen.failure if seen.probe.health != 200 else UNKNOWN

@@ -1,4 +1,4 @@
-"""What is wrong with a server's host or settings although it may be fast: by the rules of the health checks."""
+"""Faults of a server's host or settings, even if the server is fast: by the rules of the health checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHT = 70
 
 
 def causes(context: Context, seen: DiagnosisInput, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
-    """What is bad of them, and what could not be told, each with its evidence. policy: the one that was verified."""
+    """Return what is bad or unknown of the host, each with its evidence. policy: the verified restart policy."""
     observed = Observation(
         seen.now_s,
         container=seen.box,

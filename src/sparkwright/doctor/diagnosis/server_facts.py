@@ -1,4 +1,4 @@
-"""What a server runs with, gathered for `engine.causes`: from its container, its log and its host, never from a recipe."""
+"""The facts of a running server for `engine.causes`: from its container, its log and its host, never from a recipe."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def seen(
 
 
 def _on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None, str]:
-    """Whether a running container computes on the GPU that it asks for, and what tells it; nothing of one that asks for none."""
+    """Return True if a running container computes on the GPU that it requests, with the evidence; None if unknown or not requested."""
     asks = (server.inspected.get("HostConfig") or {}).get("DeviceRequests")
     if not asks or server.box.status != "running":
         return None, ""

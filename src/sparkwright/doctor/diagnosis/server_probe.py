@@ -21,19 +21,23 @@ AGAIN_S = 0.5
 
 @dataclass(frozen=True)
 class ServerProbe:
-    """http: how its engine is asked. url, key: of the server. limits: where good ends.
+    """Probes a server."""
 
-    remembered: the counters that the last check saw."""
-
+    #: the HTTP interface of its engine
     http: Http
+    #: of the server
     url: str
+    #: the server's API key
     key: str
+    #: the limits of a healthy server
     limits: Limits
+    #: the counters of the last check
     remembered: Mapping[str, Any]
+    #: waits, seconds
     pause: Callable[[float], None] = time.sleep
 
     def health(self) -> Probe:
-        """What answers at the port."""
+        """Probe /health."""
         found = http_probe.ask(self.url, self.http.health, timeout_s=max(HEALTH_S, self.http.health_s))
         return Probe(self.url, health=found.status, error=found.error)
 
@@ -44,7 +48,7 @@ class ServerProbe:
         return known if known in names else next(iter(names), known)
 
     def others(self, probe: Probe, seen: DiagnosisInput) -> Probe:
-        """Whether somebody else uses it, and whether they get their tokens: read twice, and longer where nothing moves."""
+        """Detect other clients and their token rate: read the counters twice, and for longer if nothing moves."""
         before, at_s = self._counters(), time.monotonic()
         if roles.RUNNING not in before:
             return probe
@@ -86,7 +90,7 @@ class ServerProbe:
         return replace(probe, still_s=time.monotonic() - began_s)
 
     def _still_already_s(self, seen: DiagnosisInput, beats: float) -> float:
-        """How long the counter has stood where it stands, by what the last check saw of the same start."""
+        """Return how long the counter has been unchanged, according to the last check of the same start."""
         last = self.remembered
         same = last.get("start") == start_of(seen.box) and last.get("heartbeat", last.get("generated")) == beats
         options = last.get("running") or last.get("token") == "none"

@@ -1,4 +1,4 @@
-"""From what was seen to where a server stands: a table of questions, the first that has an answer decides. No I/O here."""
+"""The state of a server by a table of questions: the first that has an answer decides. No I/O here."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ LINE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """said: one sentence, true by itself. fix: the command that helps, if one does."""
+    """The state of a server."""
 
     state: State
+    #: one sentence, complete by itself
     message: str
+    #: the command that helps, if one does
     fix: str = ""
 
 
 def standing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Where a server stands that does not serve, or can't be measured; None for one that gave a token and has nothing to do."""
+    """Return the state of a server that is not serving or can't be measured, or None if it generated a token and is idle."""
     found = next((server_state for ask in QUESTIONS if (server_state := ask(seen, limits)) is not None), None)
     if not seen.busy:
         return found
@@ -47,7 +49,8 @@ def standing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def is_slow(seen: DiagnosisInput, limits: Limits) -> bool:
-    """Whether this start takes longer than the last measured one explains; not while Docker may still call it a restart."""
+    """Return True if this start takes longer than the last measured one explains; False while Docker may still call it a restart.
+    """
     if seen.box.status != "running" or seen.age_s is None:
         return False
     return seen.age_s > (max(SETTLED_S, limits.ready_factor * seen.ready_s) if seen.ready_s else seen.allowed_s)

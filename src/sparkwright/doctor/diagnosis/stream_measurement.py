@@ -35,10 +35,13 @@ RECIPE_TOLERANCE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What one stream should give, tok/s. tolerance: the share that is noise. source: who says so; empty: nobody."""
+    """The rate that one stream should have."""
 
+    #: tokens a second
     tok_per_s: float | None = None
+    #: the share that is noise
     tolerance: float = RECIPE_TOLERANCE
+    #: where the rate is from; empty for none
     source: Literal["", "baseline", "recipe"] = ""
     baseline: Baseline | None = None
 
@@ -68,18 +71,21 @@ class Expected:
 
 @dataclass
 class Measured(Taken):
-    """thought: tokens of thinking among `answered`, of a stream that was told nothing about it. error: why there is no rate.
-
-    doubt: why the rate proves nothing. before, after: the server's counters. gpu_degraded: None where its clock is not known.
-    """
+    """The measurement of a stream, and what may have disturbed it."""
 
     gpu: gpu.State = field(default_factory=gpu.State)
+    #: None if its clock is not known
     gpu_degraded: bool | None = None
+    #: reasoning tokens among `answered`, of a stream that set no option for reasoning
     thought: int | None = None
     answered: int = 0
+    #: why there is no rate
     error: str = ""
+    #: why the rate proves nothing
     doubt: str = ""
+    #: the server's counters before it
     before: Mapping[str, float] = field(default_factory=dict)
+    #: the server's counters after it
     after: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -136,7 +142,7 @@ def _think(found: Measured, http: Http, url: str, model: str, key: str) -> None:
 
 
 def _others(found: Measured, after: Mapping[str, float]) -> str:
-    """What others did meanwhile, in words; empty when nothing is seen of them."""
+    """Describe the traffic of other clients meanwhile; empty if none is seen."""
     served = risen(found.before, after, roles.GENERATED)
     if served is not None and not found.approximate and uncounted(served, found.tokens, found.capped):
         return f"other traffic: it generated {served:.0f} tokens, only {found.tokens} for this measurement"
