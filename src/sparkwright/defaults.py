@@ -1,6 +1,6 @@
-"""What applies where a user sets nothing: the defaults that commands, playbook modules and checks share.
+"""The defaults that commands, playbook modules and checks share.
 
-vLLM's own are in engines/vllm/prediction/defaults.py; what a recipe or host may leave out is in its model, project/*/models.py.
+vLLM's own are in engines/vllm/prediction/defaults.py; those of a recipe or host are in its model, project/*/models.py.
 """
 
 #: `health.install`: a check, at most one restart that heals, a measurement of the decode rate

@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code that says so. Both sides import it."""
+"""The errors of sparkwright and their exit codes. Both sides import it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ class Exit(IntEnum):
 class SparkwrightError(Exception):
     """A failure with a sentence for the user.
 
-    message: what is wrong, one sentence. where: "file:line" or a host, if there is one. fix: what to do about it.
-    They may quote a host, a hub or a file: control characters in them are made visible here.
+    The texts may quote a host, a hub or a file: control characters in them are made visible here.
+
+    Args:
+        message: what is wrong, one sentence.
+        where: "file:line" or a host, if there is one.
+        fix: what to do about it.
     """
 
     exit: Exit = Exit.FAILED

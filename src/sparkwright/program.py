@@ -1,4 +1,4 @@
-"""How this program was started, and the commands in messages as its user types them.
+"""The name of this program, and the commands in messages as its user types them.
 
 Messages of both sides write a command as `invoke deploy --host spark1`. A host can't know how the laptop's program was started:
 the laptop puts the right name into what it shows, `sparkwright deploy --host spark1` unless it was started by Invoke.

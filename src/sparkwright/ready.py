@@ -1,4 +1,4 @@
-"""Which sockets and pipes can be read now. `select.select` refuses descriptors from 1,024 on, which a busy process has."""
+"""Readiness of sockets and pipes. `select.select` refuses descriptors from 1,024 on, which a busy process has."""
 
 from __future__ import annotations
 

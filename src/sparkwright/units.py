@@ -44,7 +44,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """How long roughly, in one unit: 20 s, 5 min, 3 h, 2 days."""
+    """Return a duration roughly, in one unit: 20 s, 5 min, 3 h, 2 days."""
     for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * factor:
             return f"{seconds / factor:.0f} {unit}"
@@ -68,7 +68,7 @@ def today() -> str:
 
 
 def seconds(text: str, option: str = "", *, least_s: float = 0.0) -> float:
-    """What an option says as 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option."""
+    """Parse an option given as 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option."""
     found = WRITTEN.fullmatch(text.strip())
     if not found:
         raise Refused(f"{option}: invalid duration {text!r}.", fix="Write it as 90s, 5m, 1h, 7d or 2w.")

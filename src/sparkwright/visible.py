@@ -30,7 +30,7 @@ def one_line(text: str, *, at_most: int = 0) -> str:
 
 
 def quoted(text: str) -> str:
-    """What somebody wrote, as a sentence repeats it."""
+    """Return a user's text as a message quotes it."""
     return f"'{one_line(text, at_most=40)}'"
 
 
@@ -61,7 +61,7 @@ def first(names: Sequence[str], most: int) -> str:
 
 
 def listed(text: str) -> list[str]:
-    """What a person lists: `a, b` is a and b."""
+    """Return the items of a comma-separated list: `a, b` is a and b."""
     return [word for word in map(str.strip, text.split(",")) if word]
 
 

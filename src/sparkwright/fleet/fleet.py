@@ -42,8 +42,12 @@ Answer = TypeVar("Answer")
 class Fleet:
     """Runs plans on members and hands every event to the subscribers, in the caller's thread.
 
-    subscribers: may be set after connecting began. ask_stop: asked on Ctrl-C with the hosts that still run: True stops them
-    at a safe point, False leaves them. stopped: why nothing more was begun, when something was left.
+    The attribute `stopped` says why no further host was started, if hosts were left.
+
+    Args:
+        members: the hosts that take part.
+        subscribers: may be set after connecting began.
+        ask_stop: called on Ctrl-C with the hosts that still run: True stops them at a safe point, False leaves them.
     """
 
     def __init__(
@@ -144,7 +148,10 @@ class Fleet:
         pool.shutdown()
 
     def ask(self, question: Callable[[Member], Answer]) -> dict[str, Answer]:
-        """What each member answers, by name, all asked at once; the recap of one without an answer says why. Closes the fleet."""
+        """Ask every member at once and return their answers by host name.
+
+        The recap of a member without an answer says why. Closes the fleet.
+        """
         answers: dict[str, Answer] = {}
 
         def one(member: Member) -> None:
@@ -169,11 +176,11 @@ class Fleet:
         hang_up(self.members)
 
     def interrupt(self) -> None:
-        """What Ctrl-C does, from whatever thread this is, and once: `ask_stop` says whether the runs stop or are left."""
+        """Act as Ctrl-C, once and from any thread: `ask_stop` decides if the runs are stopped or left."""
         self._events.put(_interrupt)
 
     def errors(self) -> dict[str, SparkwrightError]:
-        """Why there is no answer, by name of the member."""
+        """Return the errors of the members without an answer, by host name."""
         return {member.host.name: recap.error(member.recap) for member in self.members if member.failed}
 
     def codes(self) -> list[int]:
@@ -252,8 +259,9 @@ class Fleet:
     def _checked(
         self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: Roll, *, rolls: bool
     ) -> dict[str, Member]:
-        """Check all hosts at once. Returns those to be worked on: hosts without changes are skipped, and one that
-        would be refused has failed, before anybody is touched.
+        """Check all hosts at once, before any of them is changed, and return those that need the play.
+
+        Hosts without changes are skipped; a host that would be refused has failed.
         """
         roll.begins([])
         self._say(event("looking", host="", hosts=list(waiting)))

@@ -1,4 +1,4 @@
-"""Who must go on serving while a run takes servers down: `min_serving` of a group, against what really serves now."""
+"""The guard of serving hosts while a run stops servers: `min_serving` of a group, against the hosts that really serve now."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ class Floor:
 
 
 class Guard:
-    """floors: the groups that count. serves: asks hosts now, and returns the names of those that gave a token.
+    """Limits how many serving hosts of a group a batch may stop.
 
-    An answer is never kept: what served before the last batch may not serve any more.
+    An answer is never cached: a host that served before the last batch may not serve any more.
+
+    Args:
+        floors: the groups that count.
+        serves: asks hosts now, and returns the names of those that generated a token.
     """
 
     def __init__(self, floors: Sequence[Floor], serves: Callable[[Sequence[str]], set[str]]) -> None:
@@ -50,7 +54,8 @@ class Guard:
         return [name for name in proved if name not in serving]
 
     def _spare(self, floor: Floor, batch: Sequence[str], serving: set[str]) -> int:
-        """How many of this group's serving hosts in the batch may stop. The others are asked until there are enough of them."""
+        """Return how many of this group's serving hosts in the batch may stop. The others are asked until enough of them serve.
+        """
         here = len(set(floor.hosts) & serving)
         others = [name for name in floor.hosts if name not in batch]
         found = 0

@@ -25,24 +25,28 @@ PROOFS = ("verify_health", "liveness")
 
 @dataclass
 class Member:
-    """link: kept for the command. registered, recap: of all its plays.
-
-    restart: the restart plan that goes down beside the next plan (see app/plans/restart_plan.py); empty: none could be made.
-    engine_version, engine_options: what a task of its plays learnt from the image; empty when none did. proved: it was seen to
-    serve. need: what will be asked of it. noted: the notes about it that were said.
-    """
+    """A host of a run, with its connection and what its plays registered."""
 
     host: Host
     secrets: dict[str, Secret] = field(default_factory=dict)
+    #: kept open for the command
     link: Link | None = None
+    #: of all its plays
     registered: dict[str, Any] = field(default_factory=dict)
+    #: of all its plays
     recap: Event | None = None
     run_id: str = ""
+    #: the restart plan that is sent with the next plan (see app/plans/restart_plan.py); empty: none could be made
     restart: dict[str, Any] | None = None
+    #: read from the image by a task of its plays; empty if none did
     engine_version: str = ""
+    #: read from the image by a task of its plays; empty if none did
     engine_options: dict[str, Any] | None = None
+    #: it was seen to serve
     proved: bool = False
+    #: the kind of requests to come
     need: Need = "engine"
+    #: notes about it that were already shown
     noted: set[str] = field(default_factory=set)
 
     @property

@@ -1,7 +1,7 @@
-"""What a rolling run has done and what is left, kept on the laptop: PROJECT/.sparkwright/rolling/PLAYBOOK.json.
+"""The record of a rolling run and its remaining hosts, kept on the laptop: PROJECT/.sparkwright/rolling/PLAYBOOK.json.
 
-It is written before and after every batch, so that a laptop that goes dark in between knows what to go on with: a host that
-was under way counts as left. It is gone when nothing is left.
+It is written before and after every batch, so that the run can be resumed if the laptop fails in between: a host that was in
+progress counts as left. It is removed when nothing is left.
 """
 
 from __future__ import annotations
@@ -30,17 +30,21 @@ Prints = Mapping[str, str]
 
 @dataclass
 class Record:
-    """playbook: its name. hosts: all that the run is for, in their order. options: what else the command was told.
+    """The record of a rolling run."""
 
-    done: the hosts that are through, each with what it was made from. failed: by host, why. began_s: seconds since the epoch.
-    """
-
+    #: its name
     playbook: str
+    #: all hosts of the run, in their order
     hosts: list[str]
+    #: the other options of the command
     options: dict[str, Any] = field(default_factory=dict)
+    #: the finished hosts, each with what it was made from
     done: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: the reason by host
     failed: dict[str, str] = field(default_factory=dict)
+    #: hosts of the batch in progress
     under_way: list[str] = field(default_factory=list)
+    #: seconds since the epoch
     began_s: float = field(default_factory=time.time)
 
     @property

@@ -12,23 +12,26 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 
 @dataclass
 class Roll:
-    """everyone: how many hosts the run is for, with those of an earlier, resumed part; 0: as many as the play has.
-
-    guard: who must go on serving. record, save: what is written down, and how. prints: what a host was made from.
-    finishes: the hosts that are through after this play; None: all of them. batch: how many batches are over.
-    checks_first: whether all hosts are checked before the first batch. together: the hosts are a cluster: none is begun when
-    a plan of one can't be made.
-    """
+    """One play that rolls over its hosts."""
 
     policy: RolloutPolicy
+    #: number of hosts of the run, with those of an earlier, resumed part; 0: as many as the play has
     everyone: int = 0
+    #: check all hosts before the first batch
     checks_first: bool = False
+    #: the hosts are a cluster: none is started if the plan of one can't be made
     together: bool = False
+    #: limits which hosts may stop serving
     guard: Guard | None = None
+    #: the record of the run
     record: Record | None = None
+    #: saves the record
     save: Callable[[Record], None] = lambda record: None
+    #: returns what a host was made from
     prints: Callable[[str], Prints] = lambda host: {}
+    #: hosts that are finished after this play; None: all of them
     finishes: frozenset[str] | None = None
+    #: number of finished batches
     batch: int = field(default=0, init=False)
     _begun: int = field(default=0, init=False)
 

@@ -12,8 +12,9 @@ DRAINED, INTERIM = "drained", "interim"
 
 
 def give_back(context: Context, record: Record) -> None:
-    """Return it, and remove the other one, where nobody works on the host and what runs is what was verified. What is not done is
-    noted.
+    """Return a drained server to its gateway and remove the interim one. Problems are noted.
+
+    Only if no run works on the host and the running server is the verified one.
     """
     if record.busy or record.drift or record.seen not in SERVES:
         return

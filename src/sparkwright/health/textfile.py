@@ -1,8 +1,6 @@
-"""The latest record as Prometheus text, for node_exporter's textfile collector: health.prom in the state folder, or where the
-user said.
+"""The latest record as Prometheus text, for node_exporter's textfile collector.
 
-Written by hand: the format is three kinds of lines, and a library for it would have to be shipped to every host and imported
-at every check. `promtool check metrics` judges it in the tests.
+It is health.prom in the state folder, or in the folder that the user set.
 """
 
 from __future__ import annotations

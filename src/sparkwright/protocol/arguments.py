@@ -1,4 +1,7 @@
-"""From plain JSON to a module's Args, with the mistakes named: the laptop checks with it, the host builds with it."""
+"""Conversion of plain JSON to a module's Args, with errors that name the argument.
+
+The laptop validates with it, the host builds with it.
+"""
 
 from __future__ import annotations
 

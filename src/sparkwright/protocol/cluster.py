@@ -54,24 +54,27 @@ _SHAPE = {
 
 
 def new_token() -> Secret:
-    """What the members' runs prove to each other that they are of one deploy."""
+    """Return a new token, by which the members' runs prove to each other that they belong to one deploy."""
     return Secret(os.urandom(32).hex())
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """name: of the cluster. rank: of this plan's host. members: names of hosts by rank; rank 0 is the head.
+    """The cluster of a plan."""
 
-    address, port: where the head's runner listens, on the hosts' own network. join_s: how long to wait for the runs of all
-    members, seconds. beat_s: seconds between two signs of life; a member that is silent for SILENT times as long is lost.
-    """
-
+    #: of the cluster
     name: str
+    #: of this plan's host
     rank: int
+    #: names of hosts by rank; rank 0 is the head
     members: tuple[str, ...]
+    #: where the head's runner listens, on the hosts' own network
     address: str
+    #: where the head's runner listens
     port: int
+    #: how long to wait for the runs of all members, seconds
     join_s: float = 600.0
+    #: seconds between two heartbeats; a member that is silent for SILENT times as long is lost
     beat_s: float = 5.0
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +97,7 @@ class Cluster:
 
 
 def misplaced(rank: int, world: int | None, wanted_rank: int, wanted_world: int | None) -> str:
-    """What is wrong with the place that the group gave a rank, one sentence; empty for nothing. wanted_world: if known."""
+    """Return what is wrong with the place that the group gave a rank, one sentence; empty for nothing. wanted_world: if known."""
     if rank == wanted_rank and wanted_world in (None, world):
         return ""
     return f"it is rank {rank} of {world}, not {wanted_rank} of {world if wanted_world is None else wanted_world}."

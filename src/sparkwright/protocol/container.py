@@ -1,6 +1,7 @@
-"""The container a recipe asks for, as data. What create, compare, the recipe's schema and the docker run script make of a field
-stands beside it: one more option of `docker run` is one more field with `option`, and its key in what is read back
-(host/containers/inspection.py).
+"""The container of a recipe, as data.
+
+Each field has beside it how it is created, compared, described in the recipe's schema and written into the docker run script: one
+more option of `docker run` is one more field with `option`, and its key in what is read back (host/containers/inspection.py).
 """
 
 from __future__ import annotations
@@ -37,19 +38,14 @@ CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL = "sparkwright.cluster", "sparkwright.r
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What `docker run` is told, in its order and its words.
-
-    image: "repo:tag@sha256:...". restart: the policy it earns when verification has passed. gpus: "all", "device=0,1"
-    or "" for none. ports: "8000:8000" or "127.0.0.1:8000:8000".
-    volumes: "/host/folder:/container/folder[:ro]", ~ already expanded. ulimits: "memlock": "-1" or "soft:hard".
-    command: what follows the image. entrypoint: None leaves the image's. server_key: "" for none, else GIVEN or KEPT and its
-    name; never the key. files: of the container, mounted read-only, by path the SHA-256 of what stands in it. caches: the key of
-    the folder in which the host keeps what its engine compiles; "" for none.
-    """
+    """The options of `docker run` for a container, in its order and with its terms."""
 
     name: str
+    #: "repo:tag@sha256:..."
     image: str
+    #: the policy, enabled when verification has passed
     restart: str = "unless-stopped"
+    #: "all", "device=0,1" or "" for none
     gpus: str = option("--gpus", "all", words=way.gpu_words)
     ipc: str = option(
         "--ipc",
@@ -68,9 +64,12 @@ class ContainerSpec:
         kept=words.size_bytes,
         open=True,
     )
+    #: "8000:8000" or "127.0.0.1:8000:8000"
     ports: tuple[str, ...] = option("-p", ())
+    #: "/host/folder:/container/folder[:ro]", ~ already expanded
     volumes: tuple[str, ...] = option("-v", ())
     env: dict[str, str] = option("-e", dict)
+    #: "memlock": "-1" or "soft:hard"
     ulimits: dict[str, str] = option("--ulimit", dict)
     labels: dict[str, str] = option("--label", dict)
     network: str = option(
@@ -263,11 +262,16 @@ class ContainerSpec:
     log_options: dict[str, str] = option(
         "--log-opt", dict, about='options of the log driver, as max-size: "100m"', why_not=process.log_options
     )
+    #: None for the image's
     entrypoint: tuple[str, ...] | None = None
+    #: the words after the image
     command: tuple[str, ...] = ()
     image_ids: tuple[str, ...] = ()
+    #: "" for none, else GIVEN or KEPT and its name; never the key itself
     server_key: str = ""
+    #: files of the container, mounted read-only: the SHA-256 of the content by path
     files: dict[str, str] = field(default_factory=dict)
+    #: the key of the folder in which the host keeps what its engine compiles; "" for none
     caches: str = ""
 
     def to_json(self) -> dict[str, Any]:

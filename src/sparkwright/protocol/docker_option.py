@@ -48,23 +48,27 @@ def no_words(flag: str, value: Any) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class DockerOption:
-    """flag: its word for `docker run`. key: its name in the engine's HostConfig or Config, see section; empty for one with rules
-    of its own, in host/containers/option_table.py. about: for the recipe's schema; empty for one that recipe/models.py has.
+    """An option of `docker run`, with its spelling in a recipe and in the engine."""
 
-    why_not: why a value is refused (of a list: each), in a sentence; empty when it is not. kept: as the engine is told it. alike:
-    brings what is asked for and what is found (None: nothing is) into one spelling. open: empty, it is not compared; else the
-    engine's own value is wanted then (of Config: the image's). why: what a difference means. words: as `docker run` takes it.
-    """
-
+    #: its flag for `docker run`
     flag: str
+    #: its name in the engine's HostConfig or Config, see section; empty for an option with rules of its own, in
+    #: host/containers/option_table.py
     key: str = ""
+    #: its description in the recipe's schema; empty for one that recipe/models.py describes
     about: str = ""
     section: Literal["HostConfig", "Config"] = "HostConfig"
+    #: why a value is refused (of a list: each item), in a sentence; empty if it is valid
     why_not: Callable[[Any], str] = lambda text: ""
+    #: converts the value for the engine
     kept: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
+    #: normalizes a wanted and a found value (None: none) so that they can be compared
     alike: Callable[[Any], Any] = lambda value: value
+    #: an empty value is not compared; otherwise it means the engine's own value (of Config: the image's)
     open: bool = False
+    #: what a difference means
     why: str = ""
+    #: the arguments of `docker run`
     words: Callable[[str, Any], Words] = plain
 
 

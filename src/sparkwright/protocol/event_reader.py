@@ -1,6 +1,6 @@
-"""What a host sends, as events: bounded, of a known kind with the fields of that kind, every text visible.
+"""Reader of the events that a host sends: bounded, of a known kind with the fields of that kind, every text visible.
 
-What is no such event becomes `raw`, so that nothing a host says is lost; no bytes make this raise.
+Anything else becomes `raw`, so that no output of a host is lost; no input makes this raise.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What one expression may cost the process that evaluates it: processor seconds and memory, whatever it does.
+"""Limits on the cost of one expression for the process that evaluates it: processor time and memory.
 
 jinja_limits.py counts what the template itself asks for, and refuses it before it is made.
 
-An expression reads facts and results, which a host, a log or a model filled. However it goes wrong, it is a failed task of a
-run that goes on to its rescue, never the end of the process.
+An expression reads facts and results, which a host, a log or a model filled. Whatever goes wrong, it is a failed task of a run
+that continues to its rescue, never the end of the process.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def memory() -> Iterator[None]:
 
 
 def timed(call: Callable[[], Any]) -> Any:
-    """What CALL returns. Raises OutOfBounds from within it when it takes more than TIME_S of processor time.
+    """Return the result of CALL. Raises OutOfBounds from within it if it takes more than TIME_S of processor time.
 
-    It is watched line by line, in its own thread: a signal would only reach the main one.
+    It is traced line by line, in its own thread: a signal would only reach the main one.
     """
     before, ends_s = sys.gettrace(), time.thread_time() + TIME_S
 

@@ -52,7 +52,7 @@ def _open(value: Any) -> Iterator[str]:
 
 
 def is_open(value: Any) -> bool:
-    """Whether any string in this value (deep) holds an expression."""
+    """Return True if any string in this value (deep) holds an expression."""
     return any(True for _ in _open(value))
 
 
@@ -105,7 +105,7 @@ def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
 
 
 def holds(conditions: Iterable[str], names: Mapping[str, Any]) -> bool:
-    """Whether all of these conditions are true, as Ansible's `when` list."""
+    """Return True if all of these conditions are true, as in Ansible's `when` list."""
     return all(truth(evaluate(condition, names)) for condition in conditions)
 
 
@@ -127,7 +127,7 @@ def _lone_expression(text: str) -> str | None:
 
 
 def _value(compiled: Callable[[str], Callable[..., Any]], text: str, names: Mapping[str, Any]) -> Any:
-    """What comes of a text, plain all through. Raises what Jinja2 raises, and OutOfBounds."""
+    """Return the value of a text, as plain data all through. Raises what Jinja2 raises, and OutOfBounds."""
     begin()
     with expression_cost.memory():
         if compiled is _compiled:

@@ -1,7 +1,7 @@
-"""What a template may ask for: steps, and the sizes of texts, lists and numbers. Templates come with recipes of others.
+"""Limits on a template: its steps, and the sizes of texts, lists and numbers. Templates come with recipes of others.
 
 Jinja's sandbox guards attributes, not work: nested loops, `'a' * 10**10` and a macro that calls itself twice would never end.
-expression_cost.py bounds what all of it takes.
+expression_cost.py bounds the total cost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Limited(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        """What a template or a macro has made."""
+        """Join the output of a template or a macro."""
         kept, size = [], 0
         for piece in pieces:
             size += len(piece)

@@ -29,24 +29,22 @@ def new_run_id(what: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One module with its arguments, and when and how it runs. Names and meanings are Ansible's.
+    """A module with its arguments, and when and how it runs. Names and meanings are Ansible's."""
 
-    id: unique in the plan. open: the arguments that the host still has to render; all others are final, whatever braces
-    they hold. where: "file:line" in the user's playbook. delay_s: pause between tries, seconds.
-    check_mode: None follows the run, True never changes anything, False acts even in check mode.
-    server: the container whose record this task keeps, where that is not the plan's own; it may be an open expression.
-    """
-
+    #: unique in the plan
     id: str
     name: str
     module: str
     args: dict[str, Any] = field(default_factory=dict)
+    #: the arguments that the host still has to render; all others are final, whatever braces they hold
     open: tuple[str, ...] = ()
+    #: "file:line" in the user's playbook
     where: str = ""
     when: tuple[str, ...] = ()
     register: str = ""
     until: tuple[str, ...] = ()
     retries: int = 0
+    #: pause between retries, seconds
     delay_s: float = 5.0
     notify: tuple[str, ...] = ()
     changed_when: tuple[str, ...] | None = None
@@ -54,7 +52,9 @@ class Task:
     ignore_errors: bool = False
     become: bool = False
     no_log: bool = False
+    #: None follows the run, True never changes anything, False acts even in check mode
     check_mode: bool | None = None
+    #: the container whose record this task keeps, if it is not the plan's own; may be an open expression
     server: str = ""
     tags: tuple[str, ...] = ()
 
@@ -77,39 +77,42 @@ Step = Task | Block
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a host needs to run one play.
-
-    vars: the laptop's values that open expressions refer to. open_vars: variables that are themselves expressions over
-    facts or results. registered: results of earlier plays of the playbook.
-    secrets: names only; the values travel beside the plan, never in it. exclusive: takes the host's lock (it changes
-    the host). measures: it asks the server for tokens: never beside another run. who: user@laptop, for the lock and the history.
-    wait_s: how long to wait for a lock that somebody else holds. cluster: whose members' runs this one meets at barriers.
-    server: of a host that serves several, the name of the container that this is about. by_turns: it shares memory with others by
-    turns. guard_gib: what the guard over a start keeps for the host, GiB; 0: a share of its memory.
-    anyway: a configuration with which the host went down may start.
-    """
+    """Everything a host needs to run one play."""
 
     run_id: str
     host: str
     play: str
     steps: tuple[Step, ...]
     handlers: tuple[Task, ...] = ()
+    #: the laptop's values that open expressions refer to
     vars: dict[str, Any] = field(default_factory=dict)
+    #: variables that are themselves expressions over facts or results
     open_vars: dict[str, Any] = field(default_factory=dict)
+    #: results of earlier plays of the playbook
     registered: dict[str, Any] = field(default_factory=dict)
+    #: names only; the values travel beside the plan, never in it
     secrets: tuple[str, ...] = ()
     playbook: str = ""
     check: bool = False
     diff: bool = False
+    #: takes the host's lock (it changes the host)
     exclusive: bool = True
+    #: it measures the server with requests, so it never runs beside another run
     measures: bool = False
+    #: user@laptop, for the lock and the history
     who: str = ""
     force_handlers: bool = False
+    #: how long to wait for a lock that another run holds, seconds
     wait_s: float = 0
+    #: the cluster whose members' runs wait for each other at barriers
     cluster: Cluster | None = None
+    #: the name of the container, on a host that serves several
     server: str = ""
+    #: it shares memory with other servers by turns
     by_turns: bool = False
+    #: the memory that the guard over a start keeps for the host, GiB; 0: a share of its memory
     guard_gib: float = 0
+    #: start even a configuration with which the host went down
     anyway: bool = False
     schema: int = SCHEMA
 
@@ -218,5 +221,5 @@ _IS: dict[str, Callable[[Any], bool]] = {
 
 
 def who() -> str:
-    """Who gives the order, and from where: it stands in the host's lock and history."""
+    """Return user@laptop, as the host's lock and history show it."""
     return f"{getpass.getuser()}@{platform.node()}"

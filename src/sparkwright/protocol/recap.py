@@ -14,7 +14,7 @@ RARE = ("rescued", "ignored")
 
 
 def of_error(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: str = "") -> Event:
-    """Of a host that could not be asked, or refused. msg: instead of the error's own sentence."""
+    """Return the recap of a host that could not be reached, or refused. msg: replaces the error's own sentence."""
     ended = "unreachable" if isinstance(error, Unreachable) or error.exit is Exit.UNREACHABLE else "failed"
     counts = {name: int(name == ended) for name in COUNTS}
     return event(

@@ -1,4 +1,4 @@
-"""What a module takes, as plain data: a playbook is checked against it without importing what the module does."""
+"""The signature of a module as plain data: a playbook is validated against it without importing the module's code."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ SCALARS: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """field: its name in Python. doc: its sentence."""
+    """An argument of a module."""
 
+    #: its name in Python
     field: str
     wanted: Wanted
     required: bool
+    #: its description, one sentence
     doc: str = ""
 
 

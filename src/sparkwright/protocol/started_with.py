@@ -1,4 +1,4 @@
-"""What a server was started with, beside its image and its model, as one short name: two that have it are the same server."""
+"""The fingerprint of a server's options, apart from image and model: servers with the same one were started alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
-    """Of a container's command and environment, in whatever order; 12 hexadecimal digits."""
+    """Return the fingerprint of a container's command and environment, in any order; 12 hexadecimal digits."""
     about = [sorted(options(spec.get("command") or ())), sorted((spec.get("env") or {}).items())]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
 

@@ -1,6 +1,6 @@
-"""What runs on a host before sparkwright is there: a few words of POSIX shell.
+"""The bootstrap of a host without sparkwright: a few words of POSIX shell.
 
-One line and no exclamation mark, so that every login shell (bash, zsh, fish, csh) hands it to sh as it is.
+One line and no exclamation mark, so that every login shell (bash, zsh, fish, csh) passes it to sh unchanged.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Interpreter:
 
 
 def interpreter(answer: Event, host: str) -> Interpreter:
-    """What a host's `runtime_missing` says, each value matched before a path or a command is made of it.
+    """Return the interpreter in a host's `runtime_missing`, each value validated before it is part of a path or a command.
 
-    Raises Refused for a processor that sparkwright is not made for, Failed for a value that is none.
+    Raises Refused for a processor that sparkwright does not support, Failed for an invalid value.
     """
     if answer["machine"] not in MACHINES:
         wrong = one_line(answer["machine"], at_most=80)

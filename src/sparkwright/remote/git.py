@@ -76,18 +76,20 @@ class File:
 
 @dataclass(frozen=True)
 class Repository:
-    """url: https, ssh or file, which the user wrote. name: for messages."""
+    """A git repository, cached on this laptop."""
 
+    #: https, ssh or file, as the user wrote it
     url: str
+    #: for messages
     name: str
 
     @property
     def folder(self) -> Path:
-        """Where this laptop keeps it; it can be fetched again."""
+        """The cached copy on this laptop; it can be fetched again."""
         return cache() / "registries" / f"{hashlib.sha256(self.url.encode()).hexdigest()[:20]}.git"
 
     def has(self, commit: str) -> bool:
-        """Whether a commit is here already."""
+        """Return True if a commit is in the cached copy."""
         return self.folder.is_dir() and self._run(["cat-file", "-e", f"{commit}^{{commit}}"], READ_S)[0] == 0
 
     def fetch(self, wanted: str) -> str:
@@ -117,7 +119,7 @@ class Repository:
             shutil.rmtree(old.parent, ignore_errors=True)
 
     def _is_full(self) -> bool:
-        """Whether earlier fetches left as much as is kept: each brings a pack, and nothing collects what is in it."""
+        """Return True if earlier fetches reached the limit of the cache: each adds a pack, and nothing collects their content."""
         packs = self.folder / "objects/pack"
         sizes = [path.stat().st_size for path in packs.glob("*.pack")] if packs.is_dir() else []
         return len(sizes) >= MOST_PACKS or sum(sizes) > MOST_PACK_BYTES

@@ -1,4 +1,4 @@
-"""What a link to a host can do, and which kind a host needs."""
+"""The interface of a link to a host, and the choice of its kind."""
 
 from __future__ import annotations
 

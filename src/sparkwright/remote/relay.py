@@ -21,9 +21,10 @@ LAST_WORDS, LAST_CHARACTERS = 64, 400
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the program that took the stream ended. said: its last line."""
+    """The exit of the program that read the stream."""
 
     code: int
+    #: its last line
     message: str
     sent_bytes: int
 

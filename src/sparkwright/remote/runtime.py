@@ -60,7 +60,7 @@ def _as_built(path: Path) -> bool:
 
 
 def _seal(path: Path) -> Path:
-    """Where the archive's own sha256 is kept."""
+    """Return the file with the archive's own sha256."""
     return path.with_name(f"{path.name}.sha256")
 
 
@@ -83,7 +83,7 @@ def _pack(parts: list[Path], tag: str, out: Any) -> None:
 
 
 def _files(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    """What a wheel lays beside the others, and its content."""
+    """Yield the files that a wheel installs, with their content."""
     import zipfile
 
     with zipfile.ZipFile(wheel) as packed:

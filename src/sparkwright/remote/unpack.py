@@ -111,7 +111,7 @@ def _sync(folder: Path) -> None:
 
 
 def _complete(place: Path) -> bool:
-    """Whether another laptop has brought this runtime meanwhile, and every byte of it is right."""
+    """Return True if another laptop has uploaded this runtime meanwhile, and all of its files are intact."""
     try:
         manifest = json.loads((place / "manifest.json").read_bytes())
         files = {name: (place / name).read_bytes() for name in manifest}

@@ -63,7 +63,7 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
 
 
 def here(python: str, machine: str) -> bool:
-    """Whether all wheels are in the laptop's cache and whole."""
+    """Return True if all wheels are in the laptop's cache and complete."""
     return set(_complete(_folder(python, machine))) == set(locked())
 
 

@@ -1,21 +1,21 @@
-"""Where a request from the laptop arrives: one JSON line on standard input, events on standard output.
+"""The runner's entry point: a request from the laptop as one JSON line on standard input, events on standard output.
 
 {"verb": "run", "plan": {...}, "env": {...}, "secrets": {...}}     start a run, detached, and follow it; with "restart": {...},
-                                                                   keep that when it has ended well (see restart_plan.py)
+                                                                   keep that if it succeeds (see restart_plan.py)
 {"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
 {"verb": "stop", "run": "" | id}                                   ask the current run to stop at a safe point
 {"verb": "runs", "all": bool}                                      one `run` event for each kept run that may change something,
                                                                    or for all of them, newest first
 {"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
-{"verb": "diagnose", "container": name, ...}                       what is wrong with its server, in one event (see diagnose.py)
-{"verb": "status", "container": name, "gateway": bool}             what the host is doing, in one event (see status.py)
+{"verb": "diagnose", "container": name, ...}                       diagnose its server, in one event (see diagnose.py)
+{"verb": "status", "container": name, "gateway": bool}             the host's status, in one event (see status.py)
 {"verb": "checks", "since_s": seconds}                             its checks since then, in one event
-{"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
-{"verb": "serving", "name": "" | container}                        does a server here give a token
+{"verb": "history"}, {"verb": "incident", "run": "" | id}          the host's records (see records.py)
+{"verb": "serving", "name": "" | container}                        ask a server here for a token
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 {"verb": "clean", "name": host}                                    remove sparkwright's own folders (see clean.py)
 
-Of a host that serves several each may have "server": container, the one that is asked about.
+On a host that serves several, each may have "server": container.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def answer(request: dict[str, Any]) -> int:
 
 
 def _verb(name: str) -> Verb:
-    """What answers a verb. Raises Refused for one that is none."""
+    """Return the function of a verb. Raises Refused for an unknown one."""
     if name in _VERBS:
         return _VERBS[name]
     if name not in _SHORT:
@@ -142,7 +142,10 @@ def _detach(book: Journal) -> None:
 
 
 class _Log(io.TextIOBase):
-    """What is printed goes to runner.log, secrets as dots; what a full disk does not take is lost, and the swap goes on."""
+    """The standard output of a run: goes to runner.log, secrets as dots.
+
+    What a full disk refuses is lost, and the run continues.
+    """
 
     def __init__(self, hidden: Redactor) -> None:
         self._hidden = hidden

@@ -31,17 +31,16 @@ DEFAULT_RETRIES = 3
 
 @dataclass
 class PlayRun:
-    """Runs a Plan. `run()` returns the recap event; everything else is said through `emit`.
-
-    stop_requested: asked between tasks; a stop counts as a failure, so that rescue and always act. cluster: the members' runs.
-    """
+    """Runs a Plan. `run()` returns the recap event; everything else goes through `emit`."""
 
     plan: Plan
     machine: Machine
     state: StateFolder
     secrets: Mapping[str, Secret]
     emit: Callable[[Event], None]
+    #: called between tasks; a stop counts as a failure, so that rescue and always run
     stop_requested: Callable[[], bool] = lambda: False
+    #: the channel to the other members' runs
     cluster: Channel | None = None
 
     def __post_init__(self) -> None:
@@ -62,7 +61,7 @@ class PlayRun:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the `facts` module found, in this play or an earlier one."""
+        """The result of the `facts` module, in this play or an earlier one."""
         found: dict[str, Any] = self.registered.setdefault("facts", {})
         return found
 
@@ -224,7 +223,7 @@ class PlayRun:
             return self._went_wrong(error, task.module)
 
     def _went_wrong(self, error: BaseException, module: str) -> Result:
-        """What a task ends with instead of its own result. In check mode "known after", where that is all there is to it."""
+        """Return the result of a task that raised an error. In check mode "known after", if nothing else is wrong."""
         if isinstance(error, expressions.ExpressionError):
             known_after = self._known_after(error)
             return Result(skipped=True, msg=known_after) if known_after else Result(failed=True, msg=str(error))
@@ -301,7 +300,7 @@ class PlayRun:
         return expressions.holds(conditions, names)
 
     def _names(self, wanted: frozenset[str]) -> dict[str, Any]:
-        """What expressions may use: variables, facts and results; an open variable is rendered when it is asked for."""
+        """Return the names for expressions: variables, facts and results; an open variable is rendered on first use."""
         return self._scope(wanted, {}, ())
 
     def _scope(self, wanted: frozenset[str], opened: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
@@ -322,5 +321,5 @@ class PlayRun:
 
 
 def _about(task: Task) -> dict[str, str]:
-    """What every event of a task says of it."""
+    """Return the fields that all events of a task have."""
     return {"task": task.id, "name": task.name, "module": task.module, "where": task.where}

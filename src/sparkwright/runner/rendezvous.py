@@ -1,4 +1,7 @@
-"""Where the runs of a cluster's members meet, for the length of a run: the head's listener, and each one's channel to it."""
+"""The rendezvous of the runs of a cluster's members: the head's listener, and each member's channel to it.
+
+It lasts as long as the run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _TOKEN = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Of the run of one plan; for a plan of no cluster, and for one that only checks, nothing of it happens."""
+    """The rendezvous of one plan's run; it does nothing for a plan without a cluster, or in check mode."""
 
     plan: Plan
     secrets: Mapping[str, Secret]
@@ -38,7 +41,7 @@ class Rendezvous:
 
     @property
     def lock_wait_s(self) -> float:
-        """How long to wait for the host's lock: no longer than the other members wait for this run."""
+        """The longest wait for the host's lock, seconds: no longer than the other members wait for this run."""
         return min(self.plan.wait_s, self.cluster.join_s) if self.cluster is not None else self.plan.wait_s
 
     @contextlib.contextmanager

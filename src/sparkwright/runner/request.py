@@ -38,7 +38,7 @@ def parsed(line: bytes) -> dict[str, Any]:
 
 
 def unknown(verb: str) -> Refused:
-    """Why this verb is refused."""
+    """Return the refusal of an unknown verb."""
     return _refused(f"'{one_line(verb, at_most=40)}' is not a verb of this runner")
 
 

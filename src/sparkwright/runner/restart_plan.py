@@ -34,5 +34,5 @@ def _runtime_of_checks() -> str:
 
 
 def _heals(state: StateFolder) -> bool:
-    """Whether a check was installed that restarts: `Settings.heal`, whose import costs every deploy 10 ms."""
+    """Return True if a check that restarts is installed: `Settings.heal`, whose import costs every deploy 10 ms."""
     return (state.read("health-settings") or {}).get("heal") == "restart"

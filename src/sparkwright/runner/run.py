@@ -104,7 +104,7 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
 
 
 def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
-    """How a run ended that measures: where another one has begun to work on the host meanwhile, a failure proves nothing."""
+    """Return the recap of a run that measures: if another run began on the host meanwhile, its failure is inconclusive."""
     owner, alive = lock.inspect(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
     if not alive:
         return recap

@@ -1,5 +1,5 @@
-"""Validation of untrusted input: data from a host, hub, registry, image, log or file is matched, bounded and made visible before
-use.
+"""Validation of untrusted input: everything from a host, hub, registry, image, log or file.
 
-docs/security.md documents the trust model. Standard library only: both sides import it.
+It is matched, bounded and made visible here, before use. docs/security.md documents the trust model. Standard library only: both
+sides import it.
 """

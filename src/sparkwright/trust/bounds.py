@@ -64,10 +64,9 @@ def json_of(
 
 
 def clean(value: Any, depth: int = SHOWN_DEPTH) -> Any:
-    """A value of JSON with every text visible, keys too. A number that is none (NaN) or beyond LARGEST is null: not known;
-    what JSON does not have (a path) is its text.
+    """Return a JSON value with every text visible, keys too.
 
-    Raises TooMuch beyond so many levels.
+    A number that is NaN or beyond LARGEST becomes null: unknown. What JSON does not have (a path) becomes its text.
     """
     if isinstance(value, str):
         return visible(value)

@@ -1,5 +1,7 @@
-"""Validation of a model's id and revision, and of the names, sizes and hashes of its files, as a lock, a hub or a folder has
-them."""
+"""Validation of a model's id and revision, and of the names, sizes and hashes of its files.
+
+They come from a lock, a hub or a folder.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,10 @@ def why_not_a_model_file(name: str) -> str:
 
 
 def why_not_together(names: Iterable[str]) -> str:
-    """Return why these can't be the files of one folder: too many, a duplicate, or one that is the folder of another. Empty: they
-    can."""
+    """Return why these can't be the files of one folder; empty if they can.
+
+    Too many, a duplicate, or one that is the folder of another.
+    """
     ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
     if len(ordered) > FILES_AT_MOST:
         return f"{len(ordered)} files; at most {FILES_AT_MOST} are read"

@@ -55,8 +55,10 @@ class Redactor:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """A secret as it is, and as JSON, Python, a shell, a URL and base64 write it. Of several lines each
-    counts by itself too, of a URL its password."""
+    """Yield a secret as it is, and as JSON, Python, a shell, a URL and base64 write it.
+
+    Of several lines each counts by itself too, of a URL its password.
+    """
     from shlex import quote
 
     from sparkwright.trust.secret_names import password_of

@@ -46,8 +46,10 @@ PROXIES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
 
 def names_a_secret(name: str) -> bool:
-    """Return True if a variable of this name holds a secret: HF_TOKEN does; MAX_TOKENS, KEY_FILE and TOKENIZERS_PARALLELISM
-    don't."""
+    """Return True if a variable of this name holds a secret.
+
+    HF_TOKEN does; MAX_TOKENS, KEY_FILE and TOKENIZERS_PARALLELISM don't.
+    """
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
     return bool(_SECRET.search(plain)) and not _ABOUT.search(plain) and not _OPEN.search(plain)
 

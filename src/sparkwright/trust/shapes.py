@@ -126,12 +126,11 @@ def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
 
 
 def built(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
-    """Return a dataclass of an object from JSON: fields that the dataclass does not have are left out, as a newer version sends
-    them.
+    """Return a dataclass from a JSON object, without the fields that the dataclass does not have (a newer version may send them).
 
     Args:
-        data: already held against a shape.
-        fields: instead of those of data.
+        data: already validated against a shape.
+        fields: override those of data.
     """
     known = {field.name for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in {**data, **fields}.items() if name in known})

@@ -12,8 +12,10 @@ ROOM_BYTES = 4096
 
 
 def sentence(error: BaseException) -> str:
-    """Return where and why it failed; empty for an error that is not the system's. A failed write names no file, so the full disk
-    is looked up."""
+    """Return where and why it failed; empty for an error that is not the system's.
+
+    A failed write names no file: then the full disk is looked up.
+    """
     if not isinstance(error, OSError) or not error.strerror:
         return ""
     place = error.filename

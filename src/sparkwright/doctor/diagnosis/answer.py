@@ -134,8 +134,10 @@ class _Diagnosis:
         return self._after_an_error(seen) if probe.token == "error" else seen
 
     def _after_an_error(self, seen: DiagnosisInput) -> DiagnosisInput:
-        """Inspect the server again after an error, to see if it exited at the request: its process outlives its last answer by a
-        moment."""
+        """Inspect the server again after an error: did it exit at the request?
+
+        Its process outlives its last answer by a moment.
+        """
         began_s = time.monotonic()
         while seen.inspected and time.monotonic() - began_s < ENDS_S:
             now = inspect.again(seen, self.context, self.good)

@@ -1,5 +1,7 @@
-"""The observation of a server that a diagnosis is made from. No I/O here; an unknown value is None, empty, or a sentence in
-`_error`."""
+"""The observation of a server that a diagnosis is made from. No I/O here.
+
+An unknown value is None, empty, or a sentence in a field that ends in `_error`.
+"""
 
 from __future__ import annotations
 

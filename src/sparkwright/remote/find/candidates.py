@@ -19,9 +19,11 @@ MOST = 12
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """address: as ssh takes it. source: where it was found."""
+    """A host that was found."""
 
+    #: as ssh takes it
     address: str
+    #: where it was found
     source: str
 
 

@@ -1,7 +1,7 @@
-"""Who on the local network offers ssh: one question by multicast DNS (RFC 6762), asked once and heard for two seconds.
+"""Discovery of ssh services on the local network: one query by multicast DNS (RFC 6762), with two seconds for the answers.
 
-The question is sent from a port of its own, so answers come to this socket alone (6.7): no group is joined, and an avahi of this
-machine keeps port 5353. A host that announces no service stays unseen: multicast DNS has no wildcards. See decision 30.
+The query is sent from a port of its own, so answers come to this socket alone (6.7): no group is joined, and an avahi of this
+machine keeps port 5353. A host that announces no service is not found: multicast DNS has no wildcards. See decision 30.
 """
 
 from __future__ import annotations

@@ -26,7 +26,12 @@ RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 
 class UnknownKey(Unreachable):
-    """A host's key that no file knows and that a person may accept, as ssh would ask. target: whose. key: what it showed."""
+    """A host's key that no file has and that a user may accept, as ssh would ask.
+
+    Args:
+        target: the host.
+        key: the key that it presented.
+    """
 
     def __init__(self, target: SshTarget, key: paramiko.PKey, fix: str) -> None:
         super().__init__(f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=fix)
@@ -61,10 +66,14 @@ def algorithms(target: SshTarget, known: list[Known], spoken: tuple[str, ...]) -
 
 
 def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str = "") -> bool:
-    """Whether the key is known; False when it is new and the user's configuration accepts new ones.
+    """Return True if the key is known, False if it is new and the user's configuration accepts new ones.
 
-    first: the lines under its own name. peer: the address that answers, where it was reached without a proxy.
-    Raises Unreachable when the key is not to be trusted.
+    Args:
+        first: the lines under its own name.
+        peer: the address that answers, if it was reached without a proxy.
+
+    Raises:
+        Unreachable: the key is not to be trusted.
     """
     _refuse_revoked(target, key, first)
     if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:

@@ -1,4 +1,4 @@
-"""Who logs in: the keys and certificates that the user's ssh would offer, from files and from the agent, each once."""
+"""The identities of a login: keys and certificates that the user's ssh would offer, from files and the agent, each once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNREADABLE = (OSError, ValueError, TypeError, paramiko.SSHException, UnknownKey
 
 
 class Login:
-    """What a client logs in with; handed to it as its auth_strategy. problems: why a file was passed over."""
+    """The auth_strategy of a client. problems: why a file was skipped."""
 
     def __init__(self, target: SshTarget) -> None:
         self._target = target
@@ -147,7 +147,7 @@ def _public(path: Path) -> bytes:
 
 
 def _head(path: Path) -> bytes:
-    """What an OpenSSH private key says in the clear before its encrypted part."""
+    """Return the unencrypted header of an OpenSSH private key."""
     try:
         text = path.read_text()
         data = base64.b64decode("".join(text.split("-----")[2].split()))

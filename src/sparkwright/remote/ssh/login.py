@@ -113,7 +113,7 @@ def _socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
 
 
 def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Unreachable:
-    """What paramiko or the network said, as a sentence."""
+    """Return the error of paramiko or the network as a sentence."""
     where = target.shown
     if isinstance(error, paramiko.PasswordRequiredException):
         fix = "Add it to your agent: `ssh-add`."

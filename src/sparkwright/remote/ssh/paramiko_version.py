@@ -1,7 +1,7 @@
-"""What spares a connection a fifth of its imports.
+"""A faster import of paramiko: it saves a connection a fifth of its imports.
 
-Paramiko asks importlib.metadata for its own version when it is imported. That brings the readers of mail, zip and CSV along, and
-reads a file of 10 KB, while the folder that pip made beside it says the same by its name.
+Paramiko asks importlib.metadata for its own version on import. That imports the readers of mail, zip and CSV, and reads a file of
+10 KB, while the name of the folder that pip made beside it holds the version.
 """
 
 from __future__ import annotations

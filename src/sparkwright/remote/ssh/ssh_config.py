@@ -1,4 +1,4 @@
-"""Where to connect, as the user's own ssh reads its configuration: `ssh -G`, with Include, Match, aliases and all."""
+"""The ssh configuration of a host, as the user's own ssh reads it: `ssh -G`, with Include, Match, aliases and all."""
 
 from __future__ import annotations
 

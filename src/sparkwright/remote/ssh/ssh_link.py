@@ -1,4 +1,4 @@
-"""What is asked of a host over one ssh connection: one exec a request; a deadline on every wait. connecting.py makes it."""
+"""A link over one ssh connection: one exec a request; a deadline on every wait. login.py makes the connection."""
 
 from __future__ import annotations
 
@@ -65,9 +65,13 @@ class _Limit:
 
 
 class SshLink:
-    """host: with connection ssh. need: what will be asked of it. Connecting begins at once, in a thread.
+    """A link to a host over ssh. Connecting begins at once, in a thread.
 
-    So does the host's runner: it imports what it needs while the laptop still plans, and waits for the first request.
+    The host's runner starts at once too: it imports what it needs while the laptop still plans, and waits for the first request.
+
+    Args:
+        host: with connection ssh.
+        need: the kind of requests to come.
     """
 
     def __init__(self, host: Host, need: str = "engine") -> None:

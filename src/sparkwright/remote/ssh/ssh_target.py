@@ -1,4 +1,4 @@
-"""What `ssh -G` says of a host, as a value: where it is, who logs in with which keys, and how its own key is checked."""
+"""The output of `ssh -G` for a host, as a value: its address, the login user and keys, and how its own key is checked."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ SPELLED = {"true": "yes", "false": "no", "off": "no"}
 
 @dataclass(frozen=True)
 class SshTarget:
-    """What ssh would do.
-
-    address: what the user wrote, an alias perhaps. jump: the hosts of ProxyJump in their order.
-    identity_agent: as ssh -G prints it; empty for the one of SSH_AUTH_SOCK.
-    known_hosts: all files that are read. keep_in: the one that new keys go to. known_hosts_command: not split yet.
-    check_as: the name the host's key is known under. strict: yes, ask, accept-new or no.
-    key_algorithms: what the host may prove itself with; empty for all. rsa_bits: the shortest RSA key.
-    """
+    """The connection that ssh would make."""
 
     hostname: str
     user: str
     port: int
+    #: as the user wrote it, perhaps an alias
     address: str = ""
+    #: the hosts of ProxyJump in their order
     jump: tuple[str, ...] = ()
     proxy_command: str = ""
     pubkey: bool = True
     identity_files: tuple[Path, ...] = ()
     certificate_files: tuple[Path, ...] = ()
     identities_only: bool = False
+    #: as ssh -G prints it; empty for the one of SSH_AUTH_SOCK
     identity_agent: str = ""
+    #: all files that are read
     known_hosts: tuple[Path, ...] = ()
+    #: the file for new keys
     keep_in: Path | None = None
     hash_names: bool = False
+    #: not split yet
     known_hosts_command: str = ""
     revoked: Path | None = None
+    #: the name of the host's key in known_hosts
     check_as: str = ""
     check_ip: bool = False
+    #: yes, ask, accept-new or no
     strict: str = "ask"
+    #: the algorithms that the host may prove itself with; empty for all
     key_algorithms: tuple[str, ...] = ()
+    #: the shortest RSA key
     rsa_bits: int = 0
 
     @property
@@ -74,12 +77,12 @@ class SshTarget:
 
     @property
     def tokens(self) -> dict[str, str]:
-        """What %h and its like stand for."""
+        """The values of %h and the other tokens."""
         return ssh_tokens.of(self.hostname, self.address, self.port, self.user, self.check_as, ",".join(self.jump))
 
 
 def parse(text: str, address: str = "") -> SshTarget:
-    """What `ssh -G ADDRESS` printed. Raises Refused when a value can't be what ssh means."""
+    """Parse the output of `ssh -G ADDRESS`. Raises Refused if a value is not valid for ssh."""
     rows: dict[str, list[str]] = {}
     for line in text.split("\n"):
         key, _, value = line.partition(" ")
@@ -173,7 +176,7 @@ def _path(text: str) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """Whether it is a file, as far as this user can see; a name that no file can have is none."""
+    """Return True if it is a file, as far as this user can see; False for a name that no file can have."""
     try:
         return path.is_file()
     except OSError:
@@ -181,5 +184,5 @@ def is_file(path: Path) -> bool:
 
 
 def _there(path: Path) -> bool:
-    """Of a key that an agent or a card holds, the public part alone may be there."""
+    """Return True if the key or its public part exists: of a key in an agent or on a card, there may be the public part alone."""
     return is_file(path) or is_file(Path(f"{path}.pub"))

@@ -17,7 +17,12 @@ _EITHER = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
 
 
 def of(hostname: str, address: str, port: int, user: str, alias: str, jump: str) -> dict[str, str]:
-    """What each token stands for. address: as the user wrote it. alias: HostKeyAlias or empty."""
+    """Return the value of each token.
+
+    Args:
+        address: as the user wrote it.
+        alias: HostKeyAlias or empty.
+    """
     here, me = socket.gethostname(), pwd.getpwuid(os.getuid())
     return {
         "%": "%",

@@ -35,7 +35,13 @@ Root = subprocess.Popen[bytes]
 
 
 class Sudo:
-    """host: its name, for messages. path: root's PATH (the sandbox's has programs of its own). answer_s: how long it may take."""
+    """Starts programs as root by way of sudo.
+
+    Args:
+        host: its name, for messages.
+        path: root's PATH (the sandbox's has programs of its own).
+        answer_s: how long it may take, seconds.
+    """
 
     def __init__(
         self, host: str, password: Secret | None, *, path: str = ROOT_PATH, answer_s: float = ANSWER_S
@@ -46,8 +52,12 @@ class Sudo:
         self._answer_s = answer_s
 
     def start(self, argv: Sequence[str], ready: bytes) -> Root:
-        """Start a program as root, with pipes. Returns when it has written the line READY; it may find a line of nonsense on
-        its standard input first, where sudo did not take the password. Raises Refused with what sudo said.
+        """Start a program as root, with pipes, and return when it has written the line READY.
+
+        If sudo did not need the password, the program finds a line of nonsense on its standard input first.
+
+        Raises:
+            Refused: with sudo's message.
         """
         if os.geteuid() == 0:
             return self._expect(self._open([], argv), ready)
@@ -120,7 +130,7 @@ class Sudo:
 
 
 class _Refusal(Exception):
-    """What sudo wrote to its standard error before it ended."""
+    """The standard error of sudo, when it exited early."""
 
     def has(self, words: Sequence[str]) -> bool:
         text = str(self).lower()

@@ -52,7 +52,7 @@ def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> I
 
 
 def sentence(record: Record) -> str:
-    """What this check saw, in one line, and beside it what the scheduled checks say so far, where that is something else."""
+    """Return the finding of this check in one line, and the state of the scheduled checks if it differs."""
     so_far = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
     return f"{record.seen}: {record.why}{so_far}"
 

@@ -1,4 +1,4 @@
-"""What the host knows, asked for without a run: its lock, its history, its incidents, whether it serves."""
+"""The records of the host, read without a run: its lock, its history, its incidents, and if it serves."""
 
 from __future__ import annotations
 

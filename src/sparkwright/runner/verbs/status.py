@@ -1,6 +1,6 @@
-"""What a host says of itself in one short answer: its last check where that still speaks for the present, else what is there now.
+"""The status of a host in one short answer: its last check if that is still valid for the present, else a snapshot.
 
-The container and /health are read each time; no token is asked for, and nothing is written.
+The container and /health are read each time; no token is requested, and nothing is written.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def row_of(record: Record) -> list[Any]:
 
 
 def _gateway(state: StateFolder) -> dict[str, Any]:
-    """What the gateway of this host is now; empty where it never had one."""
+    """Return the state of this host's gateway; empty if it never had one."""
     if not (state.path / GATEWAY).is_dir():
         return {}
     from sparkwright.host.gateway import now
@@ -109,7 +109,7 @@ def _gateway(state: StateFolder) -> dict[str, Any]:
 
 
 def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
-    """Why a check says nothing of the present: the gateway was well then and is not now, or the other way round."""
+    """Return why a check is not valid for the present: the gateway was well then and is not now, or the reverse."""
     levels = [evidence.level for evidence in record.evidence if evidence.check == "gateway"]
     if not gateway or not levels:
         return ""
@@ -138,7 +138,7 @@ def _runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
 
 
 def _lost(machine: Machine, state: StateFolder) -> str:
-    """How this host went down, in words; empty for one that no guard saw go down."""
+    """Describe how this host went down; empty if no guard saw it go down."""
     if not (state.path / GUARD).is_dir():
         return ""
     from sparkwright.host.memory import host_lost
@@ -147,7 +147,7 @@ def _lost(machine: Machine, state: StateFolder) -> str:
 
 
 def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: snapshot.Now) -> Rank:
-    """What is to be seen of a worker's rank; nothing of a server that answers for itself."""
+    """Return the observed state of a worker's rank; an empty one for a server that answers requests itself."""
     if now.error or not membership.of_labels((good.get("spec") or {}).get("labels")).rank:
         return Rank()
     from sparkwright.health import ranks
