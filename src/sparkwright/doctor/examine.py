@@ -1,4 +1,4 @@
-"""All checks of a host, side by side: most of them wait for another program."""
+"""All checks of a host, in parallel: most of them wait for another program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = 6
 
 
 def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
-    """The findings in the order of the checks. A check that breaks is `unknown`, and hides no other."""
+    """Return the findings in the order of the checks. A check that raises is `unknown`, and hides no other."""
 
     def one(named: tuple[str, Check]) -> list[Finding]:
         name, check = named

@@ -1,4 +1,4 @@
-"""The fast links of a host as the kernel shows them: RDMA adapters with their interfaces, rates and addresses."""
+"""The fast links of a host as the kernel reports them: RDMA adapters with their interfaces, rates and addresses."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Link:
 
 
 def links(host: Host) -> list[Link]:
-    """The adapters of a host, in the order of their names; empty where it has none."""
+    """Return the adapters of a host, in the order of their names; empty if it has none."""
     adapters = [name for name in host.names_in(ADAPTERS) if NAME.fullmatch(name)][:MOST_ADAPTERS]
     addresses = addresses_of(host) if adapters else {}
     return [_link(host, name, addresses) for name in adapters]
 
 
 def ports(found: list[Link]) -> dict[str, list[Link]]:
-    """The links by the port that they share, the one of PCI domain 0 first."""
+    """Return the links by the port that they share, the one of PCI domain 0 first."""
     by_port: dict[str, list[Link]] = {}
     for item in sorted(found, key=lambda link: "P" in link.adapter.removeprefix("roce")):
         by_port.setdefault(item.port, []).append(item)
@@ -101,7 +101,7 @@ def gid_index(host: Host, adapter: str, address: str) -> int | None:
 
 
 def _gids(host: Host, at: str) -> dict[int, str]:
-    """The addresses of an adapter's RoCE v2 GIDs, by index."""
+    """Return the addresses of an adapter's RoCE v2 GIDs, by index."""
     found = {}
     for n in [name for name in host.names_in(f"{at}/ports/1/gids") if name.isdigit()][:MOST_GIDS]:
         mapped = MAPPED.fullmatch(_line(host, f"{at}/ports/1/gids/{n}"))
@@ -116,7 +116,7 @@ def _pci(host: Host, at: str) -> str:
 
 
 def addresses_of(host: Host) -> dict[str, tuple[str, ...]]:
-    """IPv4 addresses by interface, as `ip` tells them; empty where it does not."""
+    """Return the IPv4 addresses by interface, from `ip`; empty if it fails."""
     try:
         rows = json.loads(host.printed("ip", "-j", "-4", "addr") or "[]")
         return {row["ifname"]: tuple(_cidrs(row.get("addr_info") or ())) for row in rows}

@@ -26,7 +26,7 @@ class Fix:
         return [user if word == USER else word for word in self.argv]
 
     def manual_command(self, user: str) -> str:
-        """The same as a person would type it."""
+        """Return the command as a user would type it."""
         return f"sudo {join(self.command(user))}"
 
 

@@ -42,27 +42,28 @@ class Wanted:
 
 @dataclass
 class Host:
-    """user: who logs in here. Every answer is None when the question could not be asked: that is unknown, not good."""
+    """The host as the checks see it. A question that could not be asked has the answer None: unknown, not good."""
 
     context: Context
+    #: the login user
     user: str
     wanted: Wanted = field(default_factory=Wanted)
 
     def read(self, path: str) -> str | None:
-        """A file of the system; None when there is none, or it may not be read."""
+        """Return a file of the system; None if it does not exist or is not readable."""
         try:
             return self.context.machine.path(path).read_text(errors="replace")
         except OSError:
             return None
 
     def assignments(self, path: str) -> dict[str, str]:
-        """NAME=value lines of a file, without quotes and comments; empty without the file."""
+        """Return the NAME=value lines of a file, without quotes and comments; empty without the file."""
         lines = (self.read(path) or "").splitlines()
         pairs = (line.strip().partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
         return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
 
     def rows(self, path: str) -> list[list[str]]:
-        """The fields of each line of a file like /etc/passwd; empty without the file."""
+        """Return the fields of each line of a file like /etc/passwd; empty without the file."""
         return [line.split(":") for line in (self.read(path) or "").splitlines()]
 
     def there(self, path: str) -> bool:
@@ -73,7 +74,7 @@ class Host:
             return False
 
     def names_in(self, folder: str) -> list[str]:
-        """The names in a folder; empty without it."""
+        """Return the names in a folder; empty without it."""
         try:
             return sorted(path.name for path in self.context.machine.path(folder).iterdir())
         except OSError:
@@ -101,7 +102,7 @@ class Host:
         return answer.out if answer is not None and answer.ok else None
 
     def processes(self, name: str) -> list[list[str]]:
-        """The command lines of the processes of this name."""
+        """Return the command lines of the processes of this name."""
         found = []
         for pid in self.names_in("/proc"):
             if pid.isdigit() and (self.read(f"/proc/{pid}/comm") or "").strip() == name:
@@ -110,13 +111,13 @@ class Host:
         return found
 
     def gpu(self) -> tuple[str, str] | None:
-        """(name, driver version) as nvidia-smi says; None when it says nothing."""
+        """Return (name, driver version) from nvidia-smi; None if it returns no data."""
         rows = (self.printed(*GPU_QUERY) or "").splitlines()
         name, comma, rest = rows[0].partition(",") if rows else ("", "", "")
         return (name.strip(), rest.partition(",")[0].strip()) if comma else None
 
     def engine_info(self) -> dict[str, Any] | None:
-        """The Docker Engine's /info; None when it does not answer."""
+        """Return the Docker Engine's /info; None if it does not answer."""
         try:
             found: dict[str, Any] = self.context.docker().api.info()
         except Exception:  # refused, away, or restarting: the check `docker` says which
@@ -124,7 +125,7 @@ class Host:
         return found
 
     def memory(self) -> dict[str, int] | None:
-        """/proc/meminfo in bytes."""
+        """Return /proc/meminfo in bytes."""
         try:
             return self.context.machine.meminfo()
         except (OSError, ValueError):
@@ -132,11 +133,11 @@ class Host:
 
 
 def version_in(text: str) -> str:
-    """The first thing that looks like a version of two numbers or more; empty without one."""
+    """Return the first version of two numbers or more in a text; empty without one."""
     found = re.search(r"(?<!\d)\d+(?:\.\d+)+", text)
     return found[0] if found else ""
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version for comparing: 580.95.05 is (580, 95, 5)."""
+    """Return a version for comparison: 580.95.05 is (580, 95, 5)."""
     return tuple(int(part) for part in re.findall(r"\d+", version))

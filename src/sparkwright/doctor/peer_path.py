@@ -32,7 +32,7 @@ class Path:
 
 
 def to(host: Host, address: IPv4Address) -> Path:
-    """The way to an address, tried with two pings; takes a second."""
+    """Return the path to an address, tested with two pings; takes a second."""
     peer = str(address)
     interface = str(_route(host, peer).get("dev") or "")
     if not fabric.NAME.fullmatch(interface):

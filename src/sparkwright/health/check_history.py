@@ -70,7 +70,7 @@ class CheckHistory:
         return str(held.get("run", "")) if container_id and held.get("id") == container_id else ""
 
     def save(self, state: StateFolder) -> None:
-        """Leave it to the next."""
+        """Save the history for the next check."""
         self.seen = self.seen[-WINDOW:]
         state.write(NAME, dataclasses.asdict(self))
 

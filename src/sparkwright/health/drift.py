@@ -14,7 +14,7 @@ from sparkwright.protocol.container import ContainerSpec
 
 
 def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:
-    """The fields that differ from the last verified state, and the files that changed since. Raises as docker's client does."""
+    """Return the fields and files that differ from the last verified state. Raises as docker's client does."""
     if not good["spec"].get("image"):
         return ("image",)  # what was verified is damaged: no server is as it says
     spec = ContainerSpec.from_json(good["spec"])
@@ -28,7 +28,7 @@ def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) 
 
 
 def changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:
-    """The files of the server's models that are not as they were proved. A stat each."""
+    """Return the files of the server's models that differ from the verified ones. A stat each."""
     found = []
     for model in good_states.models_of(good):
         if folder := model.get("dir"):

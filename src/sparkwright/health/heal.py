@@ -1,7 +1,7 @@
-"""Healing: whether a restart is allowed, and the restart itself, by the plan that the laptop left for what was verified last.
+"""Healing: the decision about a restart, and the restart itself, by the plan that the laptop left for the last verified state.
 
-It is `invoke restart`, with no laptop: it holds the host's lock, and its run is kept like every other (`invoke runs`,
-`invoke history`).
+It is `invoke restart` without a laptop: it holds the host's lock, and its run is kept like every other (`invoke runs`, `invoke
+history`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def decide(record: Record, history: CheckHistory, settings: Settings, state: Sta
 
 
 def by_plan(state: StateFolder) -> Decision:
-    """A restart by the plan that is kept, where there is one that fits."""
+    """Decide on a restart by the kept plan, if there is one that fits."""
     if lost := host_lost.forbids(state, good_states.last(state).get("spec") or {}):
         return Decision(message=f"{NOT}{lost}")
     try:
@@ -103,7 +103,7 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
 def restart(
     context: Context, decision: Decision, history: CheckHistory, why: str, now_s: float, run_plan: RunPlan
 ) -> str:
-    """Restart the server as it was decided. why: for the history. Returns how it ended, one sentence."""
+    """Restart the server as decided, and return how that ended, one sentence. why: for the history."""
     assert decision.plan is not None
     history.heals = [*(heal for heal in history.heals if 0 <= now_s - heal < 86400), now_s]
     history.save(context.state)
@@ -115,7 +115,7 @@ def restart(
 
 
 def _key(state: StateFolder, plan: Plan) -> dict[str, Secret]:
-    """The key of the server, by the name that the plan has for it. Raises Refused when it is not kept any more."""
+    """Return the server's key, by its name in the plan. Raises Refused if it is not kept any more."""
     wanted = str(restart_plans.restarted_by(plan)["spec"].get("server_key", ""))
     if not wanted.startswith(GIVEN):
         return {}
@@ -126,7 +126,7 @@ def _key(state: StateFolder, plan: Plan) -> dict[str, Secret]:
 
 
 def remember_outcome(record: Record, history: CheckHistory, state: StateFolder) -> None:
-    """A restart that did not help counts against the next."""
+    """Count a restart that did not help against the next one."""
     history.failed = 0 if record.seen in WELL else history.failed + 1
     history.cures = 0
     history.save(state)

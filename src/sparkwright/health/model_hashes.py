@@ -1,8 +1,8 @@
 """The periodic full hash of a model's files, in quiet hours and at the lowest priority.
 
-A stamp (size, times, inode) finds a file that was written to. Only its bytes show what a disk, or somebody who writes to the
-device, changed under it. `health.install --verify-models 7d --quiet-hours 02:00-05:00` asks for that; each scheduled check
-continues where the one before stopped.
+A stamp (size, times, inode) reveals a file that was written to. Only its bytes reveal what a disk, or a process that writes to
+the device, changed under it. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables the hash; each scheduled check
+continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ModelHashes:
 
     @classmethod
     def of(cls, context: Context, manifest: Manifest) -> ModelHashes:
-        """Read the state of a folder; a new one where none was kept, or for other files."""
+        """Read the state of a folder; a new one if none was kept, or for other files."""
         found = context.state.read(_name(manifest.folder)) or {}
         try:
             hashes = built(cls, found, folder=str(manifest.folder))
@@ -70,12 +70,12 @@ class ModelHashes:
         return hashes
 
     def save(self, context: Context) -> None:
-        """Keep it for the next check."""
+        """Save it for the next check."""
         context.state.write(_name(Path(self.folder)), asdict(self))
 
 
 def observed(context: Context, settings: Settings, now_s: float) -> ModelFiles | None:
-    """Return what is known of the periodic hash; None where it is not asked for or the server has no proved files."""
+    """Return the state of the periodic hash; None if it is not enabled or the server has no verified files."""
     manifest = _manifest(context) if settings.verify_every_s else None
     if manifest is None:
         return None
@@ -96,7 +96,7 @@ def go_on(
     now: Callable[[], float] = time.time,
     slice_s: float = SLICE_S,
 ) -> str:
-    """Read further files where a round is due, these are quiet hours and nobody is served or works on the host.
+    """Read further files if a round is due, these are quiet hours, and no request or run would be disturbed.
 
     The process runs at the lowest priority from then on.
 
@@ -105,7 +105,7 @@ def go_on(
         slice_s: no file is begun later than this.
 
     Returns:
-        One line for the check's log; empty where nothing was due.
+        One line for the check's log; empty if nothing was due.
     """
     manifest = _manifest(context) if settings.verify_every_s else None
     if manifest is None or not manifest.about.get("paths") or context.check:
@@ -127,7 +127,7 @@ def go_on(
 
 
 def quiet(hours: str, now_s: float) -> bool:
-    """Return whether a moment lies in the quiet hours of the host's clock. hours: 22:00-05:00; empty: always."""
+    """Return True if a moment is in the quiet hours of the host's clock. hours: 22:00-05:00; empty: always."""
     if not hours:
         return True
     begin, end = hours.split("-")
@@ -139,11 +139,11 @@ def quiet(hours: str, now_s: float) -> bool:
 
 
 class _Interrupted(Exception):
-    """Somebody is served, works on the host, or a file takes too long."""
+    """The server has requests, a run works on the host, or a file takes too long."""
 
 
 def _read(context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], slice_s: float) -> str:
-    """Read the files that this round has not, until the slice of time is over."""
+    """Read the remaining files of this round, until the slice of time is over."""
     began_s, watch = time.monotonic(), _Watch(context)
     for file in manifest.entries():
         if file["path"] in hashes.read:
@@ -165,7 +165,7 @@ def _read(context: Context, manifest: Manifest, hashes: ModelHashes, now: Callab
 
 
 def _is_right(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> bool:
-    """Return whether a file's bytes are those that were proved. A changed stamp is drift, which another question finds."""
+    """Return True if a file's bytes are the verified ones. A changed stamp is drift, which another question finds."""
     path = manifest.folder / file["path"]
     before = stamp(path)
     watch.begin()
@@ -174,7 +174,8 @@ def _is_right(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> boo
 
 
 def _forget(context: Context, manifest: Manifest, path: str) -> None:
-    """Take back that a file is proved, so that the next deploy fetches it. Raises Refused while somebody works on the host."""
+    """Remove a file from the verified ones, so that the next deploy downloads it. Raises Refused while a run works on the host.
+    """
     owner = lock.Owner(
         "noting a broken model file", history.who(context) or WHO, context.run_id, os.getpid(), time.time()
     )
@@ -185,26 +186,26 @@ def _forget(context: Context, manifest: Manifest, path: str) -> None:
 
 
 def _paused(context: Context, hashes: ModelHashes, why: str) -> str:
-    """Keep how far it came. Returns a line for the log."""
+    """Save the progress. Returns a line for the log."""
     hashes.paused = why
     hashes.save(context)
     return f"model files: {len(hashes.read)} read again" + (f"; paused: {why}" if why else "")
 
 
 class _Watch:
-    """Ends the reading of a file as soon as it would disturb somebody."""
+    """Stops reading a file as soon as it would disturb a request or a run."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._began_s = self._asked_s = 0.0
 
     def begin(self) -> None:
-        """A file begins. Raises _Interrupted where somebody is served or works on the host."""
+        """Begin a file. Raises _Interrupted if the server has requests or a run works on the host."""
         self._began_s = time.monotonic()
         self._ask()
 
     def bytes_read(self, count: int) -> None:
-        """Called with each piece of a file."""
+        """Called with each piece of a file. Raises _Interrupted if the file takes too long or disturbs a request or a run."""
         now_s = time.monotonic()
         if now_s - self._began_s > FILE_S:
             raise _Interrupted(f"a file could not be read within {FILE_S:g} s")
@@ -221,7 +222,7 @@ class _Watch:
 
 
 def _running(context: Context) -> float:
-    """Return the requests that the server works at; 0 where it does not run or does not say."""
+    """Return the number of running requests; 0 if the server does not run or does not report it."""
     spec = good_states.last(context.state).get("spec") or {}
     try:
         inspected = containers.inspect(context.docker(), str(spec.get("name", "")))
@@ -235,7 +236,7 @@ def _running(context: Context) -> float:
 
 
 def _lowest_priority() -> None:
-    """Processor and disk serve everybody else first."""
+    """Lower this process to the lowest processor and disk priority."""
     import psutil
 
     os.nice(19)

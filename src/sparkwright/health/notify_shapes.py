@@ -1,7 +1,7 @@
-"""One message in the shapes that receivers of webhooks take: our own JSON, Slack, Discord, ntfy, Alertmanager.
+"""A notification in the formats of webhook receivers: our own JSON, Slack, Discord, ntfy, Alertmanager.
 
-What a message quotes comes from logs and servers, so that each shape escapes it as its receiver reads markup, and bounds it:
-nobody is mentioned and no link has another name by what a log says. An address may become a link to itself, without a preview.
+What a message quotes comes from logs and servers, so each format escapes and bounds it: text of a log can neither mention anybody
+nor give a link another name. An address may become a link to itself, without a preview.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Post:
 
 
 def shape_for(url: str, requested: str) -> str:
-    """The shape for a receiver. requested: as the user set it; `auto` goes by where the URL leads, and is our JSON elsewhere."""
+    """Return the format for a receiver. requested: the user's setting; `auto` depends on the URL, and is our JSON by default."""
     if requested != "auto":
         return requested
     try:
@@ -74,7 +74,7 @@ def shape_for(url: str, requested: str) -> str:
 
 
 def shaped(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
-    """The message for a receiver. every_s: how often the host is checked; an open alert is sent again at each check."""
+    """Return the message for a receiver. every_s: interval of the checks; an open alert is sent again at each check."""
     return _MAKERS[shape](message, every_s)
 
 
@@ -108,7 +108,10 @@ def _ntfy(message: Mapping[str, Any], every_s: float) -> Post:
 
 
 def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
-    """As Prometheus sends it to /api/v2/alerts. The labels name the host alone: that tells which alert has ended."""
+    """Return the message as Prometheus sends it to /api/v2/alerts.
+
+    The labels name the host alone: they identify the alert that has ended.
+    """
     now_s = message["time_s"]
     ends_s = now_s if message["state"] in _WELL else now_s + max(OPEN_CHECKS * every_s, OPEN_LEAST_S)
     alert = {

@@ -1,4 +1,4 @@
-"""Looking at a host: everything that `judge` decides from. Nothing here changes anything, but a token that is asked for."""
+"""The observation of a host: everything that `judge` needs. Changes nothing; it may ask for one token."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Prober:
         return serves_of(self.good)
 
     def probe(self, *, busy: str = "") -> Observation:
-        """Observe once. busy: who works on the host; then only what disturbs nobody is read."""
+        """Observe once. busy: the run that works on the host; then only what does not disturb it is read."""
         found = Observation(
             self.now(), busy=busy, known=bool(self.good), machine=machine_of(self.context), gpus=self._gpus()
         )
@@ -92,7 +92,7 @@ class Prober:
     # -- the container -------------------------------------------------------------------------------------------------
 
     def _container(self, found: Observation) -> tuple[dict[str, Any], Observation]:
-        """Its state, whether it loops, and what of it differs from the verified state."""
+        """Observe the container: its state, a crash loop, and how it differs from the verified state."""
         name, verified = str(self.good["spec"]["name"]), str(self.good.get("container_id") or "")
         try:
             inspected = containers.inspect(self.context.docker(), name)
@@ -118,7 +118,7 @@ class Prober:
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def _server(self, found: Observation, inspected: dict[str, Any]) -> Observation:
-        """/health, the counters, and a token when nothing else shows that it generates."""
+        """Observe /health, the counters, and a token if nothing else shows that the server generates."""
         url = url_of_spec(self.good["spec"])
         if not url or (inspected and found.container.status != "running"):
             return replace(found, server=Server(url))
@@ -151,7 +151,7 @@ class Prober:
         return name in after and name in before and after[name] > before[name]
 
     def _token(self, http: Http, found: Observation, key: str, priority: int) -> Observation:
-        """Ask for one token; whatever it takes is told."""
+        """Ask for one token, and record how long it took."""
         name = (self.good.get("serve") or {}).get("served_name", "")
         started_s = time.monotonic()
         url, limit_s = found.server.url, self.limits.token_s
@@ -203,7 +203,7 @@ class Prober:
         return (Gpu(found.temperature_c, found.power_w, found.clock_mhz, found.utilization_percent),)
 
     def _gpus_again(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-        """A second sample when the first is suspicious: one moment proves nothing."""
+        """Take a second sample if the first is suspicious: one moment proves nothing."""
         if not gpus or not starved(gpus[0], self.limits):
             return gpus
         self.pause(AGAIN_S)
@@ -211,7 +211,7 @@ class Prober:
 
 
 def machine_of(context: Context) -> Machine:
-    """The host's memory, disk and uptime, as far as they can be read."""
+    """Return the host's memory, disk and uptime, as far as they can be read."""
     machine, memory = context.machine, evidence.memory(context) or {}
     swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
     try:
@@ -233,7 +233,7 @@ def gateway_of(context: Context) -> str | None:
 
 
 def start_of(box: Container) -> str:
-    """Names one start of one container."""
+    """Return a name for one start of one container."""
     return f"{box.id}@{box.started_s}@{box.restarts}" if box.id else ""
 
 

@@ -1,4 +1,4 @@
-"""Looking at this host's rank of a cluster: what it was deployed as, and what its container's log proves."""
+"""The observation of this host's rank of a cluster: as it was deployed, and as its container's log proves it."""
 
 from __future__ import annotations
 

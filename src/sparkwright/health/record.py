@@ -1,6 +1,6 @@
-"""The record of one check: what `health.json` holds (the latest) and each line of `health.jsonl` (the history).
+"""The record of one check: `health.json` holds the latest, each line of `health.jsonl` one of the history.
 
-Standard library only, so that both sides read it with the same code. What is not known is null, never a guess.
+Standard library only, so that both sides read it with the same code. An unknown value is null, never a guess.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The host's memory (/proc/meminfo), the disk of the user's home, and how long it is up."""
+    """The host's memory (/proc/meminfo), the disk of the user's home, and its uptime."""
 
     mem_total_bytes: int | None = None
     mem_available_bytes: int | None = None
@@ -238,12 +238,12 @@ class Record:
         return self.every_s > 0 and abs(now_s - self.time_s) > speaks_s(self.every_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
-        """The record again. Fields that a newer schema added are left out. Raises ValueError for what is no record."""
+        """Return the record of plain JSON, without the fields of a newer schema. Raises ValueError if it is not one."""
         return _of(fitted(data, _OWN, "the record of a check"))
 
 
@@ -256,7 +256,7 @@ _PARTS: dict[str, Any] = {
 
 
 def differs(drift: Sequence[str]) -> str:
-    """A record's drift for a screen: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
+    """Return a record's drift for a screen: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
     files = [item.removeprefix(FILE) for item in drift if item.startswith(FILE)]
     fields = [item for item in drift if not item.startswith(FILE)]
     model = f"{len(files)} files of its model: " if len(files) > 1 else FILE
@@ -269,19 +269,19 @@ def speaks_s(every_s: float) -> float:
 
 
 def checked(data: Any) -> Record:
-    """As `Record.from_json`, of a record that another machine wrote: its texts are lines that can be shown."""
+    """Return `Record.from_json` of a record that another machine wrote, with texts that are safe to show."""
     return _of(fitted(data, _of_another(), "the record of a check"))
 
 
 def _of(data: dict[str, Any]) -> Record:
-    """The record of what fits."""
+    """Return the record of the valid fields."""
     parts = {name: built(kind, data[name]) for name, kind in _PARTS.items() if name in data}
     evidence = tuple(built(Evidence, row) for row in data.get("evidence", ()))
     return built(Record, data, **parts, evidence=evidence, drift=tuple(data.get("drift", ())))
 
 
 def _shape(words: Shape) -> dict[str, Shape]:
-    """The shape of a record whose texts have this one."""
+    """Return the shape of a record whose texts have this shape."""
     kinds: dict[Any, Shape] = {
         **dict.fromkeys(("str", "State", "Level", "Cure"), words),
         "bool": bool,
@@ -293,7 +293,7 @@ def _shape(words: Shape) -> dict[str, Shape]:
     }
 
     def fields(kind: type[Any]) -> dict[str, Shape]:
-        """By how a field's type is written here. One that has a value of its own may be missing."""
+        """Return the shapes of a class's fields by their annotation. A field with a default may be missing."""
         found = {}
         for item in dataclasses.fields(kind):
             needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING

@@ -44,7 +44,12 @@ class Now:
 
 
 def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> Now:
-    """Inspect the container and ask /health. good: the last verified state. name: of the container, when there is none."""
+    """Inspect the container and ask /health.
+
+    Args:
+        good: the last verified state.
+        name: of the container, if nothing was verified.
+    """
     name = str((good.get("spec") or {}).get("name", "") or name)
     if not name:
         return Now(now_s, error="nothing has been deployed here, and the host has no recipe")
@@ -68,7 +73,7 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
 
 
 def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
-    """Requests at work and waiting, and tokens generated, by role. What the server shows to nobody without a key is left out."""
+    """Return running and waiting requests and generated tokens, by role; empty if the server requires a key for them."""
     http = engine_of.of_spec(good.get("spec")).http
     if not http.metrics or not now.health_status:
         return {}
@@ -156,7 +161,7 @@ def _inspect(machine: Machine, name: str) -> dict[str, Any] | None:
 
 
 def _health(http: Http, url: str) -> int:
-    """The status of /health; 0 when there is no answer."""
+    """Return the HTTP status of /health; 0 if there is no answer."""
     try:
         return request("GET", url.rstrip("/") + http.health, timeout_s=HEALTH_S).status
     except TransportError:

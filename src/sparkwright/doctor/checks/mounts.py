@@ -1,6 +1,6 @@
-"""Mounts of our containers whose source a container could replace, or where a link stands by now.
+"""Mounts of our containers whose source a container could replace, or is now a link.
 
-A start by sparkwright refuses them, or makes the folder anew. This shows them before Docker starts the container by itself, as
+A start by sparkwright refuses them, or creates the folder anew. This shows them before Docker starts the container by itself, as
 it does after a reboot.
 """
 

@@ -38,7 +38,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _remove_ipc(host: Host) -> tuple[str, str]:
-    """(its value, where that stands); the last file by name counts, and the default is yes."""
+    """Return (the value of RemoveIPC, its source); the last file by name counts, and the default is yes."""
     drop_ins = {  # the same name in /etc hides the others
         name: f"{folder}/logind.conf.d/{name}"
         for folder in reversed(FOLDERS)

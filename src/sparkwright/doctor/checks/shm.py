@@ -1,4 +1,4 @@
-"""Shared memory: what stands in /dev/shm is memory that CPU and GPU share, and what a killed engine left stays until a reboot."""
+"""Shared memory: files in /dev/shm take memory that CPU and GPU share, and those of a killed engine stay until a reboot."""
 
 from __future__ import annotations
 

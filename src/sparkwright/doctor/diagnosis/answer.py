@@ -1,4 +1,7 @@
-"""The whole diagnosis of a host: look, ask, measure where that disturbs nobody, and say it in one sentence with its causes."""
+"""The diagnosis of a host's server: inspect it, probe it, measure it if that disturbs no requests, and explain the result.
+
+The result is one sentence, with ranked causes.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class Answer:
     gpu: gpu.State = field(default_factory=gpu.State)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON: the schema of `diagnose --json`, docs/diagnose.md."""
+        """Return plain JSON: the schema of `diagnose --json`, docs/diagnose.md."""
         rate = self.measured.tok_per_s if self.measured else None
         box = self.seen.box
         return {
@@ -79,7 +82,7 @@ class Answer:
 
 
 def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
-    """Diagnose this host's server. Changes nothing; of an idle server it asks a token and a few short answers."""
+    """Diagnose this host's server. Changes nothing; it asks an idle server for a token and a few short answers."""
     good, limits = good_states.last(context.state), Settings.of(context.state).limits
     if facts.token_s:
         limits = replace(limits, token_s=facts.token_s)
@@ -106,7 +109,7 @@ class _Diagnosis:
     key: str
 
     def of(self, seen: DiagnosisInput) -> Answer:
-        """Ask the server that was seen, and measure it where that disturbs nobody."""
+        """Probe the server, and measure it if that disturbs no requests."""
         if (place := worker.standing(self.context, self.good, seen)) is not None:
             return self._not_measured(seen, place)
         asking = ServerProbe(
@@ -125,7 +128,7 @@ class _Diagnosis:
         return self._measured(seen, model) if place is None else self._not_measured(seen, place)
 
     def _with_token(self, asking: ServerProbe, seen: DiagnosisInput, model: str) -> DiagnosisInput:
-        """With what came of asking for a token, unless others use it. A server that ended at the request is inspected again."""
+        """Add the result of a token request, unless others use the server. If it exited at the request, it is inspected again."""
         probe = asking.others(seen.probe, seen)
         if not probe.running:
             words = list((seen.inspected.get("Config") or {}).get("Cmd") or ())
@@ -134,7 +137,7 @@ class _Diagnosis:
         return self._after_an_error(seen) if probe.token == "error" else seen
 
     def _after_an_error(self, seen: DiagnosisInput) -> DiagnosisInput:
-        """Inspect the server again after an error: did it exit at the request?
+        """Inspect the server again after an error, in case it exited at the request.
 
         Its process outlives its last answer by a moment.
         """
@@ -176,7 +179,7 @@ class _Diagnosis:
 
 
 def _of_another_task(seen: DiagnosisInput) -> ServerState | None:
-    """A server that answered and generates no text, so that there is nothing to measure; None for one that does."""
+    """Return the state of a server that answers but generates no text, so that there is no rate to measure; None if it does."""
     other, noun = tasks.aside(seen.engine.http), tasks.noun(seen.engine.http)
     return ServerState("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
 
@@ -191,7 +194,7 @@ def _with_listener(seen: DiagnosisInput, context: Context, url: str) -> Diagnosi
 
 
 def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> ServerState:
-    """The sentence of a server that was measured, or should have been."""
+    """Return the sentence about a measured server, or why it could not be measured."""
     worst = next((cause for cause in rows if cause.verdict == "found"), None)
     rate = found.tok_per_s
     if found.error or rate is None:
@@ -216,7 +219,7 @@ def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequen
 
 
 def _figure(rate: float) -> str:
-    """47, 5.7: one decimal where there is one."""
+    """Format a number with at most one decimal: 47, 5.7."""
     return f"{round(rate, 1):g}"
 
 
@@ -225,7 +228,7 @@ def _because(cause: Cause | None) -> str:
 
 
 def _docker(seen: DiagnosisInput) -> list[Cause]:
-    """The Docker Engine itself, and what could not be seen without it."""
+    """Return the causes in the Docker Engine itself, and what could not be inspected because of it."""
     if not seen.engine_error:
         return []
     message = f"{seen.engine_error}; cannot read its container or log"
@@ -233,7 +236,7 @@ def _docker(seen: DiagnosisInput) -> list[Cause]:
 
 
 def _named_once(rows: Sequence[Cause]) -> list[Cause]:
-    """Two rules may see the same; the first, which explains more, stays."""
+    """Drop a cause with the name of an earlier one: two rules may see the same, and the first explains more."""
     kept: dict[str, Cause] = {}
     for cause in rows:
         kept.setdefault(cause.name, cause)

@@ -24,7 +24,7 @@ BOOT_S = 600.0
 
 
 def causes(seen: DiagnosisInput) -> list[Cause]:
-    """All that have evidence."""
+    """Return all causes that have evidence."""
     return [cause for ask in ASKED for cause in ask(seen)]
 
 
@@ -79,7 +79,7 @@ def _port(seen: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _stopped(seen: DiagnosisInput) -> Iterator[Cause]:
-    """Docker starts again what ends by itself, by such a policy; what was stopped by hand it leaves."""
+    """Yield a manual stop: with such a policy Docker restarts a container that exits by itself, but not one that was stopped."""
     if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken or seen.asleep:
         return
     if seen.end.code == FOUND_DEAD:
@@ -93,7 +93,7 @@ def _stopped(seen: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _host_went_down(seen: DiagnosisInput) -> Iterator[Cause]:
-    """The host or the Docker Engine ended under the server: nobody stopped it."""
+    """Yield the end of the host or the Docker Engine while the server ran: nobody stopped it."""
     if seen.box.status != "exited" or seen.end.code != FOUND_DEAD:
         return
     says = f"exit code {FOUND_DEAD}: Docker found it dead when the engine started"
@@ -152,7 +152,7 @@ def _slow_start(seen: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _restarts(seen: DiagnosisInput) -> Iterator[Cause]:
-    """It ended by itself at least once: Docker counts no restart by hand."""
+    """Yield the exits of the server by itself: Docker does not count manual restarts."""
     if seen.box.restarts and seen.box.status != "exited" and not last_words(seen).value:
         when = f", the last one {units.about(seen.now_s - seen.end.at_s)} ago" if seen.end.at_s is not None else ""
         sentence = f"{seen.box.restarts} restarts{when} with exit code {seen.end.code}; its last line: {seen.last_line}"

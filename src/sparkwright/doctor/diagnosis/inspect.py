@@ -1,4 +1,4 @@
-"""Looking at a server's container: what it is, how it ended, what its log says. Changes nothing, and asks no server."""
+"""The inspection of a server's container: its state, its exit, its log. Changes nothing, and sends the server no request."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def url_of(seen: DiagnosisInput, good: Mapping[str, Any]) -> str:
 
 
 def again(seen: DiagnosisInput, context: Context, good: Mapping[str, Any]) -> DiagnosisInput:
-    """The same container a moment later."""
+    """Inspect the same container a moment later."""
     return _with_container(replace(seen, log=None), context, good, seen.box.name)
 
 
@@ -155,7 +155,7 @@ def _with_log(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
 
 
 def _before(seen: DiagnosisInput, context: Context) -> list[str]:
-    """The last lines of the start that ended last: what the present one printed is not of them."""
+    """Return the last lines of the start that exited last, without those of the present one."""
     if seen.box.status == "running" and not seen.box.restarts:
         return []
     raw = log_reader.end(context.docker(), seen.box.name, LINES, until_s=_until_s(seen))

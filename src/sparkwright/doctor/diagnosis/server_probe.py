@@ -1,4 +1,4 @@
-"""Asking the server itself: /health, its counters, and one token where that disturbs nobody."""
+"""Requests to the server: /health, its counters, and one token if that disturbs no other requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ServerProbe:
         return Probe(self.url, health=found.status, error=found.error)
 
     def served_name(self, known: str) -> str:
-        """The name that requests use: the one that was verified, else the first that the server tells."""
+        """Return the model name for requests: the verified one, else the first that the server lists."""
         answer = http_probe.ask(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_S)
         names = openai_api.served(self.http, answer.json())
         return known if known in names else next(iter(names), known)
@@ -76,7 +76,7 @@ class ServerProbe:
         return replace(probe, token="error", error=message)
 
     def _watched(self, probe: Probe, seen: DiagnosisInput, before: Mapping[str, float]) -> Probe:
-        """Watch requests that get no token, until one does, they end, or it is long enough to be sure."""
+        """Watch requests that get no token until one does, they end, or the time is long enough to be sure."""
         still_s = self._still_already_s(seen, _beats(before))
         began_s = time.monotonic() - still_s
         most_s = min(self.limits.frozen_s, max(still_s + AGAIN_S, self.limits.token_s * 2))
@@ -97,7 +97,7 @@ class ServerProbe:
         return max(0.0, seen.now_s - float(last["time_s"])) if same and options else 0.0
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
-        """Tokens a second meanwhile; None where none came, or an engine counts them only when a request ends."""
+        """Return the tokens a second meanwhile; None if there were none, or the engine counts them only when a request ends."""
         generated = after.get(roles.GENERATED, 0.0) - before.get(roles.GENERATED, 0.0)
         return generated / (time.monotonic() - since_s) if generated > 0 and not self.http.apart else None
 

@@ -61,7 +61,7 @@ def _down(message: str, fix: str) -> ServerState:
 
 
 def _engine(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Without Docker's word only the port can tell; where it answers, the rest is measured all the same."""
+    """Judge a server without the Docker Engine: only its port tells if it runs; if that answers, it is measured nevertheless."""
     if not seen.engine_error or seen.probe.health == 200:
         return None
     if seen.probe.health is None:
@@ -98,7 +98,7 @@ def _container(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _loop(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Docker starts it again and again, and it does not answer meanwhile."""
+    """Judge a crash loop: Docker keeps restarting the container, and it does not answer."""
     box, restarts = seen.box, seen.box.restarts or 0
     if seen.engine_error or seen.probe.health == 200:
         return None
@@ -111,7 +111,7 @@ def _loop(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _start(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Nothing answers at the port of a container that runs, or its engine says that it does not serve yet."""
+    """Judge a start: nothing answers at the port of a running container, or its engine reports that it does not serve yet."""
     name, health, age_s = seen.box.name, seen.probe.health, seen.age_s
     loading = health in seen.engine.http.loading
     if health is None:
@@ -165,7 +165,7 @@ def _token(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _others(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Requests of others: they are not disturbed, and whether they get their tokens is seen without asking."""
+    """Judge by the requests of others: they are not disturbed, and the counters show if they get tokens."""
     probe = seen.probe
     if not probe.running:
         return None
@@ -191,7 +191,7 @@ WAIT = "Wait, then try again."
 
 
 def _ended(seen: DiagnosisInput, more: str = "") -> str:
-    """exited (1) 20 s ago, its last line: "..."; more: said before the line."""
+    """Return a sentence like: exited (1) 20 s ago, its last line: "..."; more: inserted before that line."""
     end = seen.end
     how = "was OOM-killed" if end.out_of_memory else "exited"
     code = f" ({end.code})" if end.code is not None else ""

@@ -1,4 +1,4 @@
-"""One stream, measured with an eye on the GPU and on this client, held against what this server should give."""
+"""The measurement of one stream, with the state of the GPU and this client, compared with the expected rate."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Expected:
     def of(
         cls, context: Context, good: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
     ) -> Expected:
-        """The baseline of the verified server where it is that one, else what the recipe expects."""
+        """Return the baseline if this is the verified server, else the rate that the recipe expects."""
         serve = good.get("serve") or {}
         key = serve.get("baseline_key") or {}
         if verified and key:
@@ -61,7 +61,7 @@ class Expected:
         return cls(float(expected), source="recipe") if expected else cls()
 
     def share(self, runs: list[Run]) -> float | None:
-        """The runs as a share of it; None where nobody says what to expect."""
+        """Return the runs as a share of the expected rate; None if there is none."""
         if not runs or not self.tok_per_s:
             return None
         return statistics.median(
@@ -90,19 +90,19 @@ class Measured(Taken):
 
     @property
     def tok_per_s(self) -> float | None:
-        """Median of the runs."""
+        """The median of the runs."""
         return statistics.median(run.tok_per_s for run in self.runs) if self.runs else None
 
     @property
     def acceptance(self) -> float | None:
-        """Tokens accepted a draft; None without speculation."""
+        """Accepted tokens per draft; None without speculation."""
         counters = (roles.DRAFTS, roles.ACCEPTED_TOKENS)
         drafts, accepted = (risen(self.before, self.after, name) or 0.0 for name in counters)
         return accepted / drafts if drafts > 0 else None
 
 
 def measure(context: Context, http: Http, url: str, model: str, key: str, expected: Expected) -> Measured:
-    """A warm-up, one stream, and two more when the first leaves a doubt."""
+    """Measure a warm-up, one stream, and two more if the first is not conclusive."""
     found = Measured(before=server_metrics.read(http, url, key)[0])
     asker = Asker(http, model, url, key)
 
@@ -130,7 +130,7 @@ def measure(context: Context, http: Http, url: str, model: str, key: str, expect
 
 
 def _think(found: Measured, http: Http, url: str, model: str, key: str) -> None:
-    """A stream that is told nothing about thinking."""
+    """Measure a stream that sets no option for reasoning."""
     body = openai_api.measured_stream(http, model, smoke.prompt("reasoning"), THINKS_TOKENS)
     plain = {name: value for name, value in body.items() if name not in http.plain}
     try:

@@ -27,7 +27,7 @@ EXITS: dict[State, Exit] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An answer: its evidence, the state it means by itself, and what helps."""
+    """An answer to a question: its evidence, the state it means by itself, and what helps."""
 
     evidence: Evidence
     state: State = "ok"
@@ -48,7 +48,7 @@ class Judgement:
 
 
 def judge(observed: Observation, limits: Limits, options: Collection[str] = ()) -> Judgement:
-    """The state that one observation means by itself. options: only these questions; all if not given."""
+    """Return the state that one observation means by itself. options: only these questions; all if not given."""
     answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not options or name in options]
     findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
     worst = max(findings, key=lambda finding: severity(finding.state))

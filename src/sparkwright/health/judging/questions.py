@@ -100,7 +100,7 @@ def _rank(observed: Observation, limits: Limits) -> Answer:
 
 
 def _health(observed: Observation, limits: Limits) -> Answer:
-    """/health: nobody answers while it starts, or it says so; later that is the end of it."""
+    """Judge /health: during a start it does not answer, or says that it loads; later that means the server has failed."""
     status, box = observed.server.health_status, observed.container
     if status is None:
         return None
@@ -181,7 +181,7 @@ def _frozen(observed: Observation, limits: Limits) -> Answer:
 
 
 def _power(observed: Observation, limits: Limits) -> Answer:
-    """Busy, few watts, low clock, in every sample: the power supply negotiated too little."""
+    """Judge the power supply: busy, low power and a low clock in every sample mean that it negotiated too little."""
     if not observed.gpus:
         return None if observed.busy else ("unknown", "nvidia-smi returned no data")
     if all(starved(gpu, limits) for gpu in observed.gpus):
@@ -228,7 +228,7 @@ def _memory(observed: Observation, limits: Limits) -> Answer:
 
 
 def _least_bytes(observed: Observation, limits: Limits) -> int:
-    """The level that is too low: a server that was verified with less left serves for weeks with it."""
+    """Return the limit of available memory: a server that was verified with less left may run for weeks with it."""
     verified = observed.level.left_bytes
     return limits.available_bytes if verified is None else min(limits.available_bytes, verified // 2)
 
@@ -260,7 +260,7 @@ def _drift(observed: Observation, limits: Limits) -> Answer:
 
 
 def _model_files(observed: Observation, limits: Limits) -> Answer:
-    """The periodic hash of the model's files, where the install asked for it."""
+    """Judge the periodic hash of the model's files, if the install enabled it."""
     found = observed.model_files
     if found is None or observed.busy:
         return None
@@ -287,7 +287,7 @@ def _gateway(observed: Observation, limits: Limits) -> Answer:
 
 
 def _growth(observed: Observation, limits: Limits) -> Answer:
-    """A server that grew once grows again with the next longer prompt."""
+    """Judge the growth of the memory: a server that grew once grows again with the next longer prompt."""
     level = observed.level
     if not level.growth or observed.busy:
         return None
@@ -298,7 +298,7 @@ def _growth(observed: Observation, limits: Limits) -> Answer:
 
 
 def _guard(observed: Observation, limits: Limits) -> Answer:
-    """The guard of the service, where one was installed."""
+    """Judge the guard of the service, if one is installed."""
     if observed.level.left_bytes is None:
         return None
     if observed.level.running:

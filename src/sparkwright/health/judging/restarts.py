@@ -1,4 +1,4 @@
-"""A server that ended by itself and that Docker started again: no start that anybody asked for. Pure."""
+"""Restarts by Docker of a server that exited by itself: starts that no user requested. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def state(box: Container, now_s: float) -> State:
 
 
 def exited(box: Container, now_s: float) -> str:
-    """qwen35 exited with code 1 4 s ago. Docker forgets the code once it has started the container again."""
+    """Return a sentence like "qwen35 exited with code 1 4 s ago". Docker forgets the code once it has restarted the container."""
     code = f" with code {box.exit_code}" if box.exit_code is not None else ""
     when = f" {units.about(now_s - box.finished_s)} ago" if box.finished_s is not None else ""
     return f"{box.name} exited{code}{when}"
 
 
 def again(box: Container, now_s: float) -> str:
-    """qwen35 exited 4 s ago, restarted 2 times."""
+    """Return a sentence like "qwen35 exited 4 s ago, restarted 2 times"."""
     return f"{exited(box, now_s)}, restarted {'once' if box.restarts == 1 else f'{box.restarts} times'}"

@@ -33,7 +33,12 @@ class Damped:
 
 
 def damp(before: State | None, seen: Sequence[State]) -> Damped:
-    """The state to tell. before: what was told last, None at the first look. seen: by all looks, oldest first, with this one."""
+    """Return the state to report.
+
+    Args:
+        before: the last reported state; None at the first check.
+        seen: the states of all checks, oldest first, with this one.
+    """
     now, often = seen[-1], flapping(seen)
     if before is None or now == before:
         return Damped(now, often)

@@ -45,7 +45,7 @@ class Place:
 
     @property
     def files(self) -> list[Path]:
-        """The unit files, whether they are there or not."""
+        """The unit files, even if they do not exist."""
         return [self.folder / name for name in (units.SERVICE, units.TIMER, units.GUARD)] if self.folder else []
 
     @property
@@ -66,49 +66,49 @@ class Place:
         return units.Clock(program(), given.every_s, writes, env, user, heals, confined, guard, hashes)
 
     def systemctl(self, context: Context, *words: str, timeout_s: float = 60) -> Completed:
-        """Ask this scope's systemd."""
+        """Run this scope's systemctl."""
         who = ["--user"] if self.scope == "user" else []
         return context.machine.run([*_bus(), "systemctl", *who, *words], timeout_s=timeout_s)
 
 
 def find(context: Context, *, system: bool) -> Place:
-    """The place for this host: systemd where it is PID 1, else cron."""
+    """Return the scheduler of this host: systemd if it is PID 1, else cron."""
     booted = context.machine.path("/run/systemd/system").is_dir()
     return Place.of("cron" if not booted else "system" if system else "user", context)
 
 
 def program() -> list[str]:
-    """The words that check once, with the runtime that runs now."""
+    """Return the command line of one check, with the running runtime."""
     script = Path(__file__).parents[2] / "runner/scheduled_checks.py"
     home = runtime()
     return [sys.executable, "-I", str(script), *([str(home / "tag")] if home else [])]
 
 
 def guard_program(state: StateFolder) -> list[str]:
-    """The words that guard the memory all the time."""
+    """Return the command line of the memory guard."""
     return [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(service_guard.folder(state))]
 
 
 def runtime() -> Path | None:
-    """The folder of the shipped runtime that runs now; None where sparkwright is installed as a package."""
+    """Return the folder of the running shipped runtime; None if sparkwright is installed as a package."""
     folder = Path(__file__).resolve().parents[4]
     return folder if (folder / "tag").exists() else None
 
 
 def mark(runtime_folder: Path) -> None:
-    """Keep this runtime for the clock. The one before stays kept until the clock has changed over: see `unmark`."""
+    """Keep this runtime for the scheduler. The previous one stays kept until the scheduler uses the new one: see `unmark`."""
     (runtime_folder / MARK).touch()
 
 
 def unmark(runtime_folder: Path, *, but: str = "") -> None:
-    """No runtime is kept for a clock any more, but the one of this name."""
+    """Stop keeping runtimes for a scheduler, except the one of this name."""
     for path in runtime_folder.parent.glob(f"*/{MARK}"):
         if path.parent.name != but:
             path.unlink(missing_ok=True)
 
 
 def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
-    """Every file that checks leave, beside what they were installed with."""
+    """Yield every file that checks leave, besides the installed ones."""
     state = context.state.path
     names = [record.LATEST, record.HISTORY, store.LOCK, store.HEALING, textfile.FILE]
     names += [f"{check_history.NAME}.json", f"{heal_tokens.NAME}.json"]
@@ -123,7 +123,7 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
 
 
 def _bus() -> list[str]:
-    """A shell without a login session of its own may not know where the user's systemd listens."""
+    """Return words that set the address of the user's systemd, which a shell without a login session may lack."""
     folder = Path(f"/run/user/{os.getuid()}")
     missing = "XDG_RUNTIME_DIR" not in os.environ and folder.is_dir()
     return ["env", f"XDG_RUNTIME_DIR={folder}"] if missing else []

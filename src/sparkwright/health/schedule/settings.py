@@ -51,16 +51,16 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
-        """The settings again; what another version of sparkwright wrote beside them is left out."""
+        """Return the settings of plain JSON, without the fields of another version of sparkwright."""
         limits = built(Limits, data.get("limits") or {})
         return built(cls, data, command=tuple(data.get("command") or ()), limits=limits)
 
     @classmethod
     def of(cls, state: StateFolder) -> Settings:
-        """This host's; the defaults where nothing was installed."""
+        """Read this host's settings; the defaults if nothing is installed."""
         return cls.from_json(state.read(NAME) or {})
