@@ -1,4 +1,4 @@
-"""The cluster that a plan is of: its members by rank, where their runs meet, and what is wrong with a rank's place."""
+"""The cluster of a plan: its members by rank, where their runs meet, and the check of a rank's place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-
 
 
 def _address(value: Any) -> str:
-    """A shape: an IP address of one machine, as it is written."""
+    """Shape of the IP address of one machine, as it is written."""
     fits = isinstance(value, str) and _ADDRESS.fullmatch(value) and value.strip("0.:")
     if not fits or ("." in value and max(map(int, value.split("."))) > 255):
         raise ValueError("is not an IP address")
@@ -30,7 +30,7 @@ def _address(value: Any) -> str:
 
 
 def _members(value: Any) -> tuple[str, ...]:
-    """A shape: the names of hosts, each of them once."""
+    """Shape of the names of hosts, each of them once."""
     found = tuple(shapes.fitted(value, [STEP], ""))
     if len(found) not in MEMBERS or len(set(found)) != len(found):
         raise ValueError("are not 2 to 64 hosts, each of them once")
@@ -38,7 +38,7 @@ def _members(value: Any) -> tuple[str, ...]:
 
 
 def _integer(low: int, high: int) -> Any:
-    """A shape: an integer in these bounds."""
+    """Return the shape of an integer within bounds."""
     return lambda value: shapes.within(low, high)(shapes.integer(value))
 
 
@@ -78,12 +78,12 @@ class Cluster:
     beat_s: float = 5.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Cluster:
-        """The cluster again. Raises ValueError for what is none."""
+        """Return the cluster of plain JSON. Raises ValueError if it is not valid."""
         found = shapes.fitted(data, _SHAPE, "cluster")
         if unknown := found.keys() - _SHAPE.keys():
             raise ValueError(f"cluster has no `{min(unknown)}`")
@@ -92,7 +92,7 @@ class Cluster:
         return cls(**found)
 
     def named(self, rank: int) -> str:
-        """A member as a sentence names it: spark2 (rank 1)."""
+        """Return a member as a sentence names it: spark2 (rank 1)."""
         return f"{self.members[rank]} (rank {rank})"
 
 
@@ -104,7 +104,7 @@ def misplaced(rank: int, world: int | None, wanted_rank: int, wanted_world: int 
 
 
 def clocks_apart(ahead_s: tuple[float, float], other: str) -> str:
-    """The clause that a clock is not another's; empty while it may be, to a second. ahead_s: at the least and at the most."""
+    """Return the clause that two clocks differ; empty while they may agree to a second. ahead_s: the least and the most."""
     least_s, most_s = ahead_s
     if least_s <= CLOCKS_S and most_s >= -CLOCKS_S:
         return ""
@@ -113,5 +113,5 @@ def clocks_apart(ahead_s: tuple[float, float], other: str) -> str:
 
 
 def over_sockets(rank: int) -> str:
-    """The sentence for a rank whose traffic goes over sockets."""
+    """Return the sentence about a rank whose traffic goes over sockets."""
     return f"rank {rank} reaches the others over sockets, not RDMA: several times slower."

@@ -275,25 +275,26 @@ class ContainerSpec:
     caches: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse. What asks for nothing is left out, so that an older release reads it too."""
+        """Return plain JSON; `from_json` is its inverse. Empty values are left out, so that an older release reads it too."""
         usual = asdict(ContainerSpec("", ""))
         return {name: value for name, value in asdict(self).items() if name not in LATER or value != usual[name]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
-        """The spec again. Raises TypeError for a key that is none of its own."""
+        """Return the spec of plain JSON. Raises TypeError for an unknown key."""
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         return cls(**given)
 
     def docker_options(self) -> Iterator[tuple[str, str]]:
-        """The options of `docker run` with their values, "" for a switch; the script adds name, restart policy, entrypoint, the
-        key's mount and further networks.
+        """Yield the options of `docker run` with their values, "" for a switch.
+
+        The script adds name, restart policy, entrypoint, the key's mount and further networks.
         """
         for name, docker_option in DOCKER_OPTIONS.items():
             yield from docker_option.words(docker_option.flag, getattr(self, name))
 
     def further_networks(self) -> list[list[str]]:
-        """The words of `docker network connect` for each network but the first; the container's name follows them."""
+        """Return the arguments of `docker network connect` for each network but the first; the container's name follows them."""
         found = map(net.parts, self.networks)
         return [[*(word for alias in aliases for word in ("--alias", alias)), name] for name, aliases in found]
 
@@ -310,6 +311,6 @@ LATER = {
 
 
 def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The Ids that an image of a lock's entry may have, of every platform and store; empty when the entry has no manifests."""
+    """Return the Ids that an image of a lock's entry may have, of every platform and store; empty without manifests."""
     manifests = (entry or {}).get("manifests") or ()
     return tuple(manifest[key] for manifest in manifests for key in ("config", "digest"))

@@ -1,4 +1,4 @@
-"""One option of `docker run`: its word there, its name in the engine, what a recipe may write, how both are compared."""
+"""One option of `docker run`: its flag, its name in the engine, its values in a recipe, and how they are compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Words = Iterable[tuple[str, str]]
 
 
 def plain(flag: str, value: Any) -> Words:
-    """A text, a number, a list or a mapping; the empty value says nothing."""
+    """Return the arguments for a text, a number, a list or a mapping; none for the empty value."""
     if isinstance(value, dict):
         value = tuple(f"{key}={text}" for key, text in sorted(value.items()))
     values = value if isinstance(value, tuple) else (value,)
@@ -19,22 +19,22 @@ def plain(flag: str, value: Any) -> Words:
 
 
 def switch(flag: str, value: bool) -> Words:
-    """On, or not said."""
+    """Return the arguments of a switch: on, or none."""
     return [(f"{flag}=true", "")] if value else []
 
 
 def either(flag: str, value: bool | None) -> Words:
-    """On, off, or left to the engine (None)."""
+    """Return the arguments of a switch: on, off, or none for the engine's default (None)."""
     return [] if value is None else [(f"{flag}={str(value).lower()}", "")]
 
 
 def gpu_words(flag: str, value: str) -> Words:
-    """Docker splits a list of GPUs that is not in quotes."""
+    """Return the arguments for GPUs: Docker splits a list of GPUs that is not in quotes."""
     return plain(flag, f'"{value}"' if "," in value else value)
 
 
 def health_words(flag: str, value: dict[str, str]) -> Words:
-    """A health check has an option for each of its parts, and one that turns off the image's."""
+    """Return the arguments of a health check: one for each of its parts, and one to disable the image's."""
     if value.get("test") == "NONE":
         return [("--no-healthcheck=true", "")]
     names = {"test": "cmd", "start_period": "start-period"}
@@ -42,7 +42,7 @@ def health_words(flag: str, value: dict[str, str]) -> Words:
 
 
 def no_words(flag: str, value: Any) -> Words:
-    """Not an option of `docker run` on every engine; the script says it otherwise."""
+    """Return nothing: not every engine's `docker run` has the option, so the script sets it otherwise."""
     return ()
 
 
@@ -73,6 +73,6 @@ class DockerOption:
 
 
 def option(flag: str, default: Any = "", **more: Any) -> Any:
-    """A field that is an option of `docker run`; the empty value asks for nothing. default: a value, or `dict`."""
+    """Return a field that is an option of `docker run`, unset by the empty value. default: a value, or `dict`."""
     way = "default_factory" if default is dict else "default"
     return field(**{way: default}, metadata={"option": DockerOption(flag, **more)})

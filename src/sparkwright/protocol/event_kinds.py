@@ -1,6 +1,6 @@
-"""The events that a host may send, by kind: their fields and what stands in them. Further fields are kept.
+"""The events that a host may send, by kind, with the shapes of their fields. Further fields are kept.
 
-Events that the laptop makes itself (play_started, rolled ...) are not among them: no host speaks for the fleet.
+Events that the laptop creates itself (play_started, rolled ...) are not among them: no host speaks for the fleet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkwright.visible import visible
 
 
 def exit_code(value: Any) -> int:
-    """A shape: an exit code; what is none of them is a failure."""
+    """Shape of an exit code; an unknown one is a failure."""
     known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
     return int(value) if known else int(Exit.FAILED)
 
@@ -26,7 +26,7 @@ SENTENCE = 20_000
 
 
 def text(value: Any) -> str:
-    """A shape: something to read."""
+    """Shape of a text to read."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return visible(value, at_most=SENTENCE)

@@ -24,14 +24,14 @@ GROWTH_BYTES = 256 * 2**20
 
 
 class OutOfBounds(Exception):
-    """An expression that costs more than it may; the message is a sentence."""
+    """An expression that exceeds a limit; the message is a sentence."""
 
 
 @contextmanager
 def memory() -> Iterator[None]:
-    """Within the block the process can't grow by more than GROWTH_BYTES: what asks for more gets a MemoryError.
+    """Limit the growth of the process to GROWTH_BYTES within the block: beyond it a MemoryError is raised.
 
-    Only where it runs alone, as on a host: the limit is the process's, and other threads must not meet it.
+    Only on a host, where the expression runs alone: the limit is the process's, and other threads must not run into it.
     """
     now = _address_space() if threading.active_count() == 1 else 0
     if not now:
@@ -67,7 +67,7 @@ def timed(call: Callable[[], Any]) -> Any:
 
 
 def _address_space() -> int:
-    """Bytes of this process's address space; 0 where the system does not tell (macOS)."""
+    """Return the bytes of this process's address space; 0 if the system does not report it (macOS)."""
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = int(file.read().split()[0])

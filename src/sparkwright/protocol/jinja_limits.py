@@ -87,7 +87,7 @@ class Limited(ImmutableSandboxedEnvironment):
 
 
 def _refuse_depth(parsed: nodes.Template) -> None:
-    """Compiling what is nested too deeply would take minutes."""
+    """Refuse an expression that is nested too deeply: compiling it would take minutes."""
     level: list[nodes.Node] = [parsed]
     for _ in range(DEEPEST):
         level = [child for node in level for child in node.iter_child_nodes()]
@@ -96,19 +96,19 @@ def _refuse_depth(parsed: nodes.Template) -> None:
 
 
 def begin() -> None:
-    """Another rendering begins in this thread."""
+    """Reset the counts for another rendering in this thread."""
     _spent.steps = 0
 
 
 def step(count: int = 1) -> None:
-    """Raises SecurityError when a rendering has done more than it may."""
+    """Count a step. Raises SecurityError if a rendering exceeds the limit."""
     _spent.steps = getattr(_spent, "steps", 0) + count
     if _spent.steps > MOST_STEPS:
         raise SecurityError(f"the template takes more than {MOST_STEPS:,} steps")
 
 
 class _Counted(NodeTransformer):
-    """Loops take their items, and `~` joins its parts, by way of what counts them."""
+    """Rewrites a template so that its loops, and the parts that `~` joins, are counted."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -137,7 +137,7 @@ def _joined(parts: list[Any]) -> str:
 
 
 def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose numbers are widths of what it makes."""
+    """Return a filter that checks its numbers, which are widths of its output."""
 
     def checked(text: Any, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
@@ -152,7 +152,10 @@ def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _multiplied(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that makes a text of many copies: the context or the like comes first, then what it works on."""
+    """Return a filter that checks the size of its output, which has many copies of a text.
+
+    Its first argument is the context or the like, the second its value.
+    """
 
     def multiplied(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         pieces = list(value) if not isinstance(value, str) else [value]
@@ -165,7 +168,7 @@ def _multiplied(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _method(of: Any, args: tuple[Any, ...]) -> None:
-    """A text's own methods: those that pad, and those that put one text into another many times."""
+    """Check a text's own methods that pad, or that insert one text into another many times."""
     text, name = of.__self__, getattr(of, "__name__", "")
     if name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
         _fits(*(value * (len(text) if name == "expandtabs" else 1) for value in args if isinstance(value, int)))
@@ -178,7 +181,7 @@ def _method(of: Any, args: tuple[Any, ...]) -> None:
 
 
 def _widths(text: str) -> None:
-    """A format with a width of more than six digits."""
+    """Check a format: no width has more than six digits."""
     digits = 0
     for sign in text:
         digits = digits + 1 if sign.isdecimal() else 0

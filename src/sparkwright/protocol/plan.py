@@ -1,7 +1,7 @@
 """A Plan: one play for one host, rendered and checked, as plain JSON.
 
-Some arguments and conditions are still open expressions ("{{ facts.home }}", "{{ image.changed }}"): those over facts
-and registered results. The runner evaluates them when the task's turn comes. Nothing else is open.
+Some arguments and conditions are still open expressions ("{{ facts.home }}", "{{ image.changed }}"): those over facts and
+registered results. The runner evaluates them before the task runs. Nothing else is open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ NEEDED = ("id", "name", "module", "run_id", "host", "play")
 
 
 def new_run_id(what: str = "") -> str:
-    """An id for a run, sortable by time. what: ends it, for one that leaves no folder; else it is unique."""
+    """Return an id for a run, sortable by time.
+
+    what: its ending, for a run that keeps no folder; otherwise the ending is unique.
+    """
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{what or os.urandom(4).hex()}"
 
 
@@ -117,7 +120,7 @@ class Plan:
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, which shares what is plain already with the plan; `from_json` is its inverse."""
+        """Return plain JSON, which shares plain values with the plan; `from_json` is its inverse."""
         data = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cluster"}
         if self.cluster is not None:
             data["cluster"] = self.cluster.to_json()
@@ -129,7 +132,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """The plan again. Raises ValueError when it is of another schema, or not a plan."""
+        """Return the plan of plain JSON. Raises ValueError if it has another schema, or is not a plan."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
         steps = [_step(step) for step in _items(data.get("steps"))]
@@ -144,7 +147,7 @@ class Plan:
 
 
 def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
-    """Every task in reading order: a block's tasks, then its rescue, then its always."""
+    """Yield every task in reading order: a block's tasks, then its rescue, then its always."""
     found: list[Task] = []
     for step in steps:
         found += [step] if isinstance(step, Task) else tasks_of((*step.tasks, *step.rescue, *step.always))
@@ -181,7 +184,7 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def _typed(kind: type[Any], data: Any) -> dict[str, Any]:
-    """The values of a dataclass from JSON, each of its field's type; a list is a tuple. Raises ValueError."""
+    """Return the values of a dataclass from JSON, each with its field's type; a list becomes a tuple. Raises ValueError."""
     if not isinstance(data, dict):
         raise ValueError(f"a {kind.__name__.lower()} is not an object")
     known = {field.name: str(field.type) for field in fields(kind)}

@@ -11,13 +11,13 @@ from sparkwright.errors import Exit, Failed
 
 
 def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:
-    """A field of a module's Args, with its sentence for the documentation (and its unit, if it has one)."""
+    """Return a field of a module's Args, with its description for the documentation (and its unit, if it has one)."""
     return field(default=default, default_factory=default_factory, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One field that differs: what is there, what is wanted, and why that matters. None: absent."""
+    """A field that differs: its value, the wanted value, and why that matters. None: absent."""
 
     field: str
     before: Any

@@ -39,7 +39,7 @@ Signature = Mapping[str, Argument]
 
 
 def of(args_type: type[Any]) -> Signature:
-    """The signature of a module's Args. Raises TypeError for a type that JSON has no word for."""
+    """Return the signature of a module's Args. Raises TypeError for a type that JSON does not have."""
     hints = typing.get_type_hints(args_type)
     return {
         spelled(field.name): Argument(
@@ -63,7 +63,7 @@ def from_json(data: Mapping[str, Any]) -> Signature:
 
 
 def spelled(field: str) -> str:
-    """An argument as a playbook spells it: `from` can't be a field's name in Python, `from_` can."""
+    """Return an argument's name in a playbook: `from` can't be the name of a field in Python, `from_` can."""
     return field.removesuffix("_")
 
 

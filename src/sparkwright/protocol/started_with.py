@@ -15,14 +15,14 @@ def fingerprint(spec: Mapping[str, Any]) -> str:
 
 
 def start_key(spec: Mapping[str, Any], commit: str) -> dict[str, str]:
-    """Return what tells a start from others: image (its digest), model (its commit), arguments, caches (of its compile cache)."""
+    """Return the key of a start: image (its digest), model (its commit), arguments, caches (of its compile cache)."""
     image = str(spec.get("image") or "")
     key = {"image": image.partition("@")[2] or image, "model": commit, "arguments": fingerprint(spec)}
     return {**key, "caches": str(spec.get("caches") or "")}
 
 
 def options(words: Sequence[Any]) -> list[str]:
-    """The words of a command, each option with its values: what may be sorted."""
+    """Return the options of a command, each with its values, so that they can be sorted."""
     grouped: list[str] = []
     for word in map(str, words):
         if word.startswith("--") or not grouped:

@@ -1,7 +1,7 @@
-"""The time that a host has for the whole answer to a question.
+"""The time limit for a host's whole answer to a question.
 
-A runner writes something every two seconds, so silence is noticed. A host that never stops writing would hold up a command, and
-with it the rows of every other host, so questions have an end. Runs have none: a deploy takes as long as its download.
+A runner writes something every two seconds, so silence is detected. A host that never stops writing would hold up a command, and
+with it the rows of every other host, so questions have a limit. Runs have none: a deploy takes as long as its download.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULES: Mapping[str, float] = {
 
 
 def answer_s(header: Mapping[str, Any]) -> float | None:
-    """Return the seconds for a request; None for one that may take as long as it likes.
+    """Return the time limit of a request, seconds; None for no limit.
 
     Args:
         header: of the request: its verb, and the plan of a run.

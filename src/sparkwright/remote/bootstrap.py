@@ -44,7 +44,7 @@ MACHINES = ("aarch64", "x86_64")
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python of a host: where it is there, its version ("3.12") and the processor ("aarch64")."""
+    """The Python of a host: its path, its version ("3.12") and the processor ("aarch64")."""
 
     path: str
     version: str
@@ -65,19 +65,22 @@ def interpreter(answer: Event, host: str) -> Interpreter:
 
 
 def start(runtime: str, need: str) -> str:
-    """The command line that starts the runtime of this hash, reading a request from standard input.
+    """Return the command line that starts the runtime of this hash, reading a request from standard input.
 
-    need: what it imports ahead, while it waits for the request: see boot.py.
+    need: the imports ahead, while it waits for the request: see boot.py.
     """
     return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, need])
 
 
 def unpack(runtime: str, python: str) -> str:
-    """The command line that puts a runtime of this hash on the host: `unpacker()` and the archive are its standard input."""
+    """Return the command line that unpacks a runtime of this hash on the host.
+
+    Its standard input is `unpacker()` and the archive.
+    """
     length = len(unpacker())
     return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK, length, FOLDER, runtime])
 
 
 def unpacker() -> bytes:
-    """The program that unpacks, for the host's Python."""
+    """Return the program that unpacks, for the host's Python."""
     return UNPACKER.read_bytes()

@@ -1,8 +1,8 @@
-"""A repository of recipes, read with git: one commit, no work tree, no hooks, no submodules, and only by the ways that it allows.
+"""A git repository of recipes, read safely: one commit, no work tree, no hooks, no submodules, and allowed transports only.
 
-Nothing is checked out, so neither symlinks nor filters nor hooks of a stranger's repository come into play: files are read by
-commit and path. A repository of a few kilobytes can unpack to gigabytes (one large file under many names, folders within folders,
-deltas), so every step has a bound: time, processor time, the pack's size, git's memory, the list of files, the files together.
+Nothing is checked out, so neither symlinks nor filters nor hooks of a stranger's repository take effect: files are read by commit
+and path. A repository of a few kilobytes can unpack to gigabytes (one large file under many names, folders within folders,
+deltas), so every step has a limit: time, processor time, the pack's size, git's memory, the list of files, the files together.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Repository:
         return len(sizes) >= MOST_PACKS or sum(sizes) > MOST_PACK_BYTES
 
     def _fetched(self, wanted: str) -> str:
-        """As `fetch`, into the repository as it is."""
+        """Fetch like `fetch`, into the repository as it is."""
         if not (self.folder / "HEAD").is_file():
             self._git(["init", "--quiet", "--bare", str(self.folder)], READ_S, inside=False)
         words = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--force", "--", self.url]
@@ -172,7 +172,7 @@ class Repository:
                     rest = rest[size + 1 :]
 
     def text(self, file: File) -> str:
-        """Return the text of a file; empty where git does not return it."""
+        """Return the text of a file; empty if git does not return it."""
         return next((text for _, text in self.texts([file])), "")
 
     @property
@@ -203,7 +203,7 @@ class Repository:
         given: bytes = b"",
         most_bytes: int = output.MOST_BYTES,
     ) -> tuple[int, bytes, bytes]:
-        """Run git, which asks nothing, in the C locale. Local repositories are read only where the user's url is one."""
+        """Run git without prompts, in the C locale. Local repositories are read only if the user's url is one."""
         at = ["--git-dir", str(self.folder)] if inside else []
         limits = partial(_limit, int(timeout_s) + 1)
         try:
@@ -228,7 +228,7 @@ class Repository:
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed fetches left: old repositories beside a registry's own, and in it unfinished packs and locks of git.
 
-    They are known by their names, and by an age that no fetch reaches. A link is neither followed nor removed.
+    They are recognized by their names, and by an age that no fetch reaches. A link is neither followed nor removed.
 
     Args:
         folder: the repository of a registry.
@@ -247,13 +247,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _reason(errors: bytes) -> str:
-    """The line of git's errors that says why, without its full stop; advice for a person may follow it."""
+    """Return the line of git's errors with the reason, without its full stop; advice for a user may follow it."""
     lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
     return next((line for line in lines if line.startswith("fatal: ")), lines[-1]).rstrip(".")
 
 
 def _batches(files: Sequence[File]) -> Iterator[list[File]]:
-    """Files in groups of at most BATCH_BYTES, or of one."""
+    """Yield files in groups of at most BATCH_BYTES, or of one."""
     batch: list[File] = []
     size = 0
     for file in files:
@@ -285,7 +285,7 @@ def _environment(*, local: bool) -> dict[str, str]:
 
 
 def _limit(cpu_s: int) -> None:
-    """Limit this process and its children; macOS takes no limit of the address space, and has that of one object."""
+    """Limit this process and its children; macOS has no limit of the address space, so the limit of one object applies."""
     _lower(resource.RLIMIT_FSIZE, MOST_PACK_BYTES)
     _lower(resource.RLIMIT_CPU, cpu_s)
     if sys.platform == "linux":

@@ -19,20 +19,23 @@ SWITCH_S = 0.0005
 
 
 class Link(Protocol):
-    """A way to a host, kept for the length of a command."""
+    """A connection to a host, kept for the length of a command."""
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
-        """Ask the host's runner and yield its events. Raises Unreachable when the answer breaks off."""
+        """Send a request to the host's runner and yield its events. Raises Unreachable if the answer breaks off."""
 
     def ready(self) -> None:
-        """Wait until the host is connected to. Raises Unreachable."""
+        """Wait for the connection. Raises Unreachable."""
 
     def close(self) -> None:
-        """Let go of the host. What runs there goes on."""
+        """Close the connection. Runs on the host continue."""
 
 
 def open_link(host: Host, need: Need = "engine") -> Link:
-    """The link for a host's `connection`. Connecting begins at once, in the background. need: what will be asked of it."""
+    """Return the link for a host's `connection`. Connecting begins at once, in the background.
+
+    need: the kind of requests to come.
+    """
     if host.connection == "ssh":
         from sparkwright.remote.ssh import paramiko_version, ssh_config
 

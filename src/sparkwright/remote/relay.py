@@ -30,9 +30,9 @@ class Ended:
 
 
 def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> Ended:
-    """Carry all that the source's program writes to the target's, and wait for both.
+    """Copy the output of the source's program to the target's, and wait for both.
 
-    progress: called with the bytes so far. Raises Failed when either breaks off; the target never gets to see the end then.
+    progress: called with the bytes so far. Raises Failed if either breaks off; the target never sees the end then.
     """
     sent = 0
     clock: Progress | None = None
@@ -56,7 +56,7 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
 
 
 def _moved(source: Channel, target: Channel, clock: Progress | None) -> int:
-    """Carry one chunk; returns its bytes, 0 at the end. Raises TimedOut where both together are slower than SLOWEST."""
+    """Copy one chunk and return its bytes, 0 at the end. Raises TimedOut if both together are slower than SLOWEST."""
     started_s = time.monotonic()
     try:
         source.settimeout(clock.left_s() if clock else SILENCE_S)

@@ -38,7 +38,7 @@ PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 def size(text: str) -> str:
-    """Nothing is asked for by an empty one."""
+    """Return why a text is not a size; an empty one is valid and means none."""
     if not text:
         return ""
     try:
@@ -48,7 +48,7 @@ def size(text: str) -> str:
 
 
 def size_bytes(text: str) -> int:
-    """Docker's spelling of a size in bytes; its units are binary. Raises Refused for anything else."""
+    """Parse docker's spelling of a size in bytes; its units are binary. Raises Refused for anything else."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise Refused(f"{quoted(text)} is not a size: write 64gb, 512m or 1024.")
@@ -75,7 +75,7 @@ def port(text: str) -> str:
 
 
 def published_twice(ports: Sequence[str]) -> str:
-    """The first of some published ports that can't be opened beside one before it; empty when all can."""
+    """Return the first of some published ports that conflicts with an earlier one; empty if none does."""
     seen: list[tuple[str, str, str]] = []
     for item in ports:
         plain, _, protocol = item.partition("/")
@@ -94,7 +94,10 @@ def gpus(text: str) -> str:
 
 
 def ipc(text: str) -> str:
-    """`container:NAME` is kept by its id, and would differ at every deploy."""
+    """Return why a text is not a valid IPC mode; empty if it is.
+
+    `container:NAME` is not: docker keeps it by id, and it would differ at every deploy.
+    """
     message = f'{quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
     return "" if text in IPC else message
 
@@ -145,7 +148,7 @@ def target(text: str) -> str:
 
 
 def mount_point(text: str) -> str:
-    """A mount point in its shortest form, as docker compares them."""
+    """Return a mount point in its shortest form, as docker compares them."""
     steps: list[str] = []
     for step in PurePosixPath(text).parts[1:]:
         steps = steps[:-1] if step == ".." else [*steps, step]

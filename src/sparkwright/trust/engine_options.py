@@ -13,7 +13,7 @@ _SHAPE = re.compile(r"[\w .,{}?*+:/-]*")
 
 
 def engine_options(value: Any) -> dict[str, Any] | None:
-    """The value, {"like": VERSION, "differ": {name: shape or null}} or None. Raises ValueError for what is none."""
+    """Return a valid {"like": VERSION, "differ": {name: shape or null}} or None. Raises ValueError for anything else."""
     if value is None:
         return None
     if not isinstance(value, dict) or set(value) != {"like", "differ"} or not isinstance(value["differ"], dict):

@@ -1,4 +1,4 @@
-"""The name of an image, REPOSITORY[:TAG][@DIGEST]: its parts, taken apart and put together here and nowhere else."""
+"""The name of an image, REPOSITORY[:TAG][@DIGEST]: the only place that parses and builds it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ REPOSITORY_BYTES = 255
 
 
 def pinned(ref: str, digest: str) -> str:
-    """A reference with this digest; as it is without one."""
+    """Return a reference with this digest; unchanged without one."""
     return f"{ref}{AT}{digest}" if digest else ref
 
 
 def tagged(ref: str) -> str:
-    """A reference without its digest."""
+    """Return a reference without its digest."""
     return ref.partition(AT)[0]
 
 
 def digest_of(ref: str) -> str:
-    """The digest of a reference; empty for one that is not pinned."""
+    """Return the digest of a reference; empty for one that is not pinned."""
     return ref.partition(AT)[2]
 
 
@@ -64,7 +64,7 @@ class Name:
 
     @property
     def registry(self) -> str:
-        """The registry's host and port; docker.io where none is written."""
+        """The registry's host and port; docker.io by default."""
         first, slash, _ = self.repository.partition("/")
         return first if slash and ("." in first or ":" in first or first == "localhost") else DOCKER_HUB
 
@@ -86,11 +86,11 @@ class Name:
 
     @property
     def proved(self) -> str:
-        """The tag that an image gets once it was proved to be this digest; it proves nothing itself."""
+        """The tag of an image that was verified to be this digest; the tag itself proves nothing."""
         return f"{self.repository}:{self.digest.replace(':', '-')}"
 
     def at(self, mirror: str) -> Name:
-        """The same image at a mirror, as HOST[:PORT][/PREFIX]."""
+        """Return the same image at a mirror, HOST[:PORT][/PREFIX]."""
         return Name(f"{mirror.rstrip('/')}/{self.path}", self.tag, self.digest)
 
 

@@ -82,7 +82,7 @@ def why_not_a_row(row: Mapping[str, Any]) -> str:
 
 
 def checked(rows: Sequence[Any], what: str, *, fix: str = "") -> list[dict[str, Any]]:
-    """The rows of a model's files as they are. Raises Failed that names WHAT and the first that can't be."""
+    """Return the rows of a model's files if all are valid. Raises Failed that names WHAT and the first invalid one."""
     for row in rows:
         name = row.get("path") if isinstance(row, Mapping) else None
         reason = why_not_a_model_file(name) if isinstance(name, str) else "is not text"

@@ -32,14 +32,14 @@ STEP_BYTES, PATH_BYTES = 255, 1024
 
 
 def matched(pattern: re.Pattern[str], text: object, what: str) -> str:
-    """The text, when the whole of it matches. Raises Failed that names WHAT and shows the text."""
+    """Return a text that matches the whole pattern. Raises Failed that names WHAT and shows the text."""
     if isinstance(text, str) and pattern.fullmatch(text):
         return text
     raise Failed(f"{what} is not valid: '{one_line(str(text), at_most=80)}'.")
 
 
 def below_home(written: str) -> Path:
-    """A path as a person writes it, `~` and `~user` replaced; the home of a user that is not there stays as it is written."""
+    """Return a path with `~` and `~user` expanded; unchanged if there is no such user."""
     try:
         return Path(written).expanduser()
     except RuntimeError:
@@ -68,7 +68,7 @@ def why_not_a_file(name: str) -> str:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """FOLDER/NAME, when no symbolic link on the way leads out of the folder. Raises Failed otherwise."""
+    """Return FOLDER/NAME. Raises Failed if a symbolic link leads out of the folder."""
     path = folder / name
     if leads_out(folder, path):
         raise Failed(f"{one_line(str(path), at_most=200)} leads out of {folder}.")
@@ -76,9 +76,9 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def place(folder: Path, name: str) -> Path:
-    """FOLDER/NAME, to rename onto or to remove: the folder it stands in is inside, and a link that has its name is not followed.
+    """Return FOLDER/NAME, to rename onto or to remove: its parent is inside the folder, and a link with its name is not followed.
 
-    Raises Failed when a symbolic link on the way leads out of the folder.
+    Raises Failed if a symbolic link leads out of the folder.
     """
     path = folder / name
     if leads_out(folder, path.parent):

@@ -1,4 +1,4 @@
-"""Regular expressions of users: one that can take for ever on a line that a stranger wrote is refused before it is used."""
+"""Regular expressions of users: one that may take exponential time on hostile input is refused before it is used."""
 
 from __future__ import annotations
 

@@ -19,7 +19,10 @@ STRUCTURE = frozenset({"event", "time", "task", "module", "status", "exit", "hos
 
 
 class Redactor:
-    """secrets: the values to hide; empty ones are none."""
+    """Replaces secrets by dots.
+
+    secrets: the values to hide; empty ones are ignored.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         found = {form for secret in secrets if secret for form in _forms(secret)}
@@ -27,7 +30,7 @@ class Redactor:
         self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
 
     def text(self, text: str) -> str:
-        """The text with each secret in it as dots."""
+        """Return a text with each secret in it as dots."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, DOTS)
@@ -38,7 +41,7 @@ class Redactor:
         return any(form in line for form in self._in_json)
 
     def value(self, value: Any) -> Any:
-        """A value as JSON has it, every text in it redacted, names of fields too."""
+        """Return a JSON value with every text in it redacted, names of fields too."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -50,7 +53,7 @@ class Redactor:
         return self.text(str(value))
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """An event, redacted; what says which event it is stays as it is."""
+        """Return an event, redacted; the fields that identify it are unchanged."""
         return {key: value if key in STRUCTURE else self.value(value) for key, value in event.items()}
 
 

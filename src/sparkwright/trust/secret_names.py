@@ -67,20 +67,20 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def may_name_a_secret(name: str) -> bool:
-    """Return whether what stands under this name in someone else's text is hidden where it is shown: a secret, and a few more."""
+    """Return True if a value with this name in another program's text is hidden on display: a secret, and a few more."""
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
     maybe = bool(_MAYBE.search(plain)) and not _OPEN.search(plain) and plain not in ("PWD", "OLDPWD")
     return names_a_secret(name) or (maybe and (plain.endswith("WEBHOOK_URL") or not _ABOUT.search(plain)))
 
 
 def is_setting(value: str) -> bool:
-    """Return whether a value is no secret, whatever it stands under: a number, a switch, a reference, the name of a variable."""
+    """Return True if a value is no secret whatever its name: a number, a switch, a reference, the name of a variable."""
     text = value.strip()
     return bool(_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
 
 
 def password_of(url: str) -> str:
-    """The password in a URL (http://user:PASSWORD@proxy:3128), as it is written; empty without one, or with an expression."""
+    """Return the password in a URL (http://user:PASSWORD@proxy:3128), as written; empty without one, or with an expression."""
     found = _WITH_PASSWORD.match(url.strip())
     return found[1] if found and not _REFERENCE.fullmatch(found[1]) else ""
 

@@ -59,7 +59,7 @@ _ENDS = frozenset(";&|<>)}]\r\n\t ")
 
 
 def text(given: str, mask: str = DOTS) -> str:
-    """Return a text with each secret in it masked: of a log, a message, a script, a file."""
+    """Return a text (a log, a message, a script, a file) with each secret in it masked."""
     given = _PEM.sub(rf"\1{mask}\2", given)
     given = _IN_URL.sub(lambda found: found[0] if is_setting(found[2]) else found[1] + mask, given)
     given = _HEADER.sub(lambda found: found[0] if is_setting(found[2]) else found[1] + mask, given)
@@ -70,11 +70,11 @@ def text(given: str, mask: str = DOTS) -> str:
 
 
 def shown(given: Any, name: str = "", mask: str = DOTS) -> Any:
-    """Return a value as JSON has it with each secret in it masked, by the names of its fields and by looks.
+    """Return a JSON value with each secret in it masked, by the names of its fields and by form.
 
     Args:
         given: an inspect of a container, its settings, labels, a command.
-        name: what it stands under.
+        name: the name of the value.
     """
     if isinstance(given, Mapping):
         return _fields(given, mask)
@@ -86,7 +86,7 @@ def shown(given: Any, name: str = "", mask: str = DOTS) -> Any:
 
 
 def leaves(given: Any, mask: str = DOTS) -> Any:
-    """Return a value of our own, as an event: its fields say what they are, and each text in it is masked as `text` does."""
+    """Return a value of our own, such as an event, with each text in it masked by `text`; its field names need no check."""
     if isinstance(given, Mapping):
         return {key: leaves(value, mask) for key, value in given.items()}
     if isinstance(given, list | tuple):
@@ -95,22 +95,22 @@ def leaves(given: Any, mask: str = DOTS) -> Any:
 
 
 def variables(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an environment or labels as they are shown."""
+    """Return an environment or labels with secrets masked."""
     return {name: shown(value, name) for name, value in env.items()}
 
 
 def pairs(env: Sequence[str]) -> list[str]:
-    """Return an environment as NAME=VALUE, as Docker writes it, as it is shown."""
+    """Return an environment as NAME=VALUE, as Docker writes it, with secrets masked."""
     return [_pair(item, DOTS) if _PAIR.match(item) else text(item) for item in env]
 
 
 def words(command: Sequence[str]) -> list[str]:
-    """Return a command line as it is shown: --flag=VALUE, --flag VALUE VALUE, a script in one word."""
+    """Return a command line with secrets masked: --flag=VALUE, --flag VALUE VALUE, a script in one word."""
     return mask_words(command, DOTS)
 
 
 def mask_words(command: Sequence[Any], mask: str, name: str = "") -> list[Any]:
-    """Return the words of a command, or the items of a list, with secrets masked. name: what the list stands under."""
+    """Return the words of a command, or the items of a list, with secrets masked. name: the name of the list."""
     found: list[Any] = []
     hide = False
     for n, word in enumerate(command):
@@ -138,7 +138,7 @@ def mask_words(command: Sequence[Any], mask: str, name: str = "") -> list[Any]:
 
 
 def value(name: str, reported: Any) -> Any:
-    """Return a field of a container, or a flag by its --name, as a difference shows it."""
+    """Return a field of a container, or a flag by its --name, with secrets masked, for a diff."""
     if reported is None or reported == "":
         return reported
     if isinstance(reported, Mapping):
@@ -149,7 +149,7 @@ def value(name: str, reported: Any) -> Any:
 
 
 def _fields(given: Mapping[Any, Any], mask: str) -> dict[Any, Any]:
-    """The fields of an object; of one that is a variable itself, as {"name": ..., "value": ...}, the value goes by that name."""
+    """Return the fields of an object, masked; in a variable like {"name": ..., "value": ...} the value goes by that name."""
     lower = {str(key).lower(): value for key, value in given.items()}
     named = next((str(lower[key]) for key in ("name", "key") if isinstance(lower.get(key), str)), "")
     named = named if "value" in lower else ""
@@ -174,7 +174,7 @@ def _is_secret(name: str, given: str) -> bool:
 
 
 def _logins(given: str, mask: str) -> str:
-    """Mask the password of each USER:PASSWORD, up to the end of the quotes that it stands in."""
+    """Mask the password of each USER:PASSWORD, up to the end of its quotes."""
     done: list[str] = []
     at = 0
     for found in _USER.finditer(given):
@@ -193,7 +193,7 @@ def _logins(given: str, mask: str) -> str:
 
 
 def _named(given: str, mask: str) -> str:
-    """Mask what stands under the name of a secret."""
+    """Mask the values with the name of a secret."""
     done: list[str] = []
     at = 0
     for found in _NAMED.finditer(given):

@@ -53,14 +53,14 @@ class Misfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """A field that may be missing, and what it is then; without a value it stays missing."""
+    """A field that may be missing, with its default; without one it stays missing."""
 
     shape: Shape
     value: Any = ABSENT
 
 
 def optional(shape: Shape) -> Usual:
-    """A field that may be missing or null, and stays so."""
+    """Return the shape of a field that may be missing or null."""
     return Usual((None, shape))
 
 
@@ -100,7 +100,7 @@ class Partial:
 
 
 def fitted(value: Any, shape: Shape, where: str) -> Any:
-    """The value as its shape says, missing fields filled in. Raises ValueError that names the place below WHERE."""
+    """Return a value that fits its shape, missing fields filled in. Raises ValueError that names the place below WHERE."""
     try:
         return _fitted(value, shape)
     except ValueError as error:
@@ -108,7 +108,7 @@ def fitted(value: Any, shape: Shape, where: str) -> Any:
 
 
 def checked(value: Any, shape: Shape, what: str) -> Any:
-    """As `fitted`. Raises Failed that names WHAT and the part of it that does not fit."""
+    """Return the value like `fitted`. Raises Failed that names WHAT and the part of it that does not fit."""
     try:
         return _fitted(value, shape)
     except ValueError as error:
@@ -120,7 +120,7 @@ def checked(value: Any, shape: Shape, what: str) -> Any:
 
 
 def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
-    """The objects of a list that have this shape."""
+    """Return the objects of a list that have this shape."""
     found = map(shape.of, values) if isinstance(values, list) else ()
     return [row for row in found if row is not None]
 
@@ -137,21 +137,21 @@ def built(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
 
 
 def line(value: Any) -> str:
-    """A shape: text for one line; its newlines become visible."""
+    """Shape of a text for one line; its newlines become visible."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return one_line(value)
 
 
 def text(value: Any) -> str:
-    """A shape: text that can be written to a file again."""
+    """Shape of a text that can be written to a file again."""
     if not isinstance(value, str) or any("\ud800" <= item <= "\udfff" for item in value):
         raise ValueError("is not text")
     return value
 
 
 def within(low: float, high: float) -> Callable[[Any], Any]:
-    """A shape: a number in these bounds."""
+    """Return the shape of a number within bounds."""
 
     def check(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -168,14 +168,14 @@ number = within(-LARGEST, LARGEST)
 
 
 def integer(value: Any) -> int:
-    """A shape: a count."""
+    """Shape of a count."""
     if not isinstance(value, int):
         raise ValueError("is not a whole number")
     return int(number(value))
 
 
 def row(*shapes: Shape) -> Callable[[Any], Any]:
-    """A shape: a list of so many values, each of its own shape."""
+    """Return the shape of a list with a fixed number of values, each of its own shape."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(shapes):
@@ -186,7 +186,7 @@ def row(*shapes: Shape) -> Callable[[Any], Any]:
 
 
 def writable(value: Any) -> Any:
-    """A shape: whatever JSON holds, as long as it can be written again."""
+    """Shape of any JSON value that can be written again."""
     try:
         json.dumps(value, allow_nan=False).encode()
     except (ValueError, RecursionError):
@@ -215,7 +215,7 @@ def _fitted(value: Any, shape: Shape) -> Any:
 
 
 def _below(error: ValueError, step: str, *place: str | int) -> Misfit:
-    """The error as the whole's, of which this is a step."""
+    """Return the error of a part as the error of the whole value."""
     found = error if isinstance(error, Misfit) else Misfit(str(error))
     return Misfit(found.why, step + found.at, found.missing, place + found.place)
 

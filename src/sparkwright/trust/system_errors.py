@@ -27,7 +27,7 @@ def sentence(error: BaseException) -> str:
 
 
 def full(places: Iterable[Path]) -> Path | None:
-    """The first of some folders (or of those above, where one is not there) whose disk has no room; None when all have."""
+    """Return the first of some folders (or their existing parents) whose disk is full; None if none is."""
     for place in places:
         there = next((parent for parent in (place, *place.parents) if parent.exists()), None)
         if there is None:

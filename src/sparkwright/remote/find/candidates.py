@@ -1,4 +1,4 @@
-"""The hosts that a new project may be for, all sources asked at once."""
+"""Candidate hosts for a new project, from all sources at once."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class Candidate:
 
 
 def find(ssh_folder: Path, network: Callable[[], Sequence[str]] = mdns.hosts) -> list[Candidate]:
-    """The hosts that the user's ssh files and the local network name, those with a Spark's name first, in two seconds at most.
+    """Return the hosts of the user's ssh files and the local network, those with a Spark's name first, in two seconds at most.
 
-    Of known_hosts only those with a Spark's name or of the local network count: the others are anybody's. ssh_folder: ~/.ssh.
+    Of known_hosts only those with a Spark's name or of the local network count: the others may be any machine. ssh_folder:
+    ~/.ssh.
     """
     with ThreadPoolExecutor(max_workers=3) as at_once:
         config = at_once.submit(ssh_names.of_config, ssh_folder / "config")

@@ -25,9 +25,9 @@ _WORKSTATION = re.compile(r"([A-Za-z0-9-]{1,63}) \[[0-9a-f:]{17}\]\._workstation
 
 
 def hosts(to: tuple[str, int] = GROUP, *, listen_s: float = LISTEN_S) -> list[str]:
-    """The hosts that answer, NAME.local, each once, by name; none where multicast does not work. Never raises.
+    """Return the hosts that answer, NAME.local, each once, by name; none if multicast does not work. Never raises.
 
-    to: who is asked; a test asks a responder of its own.
+    to: the address of the query; a test replaces it.
     """
     found: set[str] = set()
     try:
@@ -43,7 +43,7 @@ def hosts(to: tuple[str, int] = GROUP, *, listen_s: float = LISTEN_S) -> list[st
 
 
 def _ask(asking: socket.socket, to: tuple[str, int]) -> None:
-    """On every network this machine is on; the loopback is none."""
+    """Send the query on every network of this machine, except the loopback."""
     packet = dns_message.question([(name, PTR) for name in SERVICES])
     if to != GROUP:
         asking.sendto(packet, to)
@@ -70,7 +70,7 @@ def _heard(asking: socket.socket, listen_s: float) -> list[bytes]:
 
 
 def _named(packet: bytes) -> set[str]:
-    """The hosts that an answer names: those of its services, and workstations by their own name."""
+    """Return the hosts in an answer: those of its services, and workstations by their own name."""
     try:
         rows = dns_message.records(packet)
     except ValueError:

@@ -35,7 +35,7 @@ class Login:
         self.problems: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Try one after the other. Raises PasswordRequiredException when only a passphrase is missing."""
+        """Try the keys one after the other. Raises PasswordRequiredException if only a passphrase is missing."""
         try:
             self._authenticate(transport)
         finally:
@@ -57,7 +57,7 @@ class Login:
         raise paramiko.PasswordRequiredException("passphrase") if self._locked - self._offered else refused
 
     def _keys(self) -> Iterator[paramiko.PKey]:
-        """Files first, then the agent; of each its certificates first."""
+        """Yield the keys: files first, then the agent; of each its certificates first."""
         if not self._target.pubkey:
             return
         wanted: set[bytes] = set()
@@ -78,7 +78,7 @@ class Login:
                 yield from self._with_certificates(held, None)
 
     def _from_file(self, path: Path) -> paramiko.PKey | None:
-        """The private key of a file; None when it has none that can be used without its passphrase."""
+        """Return the private key of a file; None if it has none that can be used without its passphrase."""
         try:
             state = path.stat()
             private = path.read_bytes().lstrip().startswith(b"-----BEGIN")
@@ -105,7 +105,7 @@ class Login:
 
 
 def _ask(agent: AgentSSH, named: str) -> None:
-    """Ask the agent that IdentityAgent names for its keys, SSH_AUTH_SOCK's when it names none. Nobody there: no keys."""
+    """Connect to the agent in IdentityAgent, else to SSH_AUTH_SOCK's. Without an agent there are no keys."""
     if named in ("", "SSH_AUTH_SOCK"):
         named = "$SSH_AUTH_SOCK"
     path = os.environ.get(named[1:], "") if named.startswith("$") else named
@@ -129,7 +129,7 @@ def _certificate(path: Path) -> PublicBlob | None:
 
 
 def _signed(blob: PublicBlob) -> bytes:
-    """The plain key that a certificate is for."""
+    """Return the plain key of a certificate."""
     try:
         kind = blob.key_type.removesuffix(CERTIFICATE)
         return paramiko.PKey.from_type_string(kind, blob.key_blob).asbytes()
@@ -138,7 +138,7 @@ def _signed(blob: PublicBlob) -> bytes:
 
 
 def _public(path: Path) -> bytes:
-    """The public part of a key whose private part can't be used: from the file beside it, or from its own head."""
+    """Return the public part of a key whose private part can't be used: from the file beside it, or from its own header."""
     for item in (path, Path(f"{path}.pub")):
         blob = _certificate(item)
         if blob is not None:

@@ -37,9 +37,9 @@ class Known(NamedTuple):
 
 
 def lines(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> list[Known]:
-    """The lines for a name, the user's files first. key: what the host showed; None before it was asked.
+    """Return the lines for a name, the user's files first. key: the one that the host presented; None before.
 
-    Raises Refused when KnownHostsCommand fails.
+    Raises Refused if KnownHostsCommand fails.
     """
     found: list[Known] = []
     for path in target.known_hosts:
@@ -51,7 +51,7 @@ def lines(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> lis
 
 
 def read(printed: bytes) -> Iterator[Known]:
-    """The lines that `ssh-keygen -F` printed; what is no line is left out, as ssh does."""
+    """Parse the output of `ssh-keygen -F`; invalid lines are skipped, as in ssh."""
     for line in printed.decode(errors="replace").split("\n"):
         fields = line.split()
         marker = fields.pop(0) if line.startswith("@") and fields else ""

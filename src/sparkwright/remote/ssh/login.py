@@ -1,7 +1,7 @@
-"""The connection of one login: over its jump hosts, every host key checked, each failure a sentence. ssh_link.py asks over it.
+"""The connection of one login: over its jump hosts, every host key checked, each failure a sentence. ssh_link.py uses it.
 
-docs/ssh.md has the measured traps: Fabric accepts any host key and reads no Include, nobody sets TCP_NODELAY, and a
-channel waits an hour unless it is told otherwise.
+docs/ssh.md has the measured traps: Fabric accepts any host key and reads no Include, nobody sets TCP_NODELAY, and a channel waits
+an hour by default.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks
 
 
 class _Dropped(Unreachable):
-    """It answered, and hung up before the login."""
+    """The host answered, and hung up before the login."""
 
 
 def opened(target: SshTarget, name: str, say: Callable[[str], None], through: tuple[str, ...] = ()) -> Connection:
-    """A connection, over its jump hosts, with every key checked. Raises Unreachable; Refused when the jump hosts are a circle."""
+    """Return a connection, over its jump hosts, with every key checked.
+
+    Raises Unreachable; Refused if the jump hosts form a circle.
+    """
     gateway: Connection | None = None
     try:
         for hop in target.jump:
@@ -55,7 +58,10 @@ def opened(target: SshTarget, name: str, say: Callable[[str], None], through: tu
 
 
 def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable[[str], None]) -> Connection:
-    """One hop, tried again when it hangs up before the login: an sshd or a jump host does so to the eleventh at once."""
+    """Connect one hop, with retries if it hangs up before the login.
+
+    An sshd or a jump host hangs up on the eleventh concurrent login.
+    """
     for pause_s in DROPPED_PAUSES_S:
         try:
             return _once(target, name, gateway, say)

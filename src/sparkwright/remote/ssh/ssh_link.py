@@ -38,25 +38,25 @@ EVENTS_BYTES = 256 * 10**6
 
 
 class _Limit:
-    """The time that a host has for an answer, however steadily its bytes come."""
+    """The time limit of a host's answer, even if bytes keep arriving."""
 
     def __init__(self, seconds: float | None) -> None:
         self.set(seconds)
 
     def set(self, seconds: float | None) -> None:
-        """Begin anew. seconds: None for no end."""
+        """Restart the limit. seconds: None for no limit."""
         self.seconds = seconds
         self._deadline = None if seconds is None else Deadline(seconds)
 
     def wait_s(self, silence_s: float | None) -> float | None:
-        """Return the seconds until the next bytes have to be there. Raises TimedOut after the end."""
+        """Return the seconds until the next bytes are due. Raises TimedOut after the limit."""
         if self._deadline is None:
             return silence_s
         left_s = self._deadline.left_s()
         return left_s if silence_s is None else min(left_s, silence_s)
 
     def is_over(self) -> bool:
-        """Return whether the end has come."""
+        """Return True if the limit has passed."""
         try:
             self.wait_s(None)
         except TimedOut:
@@ -85,27 +85,27 @@ class SshLink:
         threading.Thread(target=self._connect, daemon=True).start()
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
-        """See `Link.request`. Ships the runtime first where it is absent."""
+        """Send a request; see `Link.request`. Uploads the runtime first if it is missing."""
         transport = self._transport()
         while self._notes:
             yield event("note", task="", text=self._notes.pop(0))
         yield from self._ask(transport, header, secrets, may_ship=True)
 
     def ready(self) -> None:
-        """See `Link.ready`."""
+        """Wait for the connection; see `Link.ready`."""
         self._transport()
 
     def host_key(self) -> str:
-        """The host's public key as this connection proved it: ssh-ed25519 AAAA..."""
+        """Return the host's public key as this connection verified it: ssh-ed25519 AAAA..."""
         key = self._transport().get_remote_server_key()
         return f"{key.get_name()} {key.get_base64()}"
 
     def run(self, argv: Sequence[str]) -> Channel:
-        """Start a program there on a channel of its own: its standard input and output are the channel's."""
+        """Start a program there on a channel of its own, which is its standard input and output."""
         return self._exec(self._transport(), join(argv))
 
     def close(self) -> None:
-        """See `Link.close`."""
+        """Close the connection; see `Link.close`."""
         self._closed = True
         if self._connection.done() and self._connection.exception() is None:
             self._connection.result().close()
@@ -153,9 +153,9 @@ class SshLink:
         yield from self._ask(transport, header, secrets, may_ship=False)
 
     def _first(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
-        """The first word that is not the login shell's: that the runner is ready, or what is missing.
+        """Return the first event that is not output of the login shell: the runner is ready, or what is missing.
 
-        Nothing is sent before: another shell that a login shell starts instead would take a request for commands.
+        Nothing is sent before: another shell that a login shell starts instead would execute a request as commands.
         """
         last = ""
         try:
@@ -216,11 +216,11 @@ class SshLink:
         yield from received.end()
 
     def _chunks(self, channel: Channel, limit: _Limit) -> Iterator[bytes]:
-        """Yield what a program writes, as it comes.
+        """Yield a program's output, as it comes.
 
         Raises:
             Unreachable: it was silent, or the connection broke.
-            Failed: it goes on writing after its time.
+            Failed: it keeps writing after its time limit.
         """
         silence_s = channel.gettimeout()
         while True:
@@ -245,7 +245,7 @@ class SshLink:
     def _bring(
         self, transport: paramiko.Transport, missing: Event, no_start: str, *, may_ship: bool
     ) -> Iterator[Event]:
-        """Ship the runtime: it is absent, or was damaged meanwhile. no_start: the last words of one that is there."""
+        """Upload the runtime: it is missing, or was damaged meanwhile. no_start: the last output of an existing one."""
         if missing["event"] == "no_python":
             fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)

@@ -61,12 +61,12 @@ class SshTarget:
 
     @property
     def shown(self) -> str:
-        """As a sentence names it: USER@HOST:PORT."""
+        """The target as a sentence names it: USER@HOST:PORT."""
         return f"{self.user}@{self.hostname}:{self.port}"
 
     @property
     def manual_login(self) -> str:
-        """The command a person logs in with; ssh finds the jump hosts itself."""
+        """The command for a manual login; ssh finds the jump hosts itself."""
         port = ["-p", self.port] if self.port != 22 else []
         return join(["ssh", *port, f"{self.user}@{self.address or self.hostname}"])
 
@@ -101,7 +101,7 @@ def parse(text: str, address: str = "") -> SshTarget:
     tokens = ssh_tokens.of(hostname, address, port, user, alias, ",".join(jump))
 
     def files(key: str, option: str) -> tuple[Path, ...]:
-        """One a line, spaces and all."""
+        """Return the files of a key, one a line, with spaces."""
         values = [value for value in rows.get(key, []) if value not in ("", "none")]
         return tuple(_path(ssh_tokens.fill(option, value, tokens)) for value in values)
 
@@ -139,9 +139,9 @@ def parse(text: str, address: str = "") -> SshTarget:
 
 
 def hop(spec: str) -> tuple[str, str, int]:
-    """Name, user and port of one hop of ProxyJump: [user@]host[:port], [user@][::1][:port] or the same as ssh://.
+    """Return name, user and port of one hop of ProxyJump: [user@]host[:port], [user@][::1][:port] or the same as ssh://.
 
-    User and port are empty and 0 where they are left to the configuration. Raises Refused.
+    User and port are empty and 0 if they are left to the configuration. Raises Refused.
     """
     user, _, rest = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
     found = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", rest, re.A)
@@ -160,7 +160,7 @@ def _number(text: str, what: str, at_most: int) -> int:
 
 
 def _split(value: str) -> tuple[Path, ...]:
-    """Several files on one line. ssh -G prints no quotes, so words that are a file only together are one."""
+    """Split several files on one line. ssh -G prints no quotes, so words that are a file only together are one."""
     words, found = [word for word in value.split(" ") if word], []
     while words:
         together = (length for length in range(min(len(words), 16), 1, -1) if is_file(_path(" ".join(words[:length]))))
@@ -171,7 +171,7 @@ def _split(value: str) -> tuple[Path, ...]:
 
 
 def _path(text: str) -> Path:
-    """`~` is what the password database says, as in ssh, whatever HOME is."""
+    """Return a path with `~` as the password database has it, as in ssh, whatever HOME is."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir + text[1:]) if text == "~" or text.startswith("~/") else Path(text)
 
 

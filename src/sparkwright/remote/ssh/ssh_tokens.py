@@ -41,7 +41,7 @@ def of(hostname: str, address: str, port: int, user: str, alias: str, jump: str)
 
 
 def fill(option: str, text: str, tokens: Mapping[str, str], *, environment: bool = True) -> str:
-    """The text with its tokens filled in. Raises Refused for a token that is not known, and a variable that is not set."""
+    """Return the text with its tokens filled in. Raises Refused for an unknown token, or an unset variable."""
 
     def value(found: re.Match[str]) -> str:
         if found[0].startswith("$"):

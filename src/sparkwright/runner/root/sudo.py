@@ -54,7 +54,7 @@ class Sudo:
     def start(self, argv: Sequence[str], ready: bytes) -> Root:
         """Start a program as root, with pipes, and return when it has written the line READY.
 
-        If sudo did not need the password, the program finds a line of nonsense on its standard input first.
+        If sudo did not need the password, the program finds its line on standard input first.
 
         Raises:
             Refused: with sudo's message.
