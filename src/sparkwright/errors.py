@@ -44,13 +44,13 @@ class SparkwrightError(Exception):
 
 
 class Refused(SparkwrightError):
-    """Stopped before anything was touched: bad input, or the host can't take what is asked."""
+    """Stopped before anything was touched: invalid input, or the host can't do what was requested."""
 
     exit = Exit.REFUSED
 
 
 class Unreachable(SparkwrightError):
-    """The host does not answer, or not any more. What it was doing may still go on there."""
+    """The host does not answer, or no longer. Its run may still continue."""
 
     exit = Exit.UNREACHABLE
 
@@ -62,4 +62,4 @@ class Inconclusive(SparkwrightError):
 
 
 class Failed(SparkwrightError):
-    """A task that did not reach what it promises."""
+    """A task that did not reach its goal."""

@@ -19,19 +19,19 @@ _COMMAND = re.compile(r"(?:(?<=`)(?:sparkwright|invoke|inv)|^(?:invoke|inv)) (?=
 
 @functools.cache
 def name() -> str:
-    """invoke, inv or sparkwright. `python -m invoke` is invoke."""
+    """Return invoke, inv or sparkwright. `python -m invoke` is invoke."""
     started = Path(sys.argv[0])
     word = started.parent.name if started.stem == "__main__" else started.stem
     return word if word in INVOKE else OWN
 
 
 def typed(text: str) -> str:
-    """A text with its commands as this program's user types them."""
+    """Return a text with its commands as this program's user types them."""
     return _COMMAND.sub(f"{name()} ", text) if "`" in text or text.startswith(INVOKE) else text
 
 
 def typed_in(value: Any) -> Any:
-    """The same for every text of a value of JSON; its keys stay."""
+    """Return a JSON value with `typed` applied to every text; its keys are unchanged."""
     if isinstance(value, str):
         return typed(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Commands in a fix, with the host that they are for: a host does not know what it is called here."""
+"""Commands in a fix, with their `--host`: a host does not know its name in the inventory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ AS_ONE = ("restart", "rollback", "deploy", "plan", "history", "cluster.check", "
 
 
 def named(text: str, host: Host) -> str:
-    """A text with the host in its commands, as it is called in the project; a cluster by its own name where it is one."""
+    """Return a text with the host's name in its commands; a cluster's own name if the command is for all of it."""
     members = host.cluster.name if host.cluster else host.name
     return _COMMAND.sub(lambda found: f"{found[0]} --host {members if found[1] in AS_ONE else host.name}", text)
 
 
 def of_host(event: Event, host: Host) -> Event:
-    """An event of a host with the host in the commands of its message and its fix."""
+    """Return an event of a host with the host's name in the commands of its message and its fix."""
     return {**event, **{key: named(event[key], host) for key in ("msg", "fix") if isinstance(event.get(key), str)}}

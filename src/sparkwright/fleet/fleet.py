@@ -66,12 +66,12 @@ class Fleet:
         self._events: queue.Queue[Event | Callable[[], None] | None] = queue.Queue()
 
     def connect(self) -> None:
-        """Start connecting to everyone; returns at once."""
+        """Start connecting to all hosts; returns at once."""
         for member in self.members[:FORKS]:
             member.open()
 
     def reach(self) -> list[Member]:
-        """Wait until everyone is connected to. Returns those that are not, each with the recap that says why."""
+        """Wait for the connections to all hosts. Returns the members that failed, each with a recap that says why."""
         self.each(self.members, lambda member: member.open().ready())
         return [member for member in self.members if member.failed]
 
@@ -83,9 +83,11 @@ class Fleet:
         roll: Roll,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
-        """Run a play, batch after batch. What ends it before its end is in `stopped`; then no other play begins either.
+        """Run a play, batch after batch. If it stops early, `stopped` says why; then no other play begins either.
 
-        roll: how fast, and who must go on serving. preview: a host's plan in check mode, for a roll that looks first.
+        Args:
+            roll: the batches, and the hosts that must keep serving.
+            preview: a host's plan in check mode, for a roll that checks first.
         """
         taking_part = {host.name for host in hosts}
         waiting = {
@@ -122,9 +124,9 @@ class Fleet:
         act: Callable[[Member], object],
         then: Callable[[Member], object] = lambda member: None,
     ) -> None:
-        """Act on members in parallel; their events reach the subscribers from this thread, as they come.
+        """Act on members in parallel; their events reach the subscribers in this thread, as they come.
 
-        then: called for each when it is over, however it went.
+        then: called for each member at its end, whatever the outcome.
         """
         if not members:
             return
@@ -184,31 +186,37 @@ class Fleet:
         return {member.host.name: recap.error(member.recap) for member in self.members if member.failed}
 
     def codes(self) -> list[int]:
-        """The exit code of each member; 0 for one that has none, for nothing went wrong there."""
+        """Return the exit code of each member; 0 for one without a recap, as nothing went wrong there."""
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
     def tell(self, member: Member, text: str) -> None:
-        """Say something about a host that no task said, once: a host that is checked first is planned for twice."""
+        """Add a note about a host, once: a host that is checked first is planned for twice."""
         if text in member.noted:
             return
         member.noted.add(text)
         self._events.put(event("note", task="", host=member.host.name, text=text))
 
     def say_later(self, event: Event) -> None:
-        """Hand an event to the subscribers, from whatever thread this is."""
+        """Send an event to the subscribers, from any thread."""
         self._events.put(event)
 
     def say_last(self, event: Event) -> None:
-        """Hand an event to the subscribers at the end, before the recaps."""
+        """Send an event to the subscribers at the end, before the recaps."""
         self._last.append(event)
 
     def request(
         self, member: Member, header: dict[str, Any], *, counted: bool = True, held: bool = False
     ) -> list[Event]:
-        """One request on a member's link: its events go to the subscribers, and are returned.
+        """Send a request on a member's link and return its events, which go to the subscribers too.
 
-        Runs on the servers of one machine follow each other. counted: whether its recap counts for the host's; a question on the
-        side does not. held: only how far it is gets said. Raises Failed when an answer that ends with a recap has none.
+        Runs on the servers of one machine run one after the other.
+
+        Args:
+            counted: its recap counts for the host's; that of a side question does not.
+            held: pass on the progress only.
+
+        Raises:
+            Failed: the recap is missing in an answer that must end with one.
         """
         if header["verb"] != "run":
             return self._answered(member, header, counted=counted, held=held)
@@ -240,7 +248,10 @@ class Fleet:
         )
 
     def _run_as_one(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
-        """Run the plans of a cluster's members, all made before one is sent: a run would wait in vain for one that has none."""
+        """Run the plans of a cluster's members.
+
+        All are made before one is sent: a run would wait in vain for a member without a plan.
+        """
         plans: dict[str, Plan] = {}
 
         def plan(member: Member) -> None:
@@ -299,7 +310,7 @@ class Fleet:
         then(member)
 
     def _note(self, member: Member, event: Event) -> None:
-        """Keep what the next play and the end need. A recap is said once, at the end, over all plays."""
+        """Keep what the next play and the end need. The recap over all plays is sent once, at the end."""
         if event["event"] == "recap":
             member.recap = recap.added(member.recap, event)
             return
@@ -308,7 +319,7 @@ class Fleet:
         self._events.put(event)
 
     def _interrupted(self, running: Sequence[Member]) -> None:
-        """Ctrl-C: the runs go on by themselves, so leave them, or ask them to stop."""
+        """Handle Ctrl-C: the runs continue by themselves, so leave them, or request a stop."""
         hosts = ",".join(member.host.name for member in running)
         if self.ask_stop(hosts):
             for member in (member for member in running if member.run_id):
@@ -330,7 +341,7 @@ class Fleet:
             self._guarded_from(subscriber, subscriber.on, event)
 
     def _guarded_from(self, subscriber: Subscriber, act: Callable[..., object], *given: Event) -> None:
-        """A subscriber's error is its own: it is told once, and neither the others nor the hosts miss anything by it."""
+        """Call a subscriber. Its error is shown once, and affects neither the other subscribers nor the hosts."""
         try:
             act(*given)
         except BrokenPipeError:
@@ -347,5 +358,5 @@ def _interrupt() -> None:
 
 
 def _failed(members: Iterable[Member]) -> dict[str, str]:
-    """Those that failed, by name, and why."""
+    """Return why members failed, by host name."""
     return {member.host.name: str((member.recap or {}).get("msg", "")) for member in members if member.failed}

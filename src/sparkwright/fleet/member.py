@@ -1,4 +1,4 @@
-"""A host that takes part: its link, and what its plays registered, learnt and ended with."""
+"""A host of a run: its link, and what its plays registered and ended with."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ class Member:
         return self.recap is not None and self.recap["exit"] not in GOOD
 
     def open(self) -> Link:
-        """The link; connecting goes on in the background while the laptop still plans."""
+        """Return the link; connecting continues in the background while the laptop still plans."""
         if self.link is None:
             self.link = open_link(self.host, self.need)
         return self.link
 
     def request(self, header: Mapping[str, Any], secrets: Mapping[str, Secret] | None = None) -> Iterator[Event]:
-        """The events that answer a request. secrets: instead of its own. Raises Unreachable."""
+        """Send a request and yield the events of its answer. secrets: instead of the member's own. Raises Unreachable."""
         given = self.secrets if secrets is None else secrets
         about = {"server": self.host.server} if self.host.server else {}
         return self.open().request({**header, **about, "env": dict(self.host.env)}, given)
 
     def learn(self, event: Event) -> None:
-        """Keep what a finished task says that the next play needs."""
+        """Keep what the next play needs of a finished task."""
         data = event.get("data") or {}
         version = data.get("engine_version")
         if isinstance(version, str) and VERSION.fullmatch(version):
@@ -87,13 +87,13 @@ def hang_up(members: Iterable[Member]) -> None:
 
 
 def run_request(member: Member, plan: Plan) -> dict[str, Any]:
-    """The request that runs a plan on a member, with the restart plan that goes with it."""
+    """Return the request that runs a plan on a member, with its restart plan."""
     extra = {} if member.restart is None or plan.check else {"restart": member.restart}
     return {"verb": "run", "plan": plan.to_json(), **extra}
 
 
 def broke(error: Exception) -> SparkwrightError:
-    """An error as a sentence; one that nobody foresaw says where it happened."""
+    """Return an error as a sentence; an internal error says where it occurred."""
     if isinstance(error, SparkwrightError):
         return error
     if sentence := system_errors.sentence(error):

@@ -49,7 +49,7 @@ class Record:
 
     @property
     def left(self) -> list[str]:
-        """The hosts that are not through."""
+        """The hosts that are not finished."""
         return [name for name in self.hosts if name not in self.done]
 
 
@@ -71,7 +71,7 @@ SHAPE = Partial(
 
 
 class RecordFile:
-    """A record where it is kept. path: see the module's docstring."""
+    """The file of a record. path: see the module's docstring."""
 
     def __init__(self, project: Path, playbook: str) -> None:
         self._folder = project / FOLDER
@@ -79,7 +79,7 @@ class RecordFile:
         self.path = self._folder / "rolling" / f"{self.playbook}.json"
 
     def save(self, record: Record) -> None:
-        """Replace it in one step; forget it when nothing is left. Raises Failed when the folder can't be written."""
+        """Replace the file atomically; remove it if nothing is left. Raises Failed if the folder is not writable."""
         try:
             if not record.left:
                 self.path.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ class RecordFile:
             raise Failed(f"cannot write {self.path}: {error.strerror}.", fix="`--resume` needs it.") from None
 
     def load(self) -> Record:
-        """The run that was left. Raises Refused when there is none, or none that can be read."""
+        """Return the unfinished run. Raises Refused if there is none, or it can't be read."""
         try:
             data = SHAPE.of(json_of(bytes_of(self.path, MOST_BYTES)))
         except FileNotFoundError:
@@ -107,7 +107,7 @@ class RecordFile:
 
 
 def refuse_other_hosts(record: Record, selection: Sequence[str]) -> None:
-    """Raises Refused when --host means other hosts now than those of the run that was left."""
+    """Raise Refused if --host selects other hosts than those of the unfinished run."""
     if set(selection) != set(record.hosts):
         hosts = f"{', '.join(record.hosts)}, not for {', '.join(selection)}"
         fix = "Omit --host to resume it, or omit --resume to start another."
@@ -117,9 +117,12 @@ def refuse_other_hosts(record: Record, selection: Sequence[str]) -> None:
 def refuse_other(
     record: Record, options: Mapping[str, Any], prints: Callable[[str], Prints], now_s: float | None = None
 ) -> None:
-    """Raises Refused when what would go on is not what began.
+    """Raise Refused if the run to resume differs from the one that began.
 
-    options: what the command is told now. prints: what a host would be made from now. now_s: seconds since the epoch.
+    Args:
+        options: the options of the command now.
+        prints: returns what a host would be made from now.
+        now_s: seconds since the epoch.
     """
     anew = "Start again without --resume."
     age_s = (time.time() if now_s is None else now_s) - record.began_s

@@ -1,4 +1,4 @@
-"""One play going over its hosts: the next batch, what it may take down, what is written down of it."""
+"""One play that rolls over its hosts: the next batch, the hosts that may be stopped, and the record."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Roll:
     _begun: int = field(default=0, init=False)
 
     def next(self, waiting: Sequence[str], proved: Sequence[str]) -> tuple[list[str], str]:
-        """The next batch of those who wait; when it is empty, why nobody may go.
+        """Return the next batch of the waiting hosts; if it is empty, why none may go.
 
-        proved: those of the last batch that were seen to serve: they must still do so.
+        proved: hosts of the last batch that were seen to serve, and must still do so.
         """
         everyone = self.everyone or len(waiting) + self._begun
         wanted = list(waiting[: self.policy.size(self.batch, everyone)])
@@ -53,18 +53,18 @@ class Roll:
         return go, "" if go else why
 
     def begins(self, batch: Sequence[str]) -> None:
-        """A batch is about to be touched."""
+        """Record a batch before it is touched."""
         if self.record is not None:
             self.record.under_way = list(batch)
             self.save(self.record)
 
     def ended(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """A batch is over. failed: why, by host."""
+        """Record a finished batch. failed: the reason by host."""
         self.batch += 1
         self.looked(done, failed)
 
     def looked(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """These were found to need nothing more, or to be refused, before anybody was touched."""
+        """Record hosts that need no change, or would be refused, before any host is touched."""
         if self.record is None:
             return
         through = [name for name in done if self.finishes is None or name in self.finishes]

@@ -147,7 +147,7 @@ class Plan:
 
 
 def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
-    """Yield every task in reading order: a block's tasks, then its rescue, then its always."""
+    """Return every task in reading order: a block's tasks, then its rescue, then its always."""
     found: list[Task] = []
     for step in steps:
         found += [step] if isinstance(step, Task) else tasks_of((*step.tasks, *step.rescue, *step.always))

@@ -60,7 +60,7 @@ class LocalLink:
             raise Unreachable(f"the runner ended with {process.returncode}: {why}.")
 
     def ready(self) -> None:
-        """Return at once, as this machine is always connected. See `Link.ready`."""
+        """Do nothing: this machine is always connected. See `Link.ready`."""
 
     def close(self) -> None:
         """See `Link.close`."""

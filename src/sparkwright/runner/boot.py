@@ -1,11 +1,11 @@
 """The first file of a shipped runtime: puts its own folder on the path and answers one request.
 
-What the request needs is imported before it is read, while the laptop still plans ("light": a short question, "plan": a plan,
-"engine": one that speaks to Docker); in this thread, for a runner forks and a fork beside an importing thread inherits its
-locks for ever.
+The imports for the request are done before it is read, while the laptop still plans ("light": a short question, "plan": a plan,
+"engine": one that uses Docker); in this thread, because a runner forks, and a fork beside an importing thread inherits its locks
+forever.
 
-Says `ready` before it reads: whatever ends without that was no good start, and the laptop ships the runtime again. Only then does
-the laptop send its request: a login shell that starts something else in our place never gets to see it.
+It sends `ready` before it reads: a process that exits without that did not start, and the laptop ships the runtime again. Only
+then does the laptop send its request, so a login shell that starts something else instead never sees it.
 """
 
 import gc

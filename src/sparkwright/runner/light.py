@@ -1,4 +1,4 @@
-"""The runner for short questions that are asked of many hosts at once: half the imports of `main`, which answers all others.
+"""The runner for short questions that are sent to many hosts at once: half the imports of `main`, which answers all others.
 
 A host's whole answer to `status` costs it some 60 ms of CPU this way.
 """

@@ -49,7 +49,7 @@ Verb = Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]
 
 
 def main() -> int:
-    """Answer one request. The exit code says only whether the conversation worked; the recap says how the run ended."""
+    """Answer one request. The exit code is only that of the exchange; the recap has the outcome of the run."""
     try:
         request = requests.read(sys.stdin.buffer)
     except Refused as refusal:
@@ -58,13 +58,13 @@ def main() -> int:
 
 
 def refuse(refusal: Refused) -> int:
-    """Answer what can't be read."""
+    """Answer a request that can't be read."""
     _say([_refusal({}, refusal)], Redactor())
     return 0
 
 
 def answer(request: dict[str, Any]) -> int:
-    """Answer this request; what `main` returns."""
+    """Answer a request and return the exit code of `main`."""
     hidden = Redactor(request.get("secrets", {}).values())
     os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what a run makes
     os.environ.update(request.get("env", {}))
@@ -100,7 +100,7 @@ def _verb(name: str) -> Verb:
 
 
 def _say(events: Iterable[Event], hidden: Redactor) -> None:
-    """Write events to the laptop. When it no longer listens there is nobody to tell: the run goes on without."""
+    """Write events to the laptop. If it does not listen any more, the run continues without it."""
     out = sys.stdout.buffer
     try:
         for row in events:
@@ -132,7 +132,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
 
 
 def _detach(book: Journal) -> None:
-    """A session of its own, without the laptop's pipes: what happens to them no longer matters."""
+    """Start a session of its own, without the laptop's pipes, so that the run outlives the connection."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(book.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE)
@@ -170,7 +170,7 @@ def _stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 
 def _at_work(state: StateFolder) -> Path:
-    """The run that "stop" means when none is named: the one that holds the lock, or the only one there is."""
+    """Return the run for a "stop" without an id: the one that holds the lock, or the only one in progress."""
     owner, alive = lock.inspect(state)
     living = journal.living(state)
     holding = [folder for folder in living if owner is not None and alive and folder.name == owner.run]

@@ -66,7 +66,7 @@ class PlayRun:
         return found
 
     def run(self) -> Event:
-        """All steps, then the handlers that were notified. Never raises."""
+        """Run all steps, then the handlers that were notified. Never raises."""
         started_s = time.monotonic()
         try:
             with self.root:
@@ -89,7 +89,7 @@ class PlayRun:
         )
 
     def _exit(self, failure: Result | None) -> Exit:
-        """The exit code this run ends with. "Refused" is only true while nothing was touched."""
+        """Return the exit code of this run. It is "refused" only if nothing was touched."""
         if failure is None:
             done = (self.unproved and self.unproved.exit) or Exit.OK
             return Exit.CHANGES if self.plan.check and self.counts["changed"] else done
@@ -100,7 +100,7 @@ class PlayRun:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _steps(self, steps: tuple[Step, ...], *, stoppable: bool = True) -> Result | None:
-        """Run steps until one fails; the failure, or None."""
+        """Run steps until one fails. Returns the failure, or None."""
         for step in steps:
             if self.ended is not None:
                 return None
@@ -113,7 +113,10 @@ class PlayRun:
         return None
 
     def _block(self, block: Block, stoppable: bool) -> Result | None:
-        """Its tasks, its rescue, its always. A condition that can't be evaluated is a failure inside it, as of its first task."""
+        """Run a block: its tasks, its rescue, its always.
+
+        A condition that can't be evaluated is a failure inside the block, as of its first task.
+        """
         failed_before, outer = self.counts["failed"], self.registered["failed_result"]
         try:
             applies, failure = self._holds(block.when), None
@@ -137,7 +140,7 @@ class PlayRun:
         return failure
 
     def _tell_members(self, failure: Result | None) -> None:
-        """In a cluster a run that fails, or begins a rescue, fails for all. Each failure is told once."""
+        """Report a failure to the cluster: a run that fails, or begins a rescue, fails for all. Each failure is reported once."""
         if failure is not None and failure is not self.known_to_members and self.cluster is not None:
             self.known_to_members = failure
             at, msg = ("", failure.msg) if failure is self.stopped else self.failed_as
@@ -151,7 +154,7 @@ class PlayRun:
                 self._finish(step, Result(skipped=True, msg="condition of the block is false"), 0.0)
 
     def _reported(self, task: Task, result: Result) -> Result | None:
-        """Finish what never began: as a task that starts and ends at once."""
+        """Report a step that never began, as a task that starts and ends at once."""
         self.emit(event("task_started", **_about(task)))
         return self._finish(task, result, 0.0)
 
@@ -180,13 +183,13 @@ class PlayRun:
         return self._finish(task, result, time.monotonic() - started_s)
 
     def _guarded(self, result: Result) -> Result:
-        """The result of a task; the guard's own failure when it killed the server meanwhile."""
+        """Return the result of a task, or the guard's own failure if it killed the server meanwhile."""
         guards = self.context.guards
         guards.heard(result.data)
         return guards.outcome(result)
 
     def _attempts(self, task: Task) -> Result:
-        """Once, or until the condition holds: `retries` more times, as Ansible counts them."""
+        """Run a task once, or until its condition holds: `retries` more times, as Ansible counts them."""
         tries = 1 + (task.retries or (DEFAULT_RETRIES if task.until else 0))
         for attempt in range(1, tries + 1):
             result = self._once(task)
@@ -245,7 +248,7 @@ class PlayRun:
         return sound(kind().run(args, self._context_of(task)), task.module)
 
     def _context_of(self, task: Task) -> RunContext:
-        """The run's context; of a task that is about another server of this host, with that one's memory."""
+        """Return the run's context; for a task about another server of this host, with the state of that server."""
         if not task.server:
             return self.context
         names = self._names(expressions.names_in_value(task.server))
@@ -254,14 +257,14 @@ class PlayRun:
         return dataclasses.replace(self.context, state=self.state.of_server(str(server)))
 
     def _judge(self, task: Task, result: Result) -> None:
-        """`changed_when` and `failed_when` have the last word."""
+        """Apply `changed_when` and `failed_when`, which override the module's own result."""
         if task.changed_when is not None and not result.failed:
             result.changed = self._holds(task.changed_when, task, result)
         if task.failed_when is not None:
             result.failed = self._holds(task.failed_when, task, result)
 
     def _finish(self, task: Task, result: Result, seconds: float) -> Result | None:
-        """Count it, say it; the result if the play must stop here."""
+        """Count and report a result. Returns it if the play must stop here."""
         ignored = result.failed and task.ignore_errors
         if result.failed:
             self.counts["ignored" if ignored else "failed"] += 1
@@ -304,7 +307,12 @@ class PlayRun:
         return self._scope(wanted, {}, ())
 
     def _scope(self, wanted: frozenset[str], opened: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
-        """opened: the open variables that are rendered already. inside: those that are being rendered now, outermost first."""
+        """Return the names for expressions.
+
+        Args:
+            opened: the open variables that are rendered already.
+            inside: those that are being rendered now, outermost first.
+        """
         for name in sorted(wanted & self.plan.open_vars.keys() - opened.keys()):
             if name in inside:
                 raise expressions.ExpressionError(f"variables refer to each other: {' -> '.join((*inside, name))}")
@@ -315,7 +323,7 @@ class PlayRun:
         return {**self.plan.vars, **self.registered, **requested}
 
     def _known_after(self, error: expressions.ExpressionError) -> str:
-        """In check mode a result that an earlier change would produce is not an error, it is known after it."""
+        """Return the message for a result that is "known after" an earlier change in check mode; empty if it is an error."""
         expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.touched_by
         return KNOWN_AFTER + self.touched_by if expected else ""
 

@@ -36,7 +36,7 @@ class Rendezvous:
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster, when there is somebody to meet."""
+        """The cluster, if there are members to wait for."""
         return None if self.plan.check else self.plan.cluster
 
     @property
@@ -46,7 +46,7 @@ class Rendezvous:
 
     @contextlib.contextmanager
     def having(self, held: AbstractContextManager[T]) -> Iterator[T]:
-        """Hold it, as the host's lock. When that is refused, the other members learn why, instead of waiting for this one."""
+        """Hold a context manager, such as the host's lock. If it is refused, the other members get the reason at once."""
         with contextlib.ExitStack() as stack:
             try:
                 got = stack.enter_context(held)
@@ -59,10 +59,10 @@ class Rendezvous:
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[Channel | None]:
-        """The channel, once the runs of all members have come; None: there is nobody to meet.
+        """Yield the channel, once the runs of all members have joined; None without a cluster.
 
-        However the block ends, the others learn of it; the head stays until they have said goodbye. Raises what `Channel.join`
-        and `Coordinator` raise.
+        At the end of the block the others are informed in any case; the head stays until they have left. Raises what
+        `Channel.join` and `Coordinator` raise.
         """
         if self.cluster is None:
             yield None
@@ -115,7 +115,7 @@ class Rendezvous:
 
     @property
     def _token(self) -> Secret:
-        """The deploy's token. Raises Refused when it is none."""
+        """The deploy's token. Raises Refused if it is not valid."""
         token = self.secrets.get(TOKEN, Secret(""))
         if not _TOKEN.fullmatch(token.reveal()):
             raise Refused(f"invalid request: the secret {TOKEN} of a cluster's plan is not 64 hexadecimal digits.")

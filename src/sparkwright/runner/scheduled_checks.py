@@ -14,7 +14,8 @@ from pathlib import Path
 def main(words: list[str]) -> int:
     """Check every server once.
 
-    75: this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one.
+    Returns:
+        75 if this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one.
     """
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["LC_ALL"] = "C"

@@ -59,7 +59,7 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
 
 
 def _specs(host: Host) -> dict[str, str]:
-    """Yield the path of each specification of nvidia, and the driver that it names ("" for none)."""
+    """Return the path of each specification of nvidia, with the driver that it names ("" for none)."""
     found: dict[str, str] = {}
     for folder in known.CDI_FOLDERS:
         for name in host.names_in(folder):

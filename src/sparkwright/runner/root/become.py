@@ -1,7 +1,7 @@
-"""`become: true`: one second process of the same runtime as root, for the tasks that say so.
+"""`become: true`: a second process of the same runtime as root, for the tasks that require it.
 
-Requests and answers are JSON lines over its pipes; secrets travel there and nowhere else, and only when root's side has said
-that it is there.
+Requests and answers are JSON lines over its pipes; secrets are sent there and nowhere else, and only after root's side has
+answered.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner.ro
 
 @dataclass
 class Become:
-    """Started when the first task asks for it; ends with the play. host: its name, for messages."""
+    """The process that runs tasks as root: started by the first task that requires it, ended with the play."""
 
     machine: Machine
     state: StateFolder
     run_id: str
     secrets: Mapping[str, Secret]
     emit: Callable[[Event], None]
+    #: its name, for messages
     host: str = "the host"
     _process: Root | None = None
 

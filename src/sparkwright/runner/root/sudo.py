@@ -1,7 +1,7 @@
-"""Root by way of sudo: the password is checked on a pipe of its own, and nothing else is sent before root's side has answered.
+"""Root by way of sudo: the password is verified on a pipe of its own, and nothing else is sent before root's side has answered.
 
-What runs as root gets a fixed PATH and a small environment: nothing that stands in the user's folders or settings is a program,
-a library or a module of root's.
+Programs that run as root get a fixed PATH and a small environment: nothing in the user's folders or settings becomes a program, a
+library or a module of root's.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Sudo:
         return process, answer
 
     def _expect(self, opened: _Opened, ready: bytes) -> Root:
-        """Wait for the line READY, or with none for the end. Raises _Refusal when it ended otherwise, Refused on silence."""
+        """Wait for the line READY or, if it is empty, for the end. Raises _Refusal if it exited otherwise, Refused on silence."""
         process, answer = opened
         assert process.stdout is not None
         seen, ends_s = b"", time.monotonic() + self._answer_s
@@ -146,7 +146,7 @@ _Opened = tuple[Root, IO[bytes]]
 
 
 def _close(process: Root) -> None:
-    """Let it end. A user may not kill what is root's, but it ends with its pipes."""
+    """Close its pipes, at which it exits: a user may not kill a process of root's."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError):

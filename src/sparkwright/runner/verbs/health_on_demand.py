@@ -1,4 +1,4 @@
-"""A check that somebody asked for, as events: no run is kept of it, so a laptop's cron never pushes a deploy out of the list."""
+"""A check on demand, as events: it keeps no run, so a laptop's cron never pushes a deploy out of the list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CURES = {
 
 
 def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """The verb `health`: {"smoke": bool, "token_s": seconds}. One task, and a recap with the state's exit code."""
+    """Answer the verb `health`: {"smoke": bool, "token_s": seconds}. One task, and a recap with the state's exit code."""
     answer: list[Event] = []
     settings = Settings.of(state)
     if request.get("token_s"):

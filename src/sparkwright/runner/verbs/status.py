@@ -25,15 +25,17 @@ GUARD = "guard"
 
 
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `status` event: record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
+    """Yield one `status` event.
 
-    traffic: requests and generated tokens by the server's own counters, and the GPU's temperature, where the request asks.
-    load_s: the stages of the start of the server that is there, seconds, as they were measured when it was verified.
+    It has record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
 
-    busy: the run that holds the host's lock now. interrupted: the one that held it last and was cut off, and what settles it.
-    gateway: of host/gateway/now.py, where the request asks for it; empty where none was ever verified.
-    live: no check speaks for the present; `record.state` is then of this moment: `up`, `starting`, `in progress`, `down`,
-    `crash-looping` or `unknown`. outdated: why the last check does not, with what it said. late: the scheduled check is overdue.
+    traffic: requests and generated tokens by the server's own counters, and the GPU's temperature, if requested. load_s: the
+    stages of the server's start, seconds, as they were measured when it was verified.
+
+    busy: the run that holds the host's lock now. interrupted: the last one if it was cut off, and its fix. gateway: of
+    host/gateway/now.py, if requested; empty if none was ever verified. live: no check is valid for the present; `record.state` is
+    then of this moment: `up`, `starting`, `in progress`, `down`, `crash-looping` or `unknown`. outdated: why the last check is
+    not valid, with its result. late: the scheduled check is overdue.
     """
     now_s, good = time.time(), good_states.last(state)
     busy, interrupted = _runs(machine, state)
@@ -67,9 +69,9 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
 
 def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `checks` event: fields, and rows of the checks since `since_s` (seconds since the epoch), oldest first.
+    """Yield one `checks` event: fields, and rows of the checks since `since_s` (seconds since the epoch), oldest first.
 
-    What the report draws, and no more: at the usual interval a week is some 2,000 rows.
+    Only the fields of the report: at the usual interval a week is some 2,000 rows.
     """
     rows = [row_of(record) for record in store.history(state.memory, float(request.get("since_s", 0)))]
     yield event("checks", fields=list(FIELDS), rows=rows)
@@ -83,7 +85,7 @@ FIELDS = (
 
 
 def row_of(record: Record) -> list[Any]:
-    """A check as a row. tok_per_s: only of a check that measured it, for others repeat the last measurement."""
+    """Return a check as a row. tok_per_s: only of a check that measured it, as others repeat the last measurement."""
     fresh = record.speed.measured_s is not None and abs(record.speed.measured_s - record.time_s) < max(
         record.every_s, 60.0
     )
@@ -119,13 +121,13 @@ def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
 
 
 def _load(good: Mapping[str, Any], now: snapshot.Now) -> dict[str, float]:
-    """Nothing of another container, or of one that was started since."""
+    """Return the stages of the start, seconds; empty for another container, or one that was started since."""
     found = (good.get("measured") or {}).get("load_s") if snapshot.ready_since(now.container, good) else None
     return found if isinstance(found, dict) else {}
 
 
 def _runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
-    """(who works here; how the host went down, and which run was cut off), in words."""
+    """Return (the run that works here; how the host went down, and which run was cut off), in words."""
     owner, alive = lock.inspect(state)
     if owner is not None and alive:
         return str(owner), ""
