@@ -15,9 +15,9 @@ TOKEN_S = 30
 DRAIN_S, STOP_S = 30, 60
 #: memory that must stay free beside the engine, GiB
 RESERVE_GIB = 4
-#: what all compile caches of a host together may hold, GiB
+#: the limit of all compile caches of a host together, GiB
 CACHES_GIB = 20
-#: how many hosts are connected to, and worked on, at once
+#: number of hosts that are handled at once
 FORKS = 16
 #: `gateway:` of a group: the image, of the HAProxy that the tests use; connections at a time; how long a request may wait for a
 #: server, and a server that answers may be silent; between two checks, seconds

@@ -12,7 +12,7 @@ from pathlib import Path
 from sparkwright.trust import private
 
 PACKAGE = Path(__file__).parent
-#: the host's side, and nothing of the laptop's
+#: the host's side, without the laptop's
 PARTS = (
     "__init__.py",
     "defaults.py",
@@ -58,7 +58,7 @@ def content_hash() -> str:
 def cache() -> Path:
     """Return the laptop's cache folder, closed to other users: hosts run its content. All of it can be built again."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkwright"
-    with contextlib.suppress(OSError):  # who uses it says so
+    with contextlib.suppress(OSError):  # its user reports it
         private.folder(path)
     return path
 

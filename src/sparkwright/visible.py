@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Sequence
 
-#: C0 without tab and newline, DEL, C1, the marks that reorder a line (Trojan Source, CVE-2021-42574), and what takes no room:
-#: letters of the tags block (U+E0000) make a text that people don't see and language models read
+#: C0 without tab and newline, DEL, C1, the marks that reorder a line (Trojan Source, CVE-2021-42574), and characters without
+#: width: letters of the tags block (U+E0000) form a text that people don't see and language models read
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"

@@ -24,7 +24,7 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
             return list(check(host))
         except SparkwrightError as error:
             return [Finding(name, "unknown", str(error))]
-        except Exception as error:  # what no check foresaw must not hide what the others see
+        except Exception as error:  # an unexpected error must not hide the other checks
             return [Finding(name, "unknown", f"internal error in the check: {type(error).__name__}: {error}")]
 
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:

@@ -120,7 +120,7 @@ class Host:
         """Return the Docker Engine's /info; None if it does not answer."""
         try:
             found: dict[str, Any] = self.context.docker().api.info()
-        except Exception:  # refused, away, or restarting: the check `docker` says which
+        except Exception:  # refused, down, or restarting: the check `docker` reports which
             return None
         return found
 

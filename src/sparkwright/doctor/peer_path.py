@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright.doctor import fabric
 from sparkwright.doctor.host import Host
 
-#: what a ping of a whole frame leaves to the IPv4 and ICMP headers
+#: IPv4 and ICMP headers of a ping of a whole frame
 HEADERS_BYTES = 28
 #: two packets, a second apart, two seconds for each answer
 PING = ("ping", "-n", "-q", "-c", "2", "-W", "2", "-M", "do")

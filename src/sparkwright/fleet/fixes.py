@@ -7,12 +7,12 @@ import re
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 
-#: commands that are for one host, where they don't name it yet
+#: commands for one host that do not name it yet
 _COMMAND = re.compile(
     r"`invoke (restart|rollback|deploy|plan|history|cluster\.check|cluster\.inspect|logs|incident|doctor|diagnose)"
     r"(?=[` ])(?![^`]{0,200} --host )"
 )
-#: of a cluster: operated as one
+#: commands that operate a cluster as one
 AS_ONE = ("restart", "rollback", "deploy", "plan", "history", "cluster.check", "cluster.inspect")
 
 

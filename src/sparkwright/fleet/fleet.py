@@ -27,10 +27,10 @@ from sparkwright.protocol.plan import Plan
 from sparkwright.trust.bounds import clean
 from sparkwright.visible import visible
 
-#: how a check ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
-#: else's run at work there, and has its turn
+#: exits of a check after which a host needs no turn: no changes, or refused. Another failure may be due to another run at work
+#: there, so that host has its turn
 SETTLED = (Exit.OK, Exit.REFUSED)
-#: events that carry what others wrote: files of an incident, lines that are no event
+#: events with text of others: files of an incident, lines that are not an event
 PASSED_ON = ("file", "raw")
 #: requests whose answer ends with a recap; without one their outcome is unknown
 END_IN_A_RECAP = ("run", "attach", "health", "clean")
@@ -227,7 +227,7 @@ class Fleet:
     def _answered(self, member: Member, header: dict[str, Any], *, counted: bool, held: bool) -> list[Event]:
         seen = []
         for row in member.request(header):
-            # with the commands as they are typed here, for this host; but not in what the host only passes on
+            # commands as they are typed here, for this host; but not in text that the host only passes on
             row = {
                 **(row if row["event"] in PASSED_ON else typed_in(fixes.of_host(row, member.host))),
                 "host": member.host.name,
@@ -336,7 +336,7 @@ class Fleet:
     def _say(self, event: Event) -> None:
         event = typed_in(
             clean(event)
-        )  # a host's is already; a play's name, and a reason, come from files and libraries
+        )  # a host's text is clean already; a play's name, and a reason, come from files and libraries
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.on, event)
 

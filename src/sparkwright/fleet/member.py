@@ -19,7 +19,7 @@ from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.names import VERSION
 
 GOOD = (Exit.OK, Exit.CHANGES)
-#: the modules whose success means that a host serves; one that only looked says so
+#: the modules whose success means that a host serves, unless their data says otherwise
 PROOFS = ("verify_health", "liveness")
 
 
@@ -71,7 +71,7 @@ class Member:
         version = data.get("engine_version")
         if isinstance(version, str) and VERSION.fullmatch(version):
             self.engine_version = version
-        with contextlib.suppress(ValueError):  # it tells none that can be kept
+        with contextlib.suppress(ValueError):  # no valid options
             self.engine_options = engine_options(data.get("options")) or self.engine_options
         self.proved |= event["module"] in PROOFS and event["status"] == "ok" and data.get("serves") is not False
         if event.get("register"):

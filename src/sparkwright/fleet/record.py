@@ -24,7 +24,7 @@ SCHEMA = 1
 FOLDER = ".sparkwright"
 OLD_S = 7 * 86400.0
 
-#: what a host was made from, by the name a user knows it under: "recipes/a.yml": its digest
+#: the files that a host was made from, by the user's name for them: "recipes/a.yml": its digest
 Prints = Mapping[str, str]
 
 
@@ -53,7 +53,7 @@ class Record:
         return [name for name in self.hosts if name not in self.done]
 
 
-#: of the file; a host's row has some 1 kB
+#: limit of the file; a host's row has some 1 kB
 MOST_BYTES = 4 * MIB
 SHAPE = Partial(
     {

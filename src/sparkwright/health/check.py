@@ -26,10 +26,10 @@ from sparkwright.host.runs import lock
 from sparkwright.measure import server_metrics
 from sparkwright.trust.redact import Redactor
 
-DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
+DOCKER_S = 20  # the Docker Engine must answer a check within this time
 
 
-#: measures the decode rate of the observed server, over so many tokens
+#: measures the decode rate of the observed server, over this many tokens
 MeasureSpeed = Callable[[Context, Observation, int], Speed]
 
 
@@ -98,7 +98,7 @@ class Check:
         judgement = judge(observed, self.settings.limits)
         if not busy:
             observed = replace(observed, speed=self._speed(observed, judgement, history))
-            came = _who_works(self.context)  # who began meanwhile is what was seen
+            came = _who_works(self.context)  # a run that began meanwhile
             observed = self._observed(prober, came) if came else observed
             judgement = judge(observed, self.settings.limits)
         judgement = self._break_loop(observed, judgement, history)
@@ -189,7 +189,7 @@ class Check:
             return
         try:
             service_guard.write(self.context)
-        except Exception as error:  # an engine that is being restarted: the next check tells it
+        except Exception as error:  # a Docker Engine that is restarting: the next check does it
             self.context.note(f"cannot tell the guard what runs: {engine_socket.silent(error)}")
 
     # -- what one observation can't do ------------------------------------------------------------------------------------

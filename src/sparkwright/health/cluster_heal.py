@@ -29,9 +29,9 @@ from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
-#: so many intervals of the timer the head waits: each member checks at least once in that time
+#: the head waits this many intervals of the timer: each member checks at least once in that time
 INTERVALS = 2
-#: for the runs of members that have just met
+#: for the runs of members that have just agreed
 RUNS_S = 60.0
 AGREE_S = 30.0
 WHY_CHARACTERS = 300

@@ -15,7 +15,7 @@ from sparkwright.host.records import turns
 from sparkwright.host.state import StateFolder
 
 NO_RANK = Rank()
-#: the questions of a check that this moment can answer
+#: the questions of a check that a snapshot can answer
 ASKED = ("container", "rank", "/health")
 
 

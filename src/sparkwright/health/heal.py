@@ -28,7 +28,7 @@ from sparkwright.secret import Secret
 
 #: checks in a row that must say that a restart helps
 CHECKS_NEEDED = 2
-#: restarts in a row that did not help; after them a person has to look
+#: after this many restarts in a row that did not help, healing stops: a person must act
 GIVES_UP = 2
 WHO = "the health check"
 
@@ -77,7 +77,7 @@ def forbidden(record: Record, history: CheckHistory, settings: Settings, now_s: 
 Reason = Callable[[Record, CheckHistory, Settings, float], bool]
 
 NOT = "not restarted: "
-#: what forbids a restart, the first that holds
+#: reasons against a restart; the first that applies is reported
 _REASONS: tuple[tuple[Reason, str], ...] = (
     (lambda record, past, given, now_s: given.heal == "none", "healing is off"),
     (lambda record, past, given, now_s: bool(record.busy), "somebody works on the host"),

@@ -29,11 +29,11 @@ from sparkwright.trust.shapes import built
 
 PREFIX = "hashes-"
 WHO = "the health check"
-#: a check begins no further file after so many seconds: the next check is due
+#: a check begins no further file after this time, as the next check is due, seconds
 SLICE_S = 120.0
-#: a single file may take so long; it is given up then, and that is reported
+#: time limit of a single file, seconds; a timeout is reported
 FILE_S = 1200.0
-#: how often the server is asked for running requests, and the lock read
+#: interval of reading the running requests and the lock, seconds
 ASK_S = 2.0
 
 
@@ -42,16 +42,17 @@ class ModelHashes:
     """The state of the periodic hash of one folder, kept in the host's state folder."""
 
     folder: str
-    #: of the files; another commit begins anew
+    #: of the files; another commit starts over
     commit: str = ""
-    #: when this round began and when the last complete one ended, seconds since the epoch; 0: none
+    #: when this round began, seconds since the epoch; 0: none
     began_s: float = 0.0
+    #: when the last complete round ended, seconds since the epoch; 0: none
     finished_s: float = 0.0
     #: paths that this round has read
     read: list[str] = field(default_factory=list)
-    #: files of the last round and this one whose bytes are not those that were proved
+    #: files of the last round and this one whose bytes differ from the verified ones
     wrong: list[str] = field(default_factory=list)
-    #: why nothing is read at the moment; empty: it is
+    #: why it is paused; empty if it is not
     paused: str = ""
 
     @classmethod
@@ -111,7 +112,7 @@ def go_on(
     if manifest is None or not manifest.about.get("paths") or context.check:
         return ""
     hashes = ModelHashes.of(context, manifest)
-    if not hashes.began_s:  # the check of the install itself only writes that it is asked for
+    if not hashes.began_s:  # the install's own check only records that it is enabled
         hashes.began_s = now()
         hashes.save(context)
         return ""
@@ -226,7 +227,7 @@ def _running(context: Context) -> float:
     spec = good_states.last(context.state).get("spec") or {}
     try:
         inspected = containers.inspect(context.docker(), str(spec.get("name", "")))
-    except Exception:  # an engine that does not answer: nobody can be seen to be served
+    except Exception:  # the Docker Engine does not answer: no requests can be seen
         return 0.0
     url = containers.url_of(inspected) if inspected else ""
     if not inspected or not url or not inspected["State"]["Running"]:

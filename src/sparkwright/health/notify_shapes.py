@@ -23,16 +23,16 @@ ALERT = "SparkwrightServer"
 DISCORD_CHARS = 2000
 #: Slack shortens a longer text (its reference of chat.postMessage), before markup is escaped
 SLACK_CHARS = 4000
-#: webhooks take no other flag: no previews of what addresses lead to
+#: webhooks take no other flag: no previews of links
 SUPPRESS_EMBEDS = 4
-#: an Alertmanager takes any length, and hands it on to those that do not
+#: an Alertmanager takes any length, but passes it on to receivers that do not
 SUMMARY_CHARS, DESCRIPTION_CHARS = 400, 2000
 #: ntfy turns a longer message into an attachment (docs.ntfy.sh, "Limitations")
 NTFY_BYTES = 4096
-#: an alert that is not sent again for so long has ended, as Prometheus has it: four times the interval
+#: an alert that is not repeated within four intervals has ended, as in Prometheus; the least is in seconds
 OPEN_CHECKS, OPEN_LEAST_S = 4, 900.0
 
-#: by where a URL leads, where that says it
+#: the format by the host of the URL
 _BY_HOST = {
     "hooks.slack.com": "slack",
     "discord.com": "discord",

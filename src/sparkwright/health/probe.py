@@ -27,7 +27,7 @@ from sparkwright.host.records import good_states, turns
 from sparkwright.measure import http_probe, server_metrics, token_check
 from sparkwright.measure.beside import gpu
 
-AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU
+AGAIN_S = 0.5  # between two reads of the counters, and of a suspicious GPU
 HEALTH_S = 5.0
 
 
@@ -157,7 +157,7 @@ class Prober:
         url, limit_s = found.server.url, self.limits.token_s
         if (
             found.rank.cluster and found.server.running
-        ):  # one check tells a stall: the next may find a group that has ended
+        ):  # one check must find a stall: the next may find a group that has exited
             limit_s = max(limit_s, self.limits.frozen_s)
         answer = token_check.ask(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         token_s = time.monotonic() - started_s
@@ -168,7 +168,7 @@ class Prober:
         if answer.error == "timeout":
             after = server_metrics.read(http, url, key)[0].get(roles.HEARTBEAT)
             others = after is not None and after > (found.heartbeat or 0)
-            token = "skipped" if others else "none"  # a long queue is no fault: others get their tokens
+            token = "skipped" if others else "none"  # a long queue is no fault: others get tokens
             still = found.rank.cluster and found.server.running and after is not None and after == found.heartbeat
             frozen_s = None if others else token_s if still else found.frozen_s
             return replace(found, server=replace(found.server, token=token), frozen_s=frozen_s)

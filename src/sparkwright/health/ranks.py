@@ -14,7 +14,7 @@ from sparkwright.host.containers import containers, engine_socket, membership
 from sparkwright.host.module import Context
 from sparkwright.units import MIB
 
-#: of a log: the group is in its first 100 kB, the reason of an end in its last lines
+#: limits of reading a log: the group is in its first 100 kB, the reason of an exit in its last lines
 LOG_BYTES, LOG_S = 8 * MIB, 5.0
 
 

@@ -22,15 +22,15 @@ HISTORY = "health.jsonl"
 #: the history before it was rotated, oldest last: health.jsonl.1, health.jsonl.2 ...
 ROTATED = 4
 ROTATE_BYTES = 4 * 2**20
-#: a check by hand speaks for the present as long as this
+#: how long a check on demand is valid, seconds
 ON_DEMAND_S = 600.0
 
-#: of one host, from best to worst: of several findings, and of several checks of one time, the worst counts. Of several hosts the
-#: exit codes decide (app/outcome.py), where a host that starts is no failure
+#: of one host, from best to worst: of several findings, and of several checks of one time, the worst counts. For several hosts
+#: the exit codes decide (app/outcome.py), where a starting host is no failure
 State = Literal["ok", "asleep", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
 STATES: tuple[State, ...] = get_args(State)
 
-#: what a file of the model begins with in a record's drift
+#: prefix of a model's file in a record's drift
 FILE = "model "
 
 
@@ -144,7 +144,7 @@ class Machine:
     swap_used_bytes: int | None = None
     disk_free_bytes: int | None = None
     uptime_s: float | None = None
-    #: available when the server was verified, and the lowest since, as the guard of the service has seen it
+    #: available when the server was verified, and the lowest since, as the guard of the service measured it
     mem_verified_bytes: int | None = None
     mem_lowest_bytes: int | None = None
 
@@ -285,7 +285,7 @@ def _shape(words: Shape) -> dict[str, Shape]:
     kinds: dict[Any, Shape] = {
         **dict.fromkeys(("str", "State", "Level", "Cure"), words),
         "bool": bool,
-        "float": moment,  # no duration is longer than the calendar
+        "float": moment,  # durations, too, are below the calendar's limit
         "float | None": (None, number),
         "int": integer,
         "int | None": (None, integer),

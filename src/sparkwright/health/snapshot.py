@@ -24,7 +24,7 @@ TEMPERATURE = ("nvidia-smi", "--query-gpu=temperature.gpu", "--format=csv,nohead
 TEMPERATURE_S, MOST_C = 2.0, 1000
 ENGINE_S = 3.0
 HEALTH_S = 2.0
-#: states that are told from this moment alone: a start goes on, an end may be over
+#: states that are only valid for their own moment: a start proceeds, a failure may be over
 MOMENTARY = ("starting", "unknown")
 
 
@@ -117,7 +117,7 @@ def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
         return "no check since the container was started"
     if was.status != box.status or (record.server.health_status == 200) != (now.health_status == 200):
         return "no check since that changed"
-    again = bool(was.restarts) and not record.server.health_status  # Docker is starting it once more
+    again = bool(was.restarts) and not record.server.health_status  # Docker is restarting it
     return "no check since" if record.state in MOMENTARY or record.busy or again else ""
 
 

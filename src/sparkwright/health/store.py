@@ -17,7 +17,7 @@ from sparkwright.trust.redact import Redactor
 
 LOCK = "health.lock"
 HEALING = "health-heal.lock"
-#: fields whose words are the record's own
+#: fields with fixed values, which can't hold a secret
 STATES = frozenset({"state", "seen", "before", "cure"})
 
 

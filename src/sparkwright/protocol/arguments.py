@@ -16,7 +16,7 @@ from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, Signature, Wanted
 from sparkwright.trust.secret_names import names_a_secret
 
-#: looked up once: every task of every host asks
+#: cached: every task of every host needs it
 _SIGNATURES: dict[type[Any], Signature] = {}
 
 

@@ -11,12 +11,12 @@ from sparkwright.secret import Secret
 from sparkwright.trust import shapes
 from sparkwright.trust.names import STEP
 
-#: the secret that comes down with each plan of one deploy: 32 random bytes, as hexadecimal digits
+#: the secret that is sent with each plan of one deploy: 32 random bytes, as hexadecimal digits
 TOKEN = "CLUSTER_TOKEN"
 MEMBERS = range(2, 65)
-#: so many beats without a word, and a member is lost
+#: a member is lost after this many missed heartbeats
 SILENT = 4
-#: clocks that are further apart are told: the logs and histories of the members can't be read side by side
+#: larger differences between clocks are reported, seconds: the members' logs and histories can't be compared then
 CLOCKS_S = 1.0
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 

@@ -17,22 +17,22 @@ from sparkwright.trust import network_words as net
 from sparkwright.trust import process_words as process
 from sparkwright.trust import security_words as rights
 
-#: labels that start so are sparkwright's own: no recipe sets them, and they are never compared
+#: prefix of sparkwright's own labels: no recipe sets them, and they are never compared
 OWN_LABELS = "sparkwright."
-#: names of containers that sparkwright gives itself, which no recipe may give: a server kept for a rollback, one that stands in
+#: suffixes of containers that sparkwright names itself, forbidden in recipes: a server kept for a rollback, an interim server
 PREVIOUS, INTERIM = "-previous", "-interim"
 TAKEN_ENDINGS, TAKEN_NAMES = (PREVIOUS, INTERIM), ("gateway", "gateway-check")
-#: how a spec names the key of its server: a secret that comes with the run, or a key that the host keeps, by its fingerprint
+#: prefixes of a server key in a spec: a secret that comes with the run, or a key that the host keeps, by its fingerprint
 GIVEN, KEPT = "given:", "kept:"
 
-#: mark every container that sparkwright created: whose it is, what for, the server's container name, and the run that created it
+#: on every container that sparkwright created: its owner, its role, the server's container name, and the run that created it
 OWNER_LABEL, ROLE_LABEL, SERVER_LABEL = "sparkwright.owner", "sparkwright.role", "sparkwright.server"
 RUN_LABEL = "sparkwright.run"
 
-#: marks a container that the lab started; its value is the arm
+#: on a container that the lab started; its value is the arm
 LAB_LABEL = "sparkwright.bench"
 
-#: mark a container that is a member of a cluster: its name, the member's rank, and all members' names by rank
+#: on a container of a cluster's member: the cluster's name, the member's rank, and all members' names by rank
 CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL = "sparkwright.cluster", "sparkwright.rank", "sparkwright.members"
 
 
@@ -303,7 +303,7 @@ class ContainerSpec:
 DOCKER_OPTIONS: dict[str, DockerOption] = {
     field.name: field.metadata["option"] for field in fields(ContainerSpec) if "option" in field.metadata
 }
-#: the fields that not every release knows
+#: the fields that older releases do not have
 _LATER = {"server_key", "files", "caches", "log_driver", "memory_swap"}
 LATER = {
     name for name, docker_option in DOCKER_OPTIONS.items() if docker_option.about and not docker_option.open

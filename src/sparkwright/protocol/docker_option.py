@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-#: options and their values as `docker run` takes them; a switch has its value in its own word
+#: options and their values as `docker run` takes them; a switch includes its value in the option
 Words = Iterable[tuple[str, str]]
 
 

@@ -75,7 +75,7 @@ def read(line: bytes) -> Event:
             return raw(line)
         if kind == "part":
             found: Event = fitted(event, KINDS[kind], kind)
-            return found  # its text is a piece of JSON, and is cleaned with the whole
+            return found  # its text is a piece of JSON, cleaned with the whole
         return _stamped(fitted(clean(event), KINDS[kind], kind))
     except ValueError as error:
         return raw(line, f" ({error})" if line[:1] == b"{" else "")

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
-#: how the sentence of a skipped task begins that check mode can't try: it waits for what an earlier task would change
+#: prefix of the message of a task that check mode skips: it depends on a change of an earlier task
 KNOWN_AFTER = "known after: "
-#: no line between host and laptop is longer; what does not fit goes in parts of so many characters (at most 4 bytes each)
+#: the longest line between host and laptop; longer events are sent in parts of PART_CHARACTERS (at most 4 bytes each)
 LINE_BYTES = 2**20
 PART_CHARACTERS = 200_000
 

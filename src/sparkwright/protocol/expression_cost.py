@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-#: processor seconds; an honest template of some hundred lines takes milliseconds
+#: processor seconds; a normal template of some hundred lines takes milliseconds
 TIME_S = 1.0
-#: what the process may grow by meanwhile
+#: growth of the process meanwhile
 GROWTH_BYTES = 256 * 2**20
 
 

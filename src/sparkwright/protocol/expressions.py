@@ -18,12 +18,12 @@ from sparkwright.protocol import expression_cost, jinja_constants
 from sparkwright.protocol.jinja import environment, truth
 from sparkwright.protocol.jinja_limits import begin
 
-#: characters of an expression that a sentence about it repeats
+#: characters of an expression that a message quotes
 SHOWN = 200
 #: in the frames that Jinja2 lays into a traceback, whose lines are those of the text
 RAISED = "__jinja_exception__"
 
-#: nearly all that a value is made of
+#: the types of nearly all values
 _SETTLED = frozenset({str, int, float, bool, type(None)})
 
 _ENV = environment()
@@ -61,10 +61,10 @@ def names_in(text: str) -> frozenset[str]:
     """Return the names that a template string uses. Raises ExpressionError on bad syntax."""
     try:
         parsed = _parsed(text)
-        if all(isinstance(node, nodes.Output) for node in parsed.body):  # nothing in it gives a name a value of its own
+        if all(isinstance(node, nodes.Output) for node in parsed.body):  # nothing in it assigns a name
             return frozenset(name.name for name in parsed.find_all(nodes.Name))
         return frozenset(meta.find_undeclared_variables(parsed))
-    except Exception as error:  # its parser and Python's have their own for what is nested too deeply
+    except Exception as error:  # both parsers raise their own errors for deep nesting
         line = _line_of(error)
         raise ExpressionError(f"bad expression in {_shown(text, line)}: {_reason(error)}", line) from None
 
@@ -131,7 +131,7 @@ def _value(compiled: Callable[[str], Callable[..., Any]], text: str, names: Mapp
     begin()
     with expression_cost.memory():
         if compiled is _compiled:
-            with contextlib.suppress(Exception):  # whatever is wrong with it, the compiled one says
+            with contextlib.suppress(Exception):  # the compiled one reports the error
                 return _settled(jinja_constants.value(_parsed("{{ " + text + " }}"), names))
         call = compiled(text)
         return expression_cost.timed(lambda: _settled(call(**names)))

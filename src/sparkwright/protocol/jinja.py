@@ -24,7 +24,7 @@ def environment() -> Limited:
     )
     env.filters.update(
         quote=shell.quote,
-        one_line=one_line,  # for a comment: what a recipe says must not end it
+        one_line=one_line,  # for a comment: a recipe's text must not end it
         bool=truth,
         basename=posixpath.basename,
         dirname=posixpath.dirname,

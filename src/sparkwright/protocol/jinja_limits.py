@@ -19,10 +19,10 @@ from jinja2.visitor import NodeTransformer
 MOST_STEPS = 200_000
 #: characters of a text, items of a list
 MOST_SIZE = 1_000_000
-#: of a power: 2**EXPONENT is larger than any size in bytes
+#: exponent of a power: 2**EXPONENT is larger than any size in bytes
 EXPONENT = 64
 TEMPLATE_CHARS = 256 * 1024
-#: of blocks and operators inside each other
+#: nesting of blocks and operators
 DEEPEST = 50
 
 _spent = threading.local()
@@ -80,7 +80,7 @@ class Limited(ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, of: Any, *args: Any, **kwargs: Any) -> Any:
         step()
-        method = getattr(of, "__wrapped__", of)  # the sandbox's own `format` stands around the text's
+        method = getattr(of, "__wrapped__", of)  # the sandbox's own `format` wraps the text's
         if isinstance(getattr(method, "__self__", None), str):
             _method(method, args)
         return super().call(context, of, *args, **kwargs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sparkwright.guard.judge import FLOOR_SHARE
 from sparkwright.units import gib
 
-#: growth that is worth a word, as a share of MemTotal: 2 GiB of 121.7, what one long prompt adds (vLLM on GB10, 2026)
+#: growth that is reported, as a share of MemTotal: 2 GiB of 121.7, as one long prompt adds (vLLM on GB10, 2026)
 GROWTH_SHARE = 0.0165
 
 

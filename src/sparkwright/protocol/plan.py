@@ -18,7 +18,7 @@ from typing import Any
 from sparkwright.protocol.cluster import Cluster
 
 SCHEMA = 1
-#: the fields without which a task, a block or a plan is none
+#: the required fields of a task, a block or a plan
 NEEDED = ("id", "name", "module", "run_id", "host", "play")
 
 
@@ -208,7 +208,7 @@ def _texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
-#: by the type that a field is declared with
+#: checks by a field's declared type
 _IS: dict[str, Callable[[Any], bool]] = {
     "str": _of(str),
     "bool": _of(bool),

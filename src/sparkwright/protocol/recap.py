@@ -8,7 +8,7 @@ from typing import Any
 from sparkwright.errors import Exit, Failed, SparkwrightError, Unreachable
 from sparkwright.protocol.events import Event, event
 
-#: what a recap counts, in the order it is shown; RARE only where there are any
+#: the counts of a recap, in the order of display; RARE only if they are not 0
 COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
 RARE = ("rescued", "ignored")
 

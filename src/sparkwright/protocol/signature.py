@@ -34,7 +34,7 @@ class Argument:
     doc: str = ""
 
 
-#: by the name a playbook gives
+#: by the name in a playbook
 Signature = Mapping[str, Argument]
 
 

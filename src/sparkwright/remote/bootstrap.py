@@ -17,11 +17,11 @@ from sparkwright.visible import one_line
 #: below the user's home on the host
 FOLDER = ".local/share/sparkwright/runtime"
 UNPACKER = Path(__file__).with_name("unpack.py")
-#: on standard error, after the last words of a runtime that is there and did not start
+#: on standard error, after the last output of an existing runtime that did not start
 NO_START = "sparkwright: the runtime did not start"
 
-#: $1: the runtime's hash. $2: what the request needs ("light", "plan" or "engine"). Runs it, or says which Python there is.
-#: 76 and 77: the runtime was good enough to be talked to (see boot.py), and whatever went wrong then is told already.
+#: $1: the runtime's hash. $2: what the request needs ("light", "plan" or "engine"). Runs it, or reports the host's
+#: Python. 76 and 77: the runtime did start (see boot.py), and any later error is already reported.
 _START = (
     f'r="$HOME/{FOLDER}/$1"; p=; '
     'if [ -e "$r" ]; then { IFS= read -r p < "$r/python"; } 2>/dev/null; '
@@ -35,7 +35,7 @@ _START = (
     'echo; echo \'{"event": "no_python"}\''
 )
 
-#: what unpacks is the beginning of its own standard input
+#: the unpacker is the beginning of its own standard input
 _UNPACK = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 
 #: processors that the runtime's wheels are made for, as uname prints them

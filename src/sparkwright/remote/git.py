@@ -30,21 +30,21 @@ from sparkwright.units import MIB
 from sparkwright.visible import one_line
 
 FETCH_S, READ_S = 180.0, 30.0
-#: of one file that git writes: a pack of all recipes that are known has 30 MB
+#: one file that git writes: a pack of all known recipes has 30 MB
 MOST_PACK_BYTES = 512 * MIB
-#: fetches that are kept; then the repository begins anew with the next one, for a pinned commit can be fetched again
+#: fetches that are kept; then the repository is created anew, as a pinned commit can be fetched again
 MOST_PACKS = 8
-#: address space of each process of git; only Linux keeps to it
+#: address space of each process of git; only Linux enforces it
 MOST_MEMORY_BYTES = 1024 * MIB
-#: of one object in git's memory; a larger file is streamed, and never read
+#: one object in git's memory; a larger file is streamed, and never read
 MOST_OBJECT_BYTES = 64 * MIB
 MOST_FILE_BYTES = MIB
 MOST_FILES = 100_000
-#: of the list of a commit's files: that of the Linux kernel has 9 MB
+#: the list of a commit's files: that of the Linux kernel has 9 MB
 MOST_LIST_BYTES = 16 * MIB
-#: of the files that one command reads: 173 recipes of vllm-project have 2 MB
+#: the files that one command reads: 173 recipes of vllm-project have 2 MB
 MOST_TEXT_BYTES = 32 * MIB
-#: of the files that git prints at once
+#: the files that git prints at once
 BATCH_BYTES = 4 * MIB
 #: the folder in which a repository waits while a new one is fetched; what git itself leaves when it is killed, a lock being
 #: in the way of every fetch after it; and the age of what is left by nobody who still runs

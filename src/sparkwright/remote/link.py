@@ -10,8 +10,8 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
-#: what a command will ask of a host: a short question, a plan, a plan with tasks that speak to its Docker Engine. It decides
-#: what the runner there imports while the laptop still plans, and nothing else.
+#: the kind of a command's requests: a short question, a plan, a plan with tasks that use the Docker Engine. It decides only the
+#: imports of the runner there while the laptop still plans.
 Need = Literal["light", "plan", "engine"]
 #: how long the planning thread may keep the interpreter while a connection's thread wants it: with Python's own 5 ms each of
 #: the handshake's many short steps waits that long

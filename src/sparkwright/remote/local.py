@@ -19,7 +19,7 @@ from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
 CHUNK_BYTES = 64 * 1024
-#: of what a runner writes to standard error the end is kept
+#: kept of the end of a runner's standard error
 KEPT_CHUNKS = 2
 LAST_WORDS_S = 2.0
 
@@ -47,7 +47,7 @@ class LocalLink:
         last_words: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
         errors = threading.Thread(target=_drain, args=(process.stderr, last_words), daemon=True)
         errors.start()
-        with contextlib.suppress(BrokenPipeError), process.stdin as given:  # one that ended at once says why
+        with contextlib.suppress(BrokenPipeError), process.stdin as given:  # one that exits at once says why
             given.write(json.dumps(request, default=str).encode() + b"\n")
         received = Received()
         while data := process.stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]

@@ -12,10 +12,10 @@ from sparkwright.errors import Failed
 from sparkwright.transport.connection import MinimumRate, Progress, TimedOut
 
 CHUNK_BYTES = 256 * 1024
-#: an engine may lay a whole image out before its first byte; from there on the slowest way is a slow home connection
+#: an engine may unpack a whole image before its first byte; from there on the slowest link is a slow home connection
 SILENCE_S, SLOWEST = 3600.0, MinimumRate(64 * 2**20, 1800.0)
 ENDED_S = 1800.0
-#: chunks that are read for a program's last line, and characters of it; one that never stops talking is not waited for
+#: chunks that are read for a program's last line, and characters of it; endless output is not waited for
 LAST_WORDS, LAST_CHARACTERS = 64, 400
 
 

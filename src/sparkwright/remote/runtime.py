@@ -23,9 +23,9 @@ from sparkwright.trust.names import MACHINE, PYTHON_VERSION, inside, matched
 if TYPE_CHECKING:
     import tarfile
 
-#: of a wheel, what belongs beside its packages (PEP 427); scripts, headers and data are left out
+#: files of a wheel that are installed beside its packages (PEP 427); scripts, headers and data are left out
 _BESIDE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
-#: what a host never imports
+#: folders that a host never imports
 _LEFT_OUT = {"tests", "test", "bin", "__pycache__"}
 
 

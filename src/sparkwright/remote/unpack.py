@@ -27,10 +27,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-#: runtimes of other versions that stay although nobody uses them: laptops of a lab need not have the same
+#: unused runtimes of other versions that are kept: laptops of a lab may have different versions
 KEPT = 3
 BROKEN = (EOFError, LookupError, TypeError, ValueError, AttributeError, tarfile.TarError, zlib.error)
-#: what boot.py ends with when it could be talked to
+#: exit code of boot.py if it did start
 GOOD_START = 76
 
 

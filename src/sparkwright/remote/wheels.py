@@ -19,11 +19,11 @@ from sparkwright.shell import join
 from sparkwright.visible import one_line
 
 REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
-#: what `make runtime-lock` resolves for, on each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
+#: the targets of `make runtime-lock`, on each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: manylinux tags that every wheel of the requirements has
 MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
-#: what pip and the libraries below it say when nobody answers
+#: messages of pip and its libraries if there is no answer
 _NOBODY = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
 )
@@ -113,7 +113,7 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         lines = Path(temporary) / "requirements.txt"
         lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
-        # -P: the current folder may hold a project of somebody else
+        # -P: the current folder may hold an untrusted project
         words = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
         words += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
         words += ["--dest", temporary, "--requirement", str(lines)]

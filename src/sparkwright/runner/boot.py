@@ -14,10 +14,10 @@ import os
 import sys
 from pathlib import Path
 
-gc.set_threshold(100_000)  # what an import makes is no garbage
-#: the exit code of a runtime that was good enough to talk to, however the talk ended. An empty file ends with 0
+gc.set_threshold(100_000)  # objects of imports are no garbage
+#: the exit code of a runtime that did start, whatever followed. An empty file exits with 0
 GOOD_START = 76
-#: of a deploy that finds nothing to do
+#: the modules of a deploy without changes
 MODULES = (
     *("system.facts", "proof.preflight", "server.container", "image.docker_image"),
     *("model.hf_model", "proof.lint", "proof.liveness", "server.run_script"),
@@ -52,4 +52,4 @@ except BaseException:
 
     traceback.print_exc()
     os._exit(GOOD_START + 1)
-os._exit(GOOD_START)  # the answer is out; taking the interpreter apart would cost the host a quarter of it
+os._exit(GOOD_START)  # the answer is sent; the shutdown of the interpreter would take a quarter of its time

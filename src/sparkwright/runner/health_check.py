@@ -22,7 +22,7 @@ from sparkwright.secret import Secret
 
 def composed(context: Context, settings: Settings, **given: Any) -> Check:
     """Return the check of this host. given: arguments of `Check`."""
-    if settings.host and context.state.server:  # what it tells of is one of several
+    if settings.host and context.state.server:  # notifications name one of several servers
         settings = dataclasses.replace(settings, host=f"{settings.host}/{context.state.server}")
     return Check(context, settings, measure_speed, run_plan, **given)
 

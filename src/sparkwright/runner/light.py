@@ -39,7 +39,7 @@ def main() -> int:
         events = list(verb(request, machine, StateFolder.of(machine.home).of_server(request.get("server", ""))))
     except Refused as refusal:
         return int(_every().refuse(refusal))
-    except Exception:  # another verb, or what `main` has a sentence for
+    except Exception:  # another verb, or an error that `main` explains
         return int(_every().answer(request))
     hidden = Redactor(request.get("secrets", {}).values())
     for event in events:

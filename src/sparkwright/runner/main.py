@@ -66,7 +66,7 @@ def refuse(refusal: Refused) -> int:
 def answer(request: dict[str, Any]) -> int:
     """Answer a request and return the exit code of `main`."""
     hidden = Redactor(request.get("secrets", {}).values())
-    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what a run makes
+    os.umask(os.umask(0o022) | 0o022)  # no other user may write to a run's files
     os.environ.update(request.get("env", {}))
     os.environ.update({name: value for name, value in request.get("secrets", {}).items() if name in PROXIES})
     os.environ["LC_ALL"] = "C"
@@ -74,7 +74,7 @@ def answer(request: dict[str, Any]) -> int:
     try:
         state = StateFolder.of(machine.home)
         state.tighten()
-        private.close(machine.home / ".local/share/sparkwright")  # the runtime, which this very process runs
+        private.close(machine.home / ".local/share/sparkwright")  # the runtime of this very process
         _say(_verb(request["verb"])(request, machine, state.of_server(request.get("server", ""))), hidden)
     except SparkwrightError as error:
         _say([_refusal(request, error)], hidden)
@@ -206,7 +206,7 @@ def _refusal(request: dict[str, Any], error: SparkwrightError) -> Event:
 
 
 _VERBS: dict[str, Verb] = {"run": _run, "attach": _attach, "stop": _stop, "runs": _runs}
-#: what answers the other verbs, in verbs/: imported when it is asked
+#: the functions of the other verbs, in verbs/: imported on use
 _SHORT = {
     "checks": "status.read_checks",
     "clean": "clean.clean",
@@ -222,6 +222,6 @@ _SHORT = {
 
 
 if __name__ == "__main__":
-    # docker's SDK imports it where it is installed, for addresses with ssh://: half of its time. A host's runtime has none either
+    # docker's SDK imports it if installed, for addresses with ssh://: half of its time. A host's runtime does not have it either
     sys.modules["paramiko"] = None  # type: ignore[assignment]
     sys.exit(main())

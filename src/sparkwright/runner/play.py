@@ -136,7 +136,7 @@ class PlayRun:
             self.counts["failed"] = failed_before
             failure = self._steps(block.rescue, stoppable=False)
         failure = self._steps(block.always, stoppable=False) or failure
-        self.registered["failed_result"] = outer  # a rescue around this one still speaks of what it rescues
+        self.registered["failed_result"] = outer  # an outer rescue still has its own failure
         return failure
 
     def _tell_members(self, failure: Result | None) -> None:
@@ -198,9 +198,9 @@ class PlayRun:
                 self._judge(task, result)
                 done = self._holds(task.until, task, result) if task.until else not result.failed
             except expressions.ExpressionError as error:
-                done = not result.failed  # of a try that failed they may ask for what it never found
+                done = not result.failed  # after a failed attempt they may use names that it never set
                 if done and not self._known_after(error):
-                    result.failed, result.msg = True, str(error)  # what it did and found stays
+                    result.failed, result.msg = True, str(error)  # its changes and data stay
                 elif done:
                     raise
             if done or self.context.check:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import ssl
 
 PIECE_BYTES = 1 << 16
-#: tried of the addresses that a name has
+#: addresses of a name that are tried
 ADDRESSES = 8
-#: a connection that reads for long is probed by the kernel: after so many seconds without a byte, so often, so many times
+#: the kernel probes a silent connection: after IDLE_S without a byte, every PROBE_S, PROBES times
 IDLE_S, PROBE_S, PROBES = 10, 5, 4
 
 
@@ -173,7 +173,7 @@ class Connection:
             try:
                 sock.settimeout(
                     clock.left_s() / (len(addresses) - n)
-                )  # one that is silent leaves the others their share
+                )  # a silent address leaves time for the others
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if keep_alive:

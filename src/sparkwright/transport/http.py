@@ -33,10 +33,10 @@ from sparkwright.transport.connection import (
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
-#: of the status line and the header fields, those of interim responses too; of a line between two chunks
+#: limits of the status line and the header fields, with those of interim responses; and of a line between two chunks
 HEAD_BYTES, LINE_BYTES = 64 * 1024, 4096
 REDIRECTED = (301, 302, 303, 307, 308)
-#: never sent to another origin than the one that they were for
+#: never sent to another origin than their own
 PRIVATE = ("authorization", "cookie", "proxy-authorization")
 PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,16})?")
@@ -187,7 +187,7 @@ class Stream:
             raise InvalidAnswer("encodes its answer in a way that was not asked for")
         if self.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise InvalidAnswer("compresses its answer, which was not asked for")
-        #: the number of bytes that the body will have; None where it ends with its chunks or its connection
+        #: the number of bytes of the body; None if it ends with its chunks or its connection
         self.size = 0 if empty else None if coding else _length(self.headers)
         self._chunked = bool(coding) and not empty
 
@@ -287,7 +287,7 @@ class Stream:
                 raise InvalidAnswer("sends a chunk without its size")
             size = int(found[1], 16)
             if not size:
-                return  # what follows are trailers, which nobody reads
+                return  # the rest are trailers, which are ignored
             yield from self._exactly(size)
             if self._line(LINE_BYTES):
                 raise InvalidAnswer("sends a chunk of another size than it says")

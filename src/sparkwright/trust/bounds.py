@@ -22,13 +22,13 @@ INDEX_BYTES = 64 * MIB
 #: the answer of a server under test, of Ollama, of a hub: the largest is /metrics with 300 kB
 ANSWER_BYTES = 8 * MIB
 JSON_DEPTH = 100
-#: of what is shown; docker's own inspect is 8 deep
+#: depth of what is shown; docker's own inspect is 8 deep
 SHOWN_DEPTH = 32
-#: of one document that a host sends; some 100 MiB as Python's objects
+#: values in one document of a host; some 100 MiB as Python objects
 PARTS = 1_000_000
-#: no size in bytes and no count of tokens reaches it
+#: above any size in bytes and any count of tokens
 MOST_NUMBER = 2**53
-#: no figure of a host is larger, nanoseconds included, and every format and sum of two takes it
+#: above any number of a host, nanoseconds included; every format, and a sum of two, can hold it
 LARGEST = 2**63
 
 

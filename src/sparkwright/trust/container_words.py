@@ -23,13 +23,13 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 _GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:/=-]+(?:,[\w.:/=-]+)*)?", re.ASCII)
 _LIMIT = re.compile(r"-1|[0-9]{1,19}")
 IPC = ("", "host", "private", "shareable", "none")
-#: the limits that an engine knows (go-units); an address space (`as`) is none of them
+#: the limits that an engine supports (go-units); an address space (`as`) is not among them
 LIMITS = (
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime",
     "sigpending", "stack",
 )  # fmt: skip
 VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]+")
-#: of a mount's options at most one of each row, the last two rows for folders of the host and for named volumes only
+#: a mount has at most one option of each row; the last two rows are for folders of the host and for named volumes only
 MODES = (("ro", "rw"), ("z", "Z"), ("cached", "consistent", "delegated"))
 PROPAGATION = ("shared", "rshared", "slave", "rslave", "private", "rprivate")
 COPY = ("nocopy",)

@@ -6,9 +6,9 @@ import re
 
 from sparkwright.visible import one_line
 
-#: in the state folder of a host: the files of recipes, each named by the SHA-256 of what stands in it
+#: in the state folder of a host: the files of recipes, each named by the SHA-256 of its content
 FOLDER = "recipe_files"
-#: what the kernel, Docker, the loader and the login go by: a file there changes more than a server's settings
+#: used by the kernel, Docker, the loader and the login: a file there changes more than a server's settings
 SENSITIVE = (
     *(
         "/dev",

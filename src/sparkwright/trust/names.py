@@ -9,22 +9,22 @@ from pathlib import Path
 from sparkwright.errors import Failed
 from sparkwright.visible import one_line
 
-#: one step of a path that sparkwright itself names: a run, an incident, a runtime
+#: one step of a path that sparkwright chooses: a run, an incident, a runtime
 STEP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 #: as uname prints it
 MACHINE = re.compile(r"[a-z0-9_]{1,32}")
 PYTHON_VERSION = re.compile(r"3\.[0-9]{1,3}")
 #: an absolute path as sys.executable has it
 PYTHON_PATH = re.compile(r"(?:/[\w.+@~ -]{1,128}){1,24}")
-#: of a program, as it prints it: "0.32.0", "0.11.0rc2+cu130"
+#: version of a program, as it prints it: "0.32.0", "0.11.0rc2+cu130"
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 #: a git commit, as Hugging Face names a revision
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
-#: where a host hands a model out to others: its IPv4 address and a port
+#: the address at which a host serves a model to peers: its IPv4 address and a port
 PEER_URL = re.compile(r"http://[0-9]{1,3}(?:\.[0-9]{1,3}){3}:[0-9]{1,5}")
-#: what an image is made for, as linux/arm64
+#: the platform of an image, as linux/arm64
 PLATFORM = re.compile(r"[a-z0-9]{1,32}/[a-z0-9_]{1,32}")
 
 #: Linux allows 255 bytes a step and 4096 a path (limits.h); the folder before it needs room too

@@ -46,4 +46,4 @@ def _parts(kind: Any, of: Any) -> list[Any]:
             return [of[1]]
         case sre.GROUPREF_EXISTS:
             return [part for part in of[1:] if part is not None]
-    return []  # what is possessive or atomic never goes back
+    return []  # possessive and atomic groups never backtrack

@@ -12,9 +12,9 @@ from urllib.parse import quote as percent
 from urllib.parse import quote_plus, unquote
 
 DOTS = "••••"
-#: a shorter one turns up in words that are no secret, and is refused on the laptop
+#: a shorter one would occur in words that are no secret, so the laptop refuses it
 SHORTEST = 8
-#: the fields of an event that say what kind of event it is, and of which task
+#: the fields that identify an event and its task
 STRUCTURE = frozenset({"event", "time", "task", "module", "status", "exit", "host", "run", "register", "schema"})
 
 
@@ -26,7 +26,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         found = {form for secret in secrets if secret for form in _forms(secret)}
-        self._forms = sorted(found, key=len, reverse=True)  # a part of a longer form must not spoil it
+        self._forms = sorted(found, key=len, reverse=True)  # a longer form before its own parts
         self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
 
     def text(self, text: str) -> str:

@@ -11,21 +11,21 @@ from typing import Any
 
 #: the last word, or the last two, of a name that holds a secret itself
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|PAT)$|PASSWORD|SECRET")
-#: names under which a text of someone else may hold one, beside those: what is shown of it hides rather too much
+#: further names that may be of a secret in other programs' text: display hides too much rather than too little
 _MAYBE = re.compile(
     r"(^|_)(PASS|PWD|AUTH|APIKEY|SECRETS|BEARER|JWT|COOKIE|SIGNATURE|SAS|DSN|WEBHOOK(_URL)?|REQUIREPASS|MASTERAUTH|BASICAUTH(_USERS)?|"
     r"(API|ACCESS|AUTH|SECRET|PRIVATE|MASTER)_?(KEYS?|TOKENS?))$|PASSWORD|PASSWD"
 )
-#: ends that say where a secret is, or something about it
+#: suffixes of names for the place or a property of a secret
 _ABOUT = re.compile(r"_(FILE|PATH|DIR|FOLDER|URL|URI|NAME|ID|ENV|TTL|TYPE|LENGTH|SIZE|LIMIT|COUNT|TOKENS)$")
-#: keys and tokens that everybody may see
+#: keys and tokens that are public
 _OPEN = re.compile(
     r"(^|_)(PUBLIC|CACHE|SORT|PRIMARY|FOREIGN|PARTITION|GROUP|INDEX|BASELINE|HOST|PAD|EOS|BOS|UNK|MASK|SEP|STOP|START|END|"
     r"IMPLICIT)_(KEY|TOKEN)$"
 )
 #: values that are settings, whatever the name: numbers, switches, nothing
 _SETTING = re.compile(r"[+-]?[0-9]{0,7}([.][0-9]*)?|true|false|yes|no|on|off|none|null|auto", re.I)
-#: tokens that say by themselves what they are, as their issuers document: Hugging Face, OpenAI, Anthropic, Groq, GitHub, GitLab,
+#: tokens that are recognizable by their form, as their issuers document: Hugging Face, OpenAI, Anthropic, Groq, GitHub, GitLab,
 #: Slack, NVIDIA, AWS, Google, Stripe, SendGrid, npm, PyPI, Replicate; a JSON web token; the address of a Slack or Discord webhook
 TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_|sk-|sk_live_|sk_test_|rk_live_|gsk_|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|xapp-|nvapi-|AKIA|ASIA|AIza|"
@@ -39,9 +39,9 @@ _ASSIGNED = re.compile(
 )
 #: a URL with a user's password in it, as a proxy's
 _WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
-#: an expression or a shell's variable names a secret, and holds none
+#: an expression or a shell's variable refers to a secret, and holds none
 _REFERENCE = re.compile(r"\A(?:(?:\{\{[^{}]*\}\})+|\$\{?\w+\}?)\Z")
-#: how the network is reached; with a password in it such a URL is a secret, and becomes the environment of the host's side
+#: proxies of the network; such a URL with a password is a secret, and is set in the environment of the host's side
 PROXIES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
 

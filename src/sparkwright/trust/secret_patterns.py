@@ -18,7 +18,7 @@ _PEM = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END [A-Z ]
 _IN_URL = re.compile(
     r"(://(?:[^/?#\s:@\"'\\]{0,200}:(?=[^/?#\s:@\"'\\])|(?=[^/?#\s:@\"'\\]{16})))([^/?#\s:@\"'\\]{1,500})(?=@)"
 )
-#: a header, however it is quoted and assigned; what follows on its line is the secret
+#: a header, with any quotes and assignment; the rest of its line is the secret
 _HEADER = re.compile(
     r"((?:authorization|cookie)\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}\\{0,8}[\"']?(?:(?:bearer|basic|token|digest|apikey)\s{1,8})?)"
     r"([^\s\"'\\][^\"'\\\r\n]{0,4000})",
@@ -44,7 +44,7 @@ _PROGRAMS = {"-p": frozenset(("login", "sshpass")), "-a": frozenset(("redis-cli"
 _USERS = ("-u", "--user", "--proxy-user", "-U")
 _PASSWORD_OF = re.compile(r"([^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
 _PASSWORD_IN = re.compile(r"((?:-[uU]=?|--(?:proxy-)?user=)[^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
-#: a name, and what stands between it and its value: an assignment in any quotes, the next word of a command or of a list, the
+#: a name, and the text between it and its value: an assignment in any quotes, the next word of a command or of a list, the
 #: `value` of an object that has a `name`. "no token: the server hangs" names none.
 _NAMED = re.compile(
     r"(?<![A-Za-z0-9_.-])(?<!no )(?P<dashes>-{0,2})(?P<name>[A-Za-z_][A-Za-z0-9_.-]{1,100})"
@@ -53,7 +53,7 @@ _NAMED = re.compile(
     r"|(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|[ \t]{1,8}(?:\\\n\s{0,40})?))"
 )
 _PAIR = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,200}=")
-#: how far quotes are looked for, back to where they open and on to where they close
+#: how far quotes are searched, back to their start and forward to their end
 BACK_CHARS, ON_CHARS = 4096, 16384
 _ENDS = frozenset(";&|<>)}]\r\n\t ")
 
@@ -225,7 +225,7 @@ def _end(given: str, begin: int, *, multiline: bool) -> int:
         if quoted < size and given[quoted] in "\"'":
             mark, depth = given[quoted], quoted - at
             if at > begin and _odd(given[inside:begin], mark):
-                return at  # the end of the quotes that all of it stands in
+                return at  # the end of the enclosing quotes
             at = _closed(given, quoted + 1, mark, depth)
         elif letter == "," and (at + 1 == size or given[at + 1] in " \t\r\n\"'\\"):
             return at

@@ -161,9 +161,9 @@ def within(low: float, high: float) -> Callable[[Any], Any]:
     return check
 
 
-#: a shape: seconds since the epoch
+#: shape of seconds since the epoch
 moment = within(0, LAST_MOMENT_S)
-#: a shape: a figure of a host
+#: shape of a number of a host
 number = within(-LARGEST, LARGEST)
 
 

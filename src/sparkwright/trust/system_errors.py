@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-#: less than this is none: a line of a log
+#: a disk with less free space than this, a line of a log, is full
 ROOM_BYTES = 4096
 
 

@@ -25,7 +25,7 @@ def check(host: Host) -> Iterator[Finding]:
         client = host.context.docker()
         rows = [row for row in client.api.containers(all=True) if is_ours(row)]
         found = [inspected for row in rows if (inspected := containers.inspect(client, str(row["Id"]))) is not None]
-    except Exception:  # refused, away or restarting: the check `docker` says which
+    except Exception:  # refused, down or restarting: the check `docker` reports which
         yield Finding(NAME, "unknown", "Docker does not answer", source=SOURCE)
         return
     fix = f"sparkwright deploy --host {host.wanted.name}" if host.wanted.name else "sparkwright deploy"

@@ -39,7 +39,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 def _remove_ipc(host: Host) -> tuple[str, str]:
     """Return (the value of RemoveIPC, its source); the last file by name counts, and the default is yes."""
-    drop_ins = {  # the same name in /etc hides the others
+    drop_ins = {  # the same name in /etc overrides the others
         name: f"{folder}/logind.conf.d/{name}"
         for folder in reversed(FOLDERS)
         for name in host.names_in(f"{folder}/logind.conf.d")

@@ -34,13 +34,13 @@ OF_SYSTEM = (
     *("usr/local/bin/*", "opt/*.sh", "opt/*/*.sh", "opt/*/*compose*.y*ml", "srv/*/*.sh", "srv/*/*compose*.y*ml"),
 )
 MOST_FILES, MOST_BYTES, SHOWN = 400, 1 << 16, 3
-#: what starts a server, or describes one that a program starts
+#: text that starts a server, or describes one that a program starts
 STARTS = re.compile(
     r"\b(?:docker|podman)(?:\s|-)+(?:run|start|create|restart|compose)\b|\bvllm\s+serve\b|\bvllm\.entrypoints\b"
     r"|\bllama-server\b|\bsglang\.launch_server\b|^\s*image:|^Image=",
     re.MULTILINE,
 )
-#: what sparkwright itself writes
+#: the mark of files that sparkwright itself writes
 OURS = "Written by sparkwright"
 
 

@@ -48,7 +48,7 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
     if found:
         evidence = f"{path} is for driver {found}, but {driver} is installed: {known.CDI.says}"
         written = path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
-        if written:  # by that command, this very file
+        if written:  # this very file is written by that command
             return Finding("CDI", "bad", evidence, fix, known.CDI.source, repair)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
     if any(specs.values()):

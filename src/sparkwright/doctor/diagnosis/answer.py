@@ -35,7 +35,7 @@ from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
-#: how long a server that exits at a request may take to do so
+#: how long a server may take to exit at a request, seconds
 ENDS_S = 2.0
 AGAIN_S = 0.2
 
@@ -167,7 +167,7 @@ class _Diagnosis:
         host = self._of_host(seen, Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization_percent))
         why = slow_causes.causes(replace(about, share=share, slow=slow))
         rows = slow_causes.ranked([*host, *down_causes.before_now(seen), *why])
-        if slow:  # what is wrong too, and makes no token slow, comes after what was measured to
+        if slow:  # other problems, which slow no token down, come after the measured causes
             rows.sort(key=lambda cause: cause.verdict != "found" or not cause.of_rate)
         return Answer(seen, verdict(expected, found, slow, rows), expected, found, _named_once(rows), state)
 

@@ -15,11 +15,11 @@ from sparkwright.engines.slowness.cause import Cause, Verdict
 from sparkwright.health.judging.observation import Limits
 from sparkwright.visible import count
 
-#: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)
+#: the exit code of a process that was killed (128 + SIGKILL), and of one that exited on request (128 + SIGTERM)
 KILLED, TERMINATED = 137, 143
-#: the exit code that Docker writes for a container that was running before the engine started and is not any more
+#: the exit code that Docker sets for a container that was running before the engine started and is not any more
 FOUND_DEAD = 255
-#: so soon after a boot the engine finds out, seconds
+#: how soon after a boot the engine finds out, seconds
 BOOT_S = 600.0
 
 

@@ -10,7 +10,7 @@ from sparkwright.health.probe import machine_of
 from sparkwright.health.record import Gpu
 from sparkwright.host.module import Context
 
-#: of health/judging/questions.py: the question, the cause that a bad answer is, and what helps
+#: the question of health/judging/questions.py, the cause for a bad answer, and the fix
 MEMORY = "stop other processes (`invoke plan` lists what holds memory)"
 ASKED = {
     "temperature": ("the GPU is too hot", "check fans and airflow; the GPU throttles when it gets hotter"),
@@ -23,7 +23,7 @@ ASKED = {
         "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
     ),
 }
-#: what of them can make tokens slow
+#: those that can make tokens slow
 OF_RATE = frozenset(("temperature", "memory", "swap", "drift"))
 WEIGHT = 70
 

@@ -26,11 +26,11 @@ from sparkwright.host.runs import cut_off, lock
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.visible import one_line
 
-#: of the end of a log
+#: lines read from the end of a log
 LINES = 2000
-#: of what Docker says of a start that it refused: the reason stands at its end
+#: kept of Docker's error for a failed start: the reason is at its end
 ERROR_CHARS = 500
-#: Docker waits at least so long before it starts a container again
+#: Docker waits at least this long before it restarts a container, seconds
 RESTARTS_S = 0.1
 
 
@@ -144,7 +144,7 @@ def _with_log(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
     try:
         now = evidence.log(context, box.name) if box.status != "created" else None
         before = _before(seen, context)
-    except Exception:  # a log driver that keeps none, an engine that goes away: the rest is told all the same
+    except Exception:  # a log driver without logs, an engine that goes away: the rest is reported nevertheless
         return seen
     reader = Reader(seen.engine.log)
     reader.push("\n".join(before).encode())

@@ -64,7 +64,7 @@ def seen(
 
 
 def _on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None, str]:
-    """Return True if a running container computes on the GPU that it requests, with the evidence; None if unknown or not requested."""
+    """Return (True if a running container computes on the GPU that it requests, the evidence); None: unknown or not requested."""
     asks = (server.inspected.get("HostConfig") or {}).get("DeviceRequests")
     if not asks or server.box.status != "running":
         return None, ""

@@ -17,7 +17,7 @@ from sparkwright.visible import count
 Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
 State = Literal["ok", "asleep", "busy", "in progress", "starting", "unknown", Bad]
 
-#: how `diagnose` exits for each
+#: the exit code of `diagnose` for each
 EXITS: dict[State, Exit] = {
     **dict.fromkeys(("ok", "asleep"), Exit.OK),
     **dict.fromkeys(("busy", "in progress", "starting", "unknown"), Exit.INCONCLUSIVE),
@@ -89,7 +89,7 @@ def _container(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
     if box.status == "created":
         why = f": {seen.end.error}" if seen.end.error else ""
         return _down(f"{box.name} was created but never started{why}", RESTART)
-    if seen.broken:  # a container that Docker would start again and left was stopped by hand, whatever it did before
+    if seen.broken:  # Docker would restart it, so it was stopped manually, whatever happened before
         message = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
         return ServerState("crash-looping", message, SEE_LOGS)
     if box.status in ("exited", "dead"):

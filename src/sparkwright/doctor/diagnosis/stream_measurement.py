@@ -27,9 +27,9 @@ WARM_UP_TOKENS = 8
 CAP_S = 4.0
 THINKS_TOKENS = 32
 THINKS_S = 2.0
-#: below this share of what is expected one stream is proof enough
+#: below this share of the expected rate one stream is proof enough
 PLAIN = 0.5
-#: how far below what a recipe expects is still as fast as expected
+#: this share below the recipe's rate is still as fast as expected
 RECIPE_TOLERANCE = 0.2
 
 

@@ -11,7 +11,7 @@ from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS, Answer
 from sparkwright.health.record import Cure, Evidence, State, severity
 
-#: what `sparkwright health` ends with. A slow start is no failure; what serves, but not as it should, is "changes or drift"
+#: exit codes of `sparkwright health`. A slow start is no failure; a server with a problem that still serves is "changes or drift"
 EXITS: dict[State, Exit] = {
     "ok": Exit.OK,
     "asleep": Exit.OK,

@@ -36,14 +36,15 @@ class Limits:
 class ModelFiles:
     """The state of the periodic full hash of the model's files."""
 
-    #: the proved files; 0 where it is not recorded which they are. read: by this round
+    #: number of verified files; 0 if they are not recorded
     files: int
+    #: number of files that this round has read
     read: int
     wrong: tuple[str, ...]
     paused: str
     #: seconds since the last whole round; None before the first
     age_s: float | None
-    #: the round is later than twice its interval
+    #: no round was completed within twice the interval
     late: bool
 
 
@@ -101,5 +102,5 @@ class Observation:
     saved: str = ""
     #: the memory since it was verified
     level: Level = field(default_factory=Level)
-    #: the periodic hash of the model's files; None: it is not asked for
+    #: the periodic hash of the model's files; None: not enabled
     model_files: ModelFiles | None = None

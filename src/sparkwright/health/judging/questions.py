@@ -15,8 +15,8 @@ from sparkwright.host.containers.status import status_of
 from sparkwright.units import gib
 from sparkwright.visible import count, first
 
-#: policies with which Docker leaves only a container that somebody stopped, and the exit codes of one that was: it ended when it
-#: was asked to, or was killed
+#: policies with which Docker restarts every container that was not stopped manually, and the exit codes of one that was: it
+#: exited on request, or was killed
 RESTARTING, STOPPED = ("always", "unless-stopped"), (0, 137, 143)
 POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
 
@@ -140,7 +140,7 @@ def allowed_s(ready_s: float | None, limits: Limits) -> float:
 def _token(observed: Observation, limits: Limits) -> Answer:
     server, gone = observed.server, ranks.GONE if observed.rank.cluster else ""
     if observed.frozen_s is not None and observed.frozen_s >= limits.frozen_s:
-        return None  # the stall tells more
+        return None  # the stall explains more
     made, working = ("generated", "generating") if observed.gives == "token" else ("returned", "working")
     reported: dict[str, Answer] = {
         "": None,
@@ -323,7 +323,7 @@ def _gpu_words(gpu: Gpu) -> str:
     return "the GPU is " + (", ".join(form.format(value) for value, form in reported if value is not None) or "there")
 
 
-#: every question by the name of its evidence, in the order a person asks them
+#: every question by the name of its evidence, in the order of the report
 QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "deploy": _somebody_works,
     "container": _container,

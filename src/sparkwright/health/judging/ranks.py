@@ -12,7 +12,7 @@ from sparkwright.protocol import cluster
 
 Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
 
-#: added to the head's evidence of a server that generates nothing: another host may be the reason, which the head can't see
+#: added to the head's evidence for a server that generates nothing: the cause may be another host, which the head can't see
 GONE = ": a rank of its cluster is gone or hung"
 
 

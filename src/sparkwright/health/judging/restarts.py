@@ -5,9 +5,9 @@ from __future__ import annotations
 from sparkwright import units
 from sparkwright.health.record import Container, State
 
-#: so many restarts, and no answer, are a loop even to somebody who looks for the first time
+#: this many restarts without an answer are a loop, even at the first check
 LOOP = 2
-#: a start that lasts so long begins Docker's count of seconds between restarts anew
+#: after a start of this length Docker resets its delay between restarts, seconds
 SETTLED_S = 10.0
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from sparkwright.health.record import State, severity
 
-#: how many checks in a row a worse state needs; one, where it isn't listed. What is stalled was frozen over two checks already.
+#: consecutive checks that confirm a worse state; 1 by default. A stalled server was frozen over two checks already.
 CONFIRM: dict[State, int] = {"degraded": 2, "unknown": 2}
-#: so many changes within so many looks are flapping; then good news have to hold for so many looks
+#: FLAPS changes within WINDOW checks are flapping; then good news must hold for HOLD checks
 FLAPS = 4
 WINDOW = 12
 HOLD = 3
 WELL: tuple[State, ...] = ("ok", "asleep", "starting")
-#: states of a server that generates: seen once, they are so
+#: states of a server that generates: one check is enough
 SERVES: tuple[State, ...] = ("ok", "degraded")
 
 

@@ -20,7 +20,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.trust.names import below_home
 
 Scope = Literal["user", "system", "cron"]
-MARK = "in-use"  # in a runtime's folder: it is not thrown away while a clock starts it
+MARK = "in-use"  # in a runtime's folder: keeps it while a scheduler starts it
 PASSED_ON = ("DOCKER_HOST", "OLLAMA_HOST")
 
 

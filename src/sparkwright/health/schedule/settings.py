@@ -45,8 +45,9 @@ class Settings:
     textfile: str = ""
     #: the install enabled lingering
     lingers: bool = False
-    #: the model's files are hashed again so often; 0: never. quiet_hours: 02:00-05:00 on the host's clock; empty: at any time
+    #: interval of the full hash of the model's files; 0 for never
     verify_every_s: float = 0.0
+    #: hours of that hash on the host's clock, as 02:00-05:00; empty: at any time
     quiet_hours: str = ""
     limits: Limits = field(default_factory=Limits)
 

@@ -35,7 +35,7 @@ HARDENED: tuple[str, ...] = (
     "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
     "UMask=0077",
 )
-#: with mount namespaces: the check writes its state folder, and reads the rest. /proc stays: it tells who holds memory
+#: with mount namespaces: the check writes its state folder, and reads the rest. /proc stays visible: it shows who holds memory
 CONFINED: tuple[str, ...] = (
     "ProtectSystem=strict",
     "ProtectHome=read-only",
@@ -43,7 +43,7 @@ CONFINED: tuple[str, ...] = (
     "ProtectKernelTunables=yes",
     "ProtectControlGroups=yes",
 )
-#: without a user namespace a user's systemd leaves the rows above out, and says nothing
+#: without a user namespace a user's systemd silently ignores the rows above
 USERS: tuple[str, ...] = ("PrivateUsers=yes",)
 #: only root's systemd can do these. Not ProtectClock: it closes every device, the GPU's too
 ROOTS: tuple[str, ...] = (
@@ -58,7 +58,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 #: a check takes seconds; a restart of a big model takes minutes, twice if the first fails
 CHECK_S = 300
 HEAL_S = 7200
-#: reading model files again: a slice of time, and the one file that was begun in it
+#: hashing model files: a slice of time, and the one file that was begun in it
 HASH_S = 1500
 
 
@@ -185,7 +185,7 @@ def cron_line(clock: Clock) -> str:
 
 def _of_cron(line: str) -> str:
     """Return a command line escaped for cron."""
-    # cron takes the backslash before a percent sign away, and knows no escape for a backslash: quotes keep the two apart
+    # cron removes the backslash before a percent sign, and has no escape for a backslash: quotes keep the two apart
     return line.replace("\\%", "\\''%").replace("%", "\\%")
 
 

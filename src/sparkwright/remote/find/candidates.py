@@ -10,10 +10,10 @@ from pathlib import Path
 
 from sparkwright.remote.find import mdns, ssh_names
 
-#: how a GB10 is called out of the box or by most people: spark-1a2b, dgx1, gx10-3f, promaxgb10-77, aitopatom-9c
+#: default and common names of a GB10: spark-1a2b, dgx1, gx10-3f, promaxgb10-77, aitopatom-9c
 LIKELY = re.compile(r"spark|dgx|gx10|gb10|aitop|thinkstation-pgx|edgexpert|veriton", re.I)
 CONFIG, KNOWN, NETWORK = "ssh configuration", "known_hosts", "mDNS"
-#: that a person is shown
+#: candidates shown at most
 MOST = 12
 
 

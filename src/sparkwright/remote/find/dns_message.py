@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 A, PTR, AAAA, SRV = 1, 12, 28, 33
 IN = 1
-#: the bit that asks for an answer to the asker alone (RFC 6762, 5.4), and in an answer that it replaces what is cached (10.2)
+#: the bit that requests a unicast answer (RFC 6762, 5.4), and in an answer that it replaces the cache (10.2)
 TOP_BIT = 0x8000
 RESPONSE = 0x8000
 #: RFC 1035, 2.3.4; and more records than any host of a local network sends in one packet

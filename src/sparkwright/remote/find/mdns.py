@@ -18,7 +18,7 @@ from sparkwright.remote.find.dns_message import PTR, SRV
 GROUP = ("224.0.0.251", 5353)
 LISTEN_S = 2.0
 PACKET_BYTES, MOST_PACKETS, MOST_HOSTS = 9000, 500, 200
-#: what a host is found by: ssh itself, avahi's workstations (`NAME [02:...]`), and what desktops announce
+#: the services that reveal a host: ssh itself, avahi's workstations (`NAME [02:...]`), and what desktops announce
 SERVICES = tuple(f"_{item}._tcp.local" for item in ("ssh", "sftp-ssh", "workstation", "device-info", "smb"))
 HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.local", re.I)
 _WORKSTATION = re.compile(r"([A-Za-z0-9-]{1,63}) \[[0-9a-f:]{17}\]\._workstation\._tcp\.local", re.I)

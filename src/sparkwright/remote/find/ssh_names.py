@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparkwright.trust.names import below_home
 
-#: as ssh_config(5) bounds Include
+#: the limit of Include in ssh_config(5)
 MOST_DEEP = 16
 MOST_FILES, MOST_INCLUDES, MOST_BYTES = 100, 50, 1_000_000
 #: a name, an IP address

@@ -47,7 +47,7 @@ def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable
     first = known_hosts.lines(target, target.known_as)
     client.set_missing_host_key_policy(
         _Policy(target, first, say)
-    )  # the client knows no key itself: every one is asked
+    )  # the client knows no key itself: all are checked here
 
     def transport(sock: object, **settings: object) -> paramiko.Transport:
         made = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]

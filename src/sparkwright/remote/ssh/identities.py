@@ -116,7 +116,7 @@ def _ask(agent: AgentSSH, named: str) -> None:
     try:
         opened.connect(path)
         agent._connect(opened)  # type: ignore[attr-defined]
-        opened.settimeout(None)  # signing may wait for a person's finger
+        opened.settimeout(None)  # signing may wait for a touch of a hardware key
     except (OSError, paramiko.SSHException, ValueError):
         opened.close()
 

@@ -28,7 +28,7 @@ CHANNEL_S = 10.0
 DROPPED_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
 _NO_ANSWER = ("banner", "timeout", "timed out", "no existing session")  # paramiko's words for it
 
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks of what is handled here
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks of errors that are handled here
 
 
 class _Dropped(Unreachable):
@@ -66,7 +66,7 @@ def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable
         try:
             return _once(target, name, gateway, say)
         except _Dropped:
-            # those that were dropped together must not come back together
+            # those that were dropped together must not retry together
             time.sleep(pause_s * random.uniform(0.5, 1.5))
     return _once(target, name, gateway, say)
 

@@ -27,13 +27,13 @@ from sparkwright.shell import join
 from sparkwright.transport.connection import Deadline, TimedOut
 from sparkwright.visible import one_line
 
-SILENCE_S = 15.0  # the runner says something every 2 s
-#: from the start of a command until its runner is ready, whatever a login shell prints before
+SILENCE_S = 15.0  # the runner writes every 2 s
+#: from the start of a command until its runner is ready, seconds, whatever a login shell prints before
 READY_S = 120.0
-#: for the answer of what unpacks a runtime, on a disk that others write to
+#: for the answer of the unpacker of a runtime, seconds, on a busy disk
 SHIPPED_S = 600.0
 CHUNK_BYTES = 64 * 1024
-#: of the events of one request: ten files of an incident at their longest, and more than any run has said
+#: the events of one request: ten files of an incident at their longest, and more than any run has
 EVENTS_BYTES = 256 * 10**6
 
 
@@ -145,8 +145,8 @@ class SshLink:
                 yield from self._conversation(channel, events, header, secrets)
                 return
             with contextlib.suppress(OSError):
-                channel.shutdown_write()  # nothing will be asked of what answered
-            collections.deque(events, maxlen=0)  # to its end: then its last words are there too
+                channel.shutdown_write()  # it will get no request
+            collections.deque(events, maxlen=0)  # to its end: then its last output is complete
             yield from self._bring(transport, first, runtime_upload.no_start(channel), may_ship=may_ship)
         finally:
             channel.close()
@@ -183,7 +183,7 @@ class SshLink:
     ) -> Iterator[Event]:
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         message = ""
-        with contextlib.suppress(OSError):  # it may have ended already; its last words are still to be read
+        with contextlib.suppress(OSError):  # it may have exited already; its last output is still to be read
             channel.sendall(json.dumps(request, default=str).encode() + b"\n")
             channel.shutdown_write()
         for row in events:

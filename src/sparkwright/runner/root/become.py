@@ -27,13 +27,13 @@ from sparkwright.runner.root.sudo import PASSWORD, Root, Sudo
 from sparkwright.secret import Secret
 
 READY = "sparkwright-root-ready"
-#: what root's side may know of the user's environment: where things are, and how to reach the network
+#: variables of the user's environment for root's side: folders, and the network
 PASSED_ON = (
     *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-#: it imports what stands beside this very package, or in root's own runtime of it, and what that Python finds by itself: never a
-#: folder of the user's choice
+#: it imports from beside this very package, or from root's own runtime of it, and what that Python finds by itself: never from
+#: a folder of the user's choice
 SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner.root import become_server; become_server.serve()"
 
 

@@ -28,7 +28,7 @@ def serve() -> None:
         answers.write(line + "\n")
         answers.flush()
 
-    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what root makes
+    os.umask(os.umask(0o022) | 0o022)  # no other user may write to root's files
     write(become.READY)
     start = _begin(requests)
     owner = _caller()

@@ -25,9 +25,9 @@ from sparkwright.visible import one_line
 PASSWORD = "BECOME_PASSWORD"
 #: PAM waits 2 s after a wrong password, a directory server longer
 ANSWER_S = 60.0
-#: of what it and its modules wrote; the reason stands there
+#: kept of the output of sudo and its modules, which has the reason
 OUTPUT_BYTES = 64 * 2**10
-#: what sudo says of a password it did not take (sudo 1.8 to 1.9, sudo-rs)
+#: messages of sudo for a rejected password (sudo 1.8 to 1.9, sudo-rs)
 _WRONG = ("incorrect password", "incorrect authentication", "sorry, try again", "no password was provided")
 _WANTED = ("a password is required", "interactive authentication is required")
 
@@ -73,7 +73,7 @@ class Sudo:
             raise Refused(f"the secret {PASSWORD} has more than one line.")
         asking = [program, "-S", "-p", ""]
         try:
-            # on a pipe that ends with the password: sudo can't wait for another, nor take anything else for one
+            # on a pipe that ends with the password: sudo can neither wait for another, nor read anything else as one
             self._expect(self._open([*asking, "-v"], [], f"{self._password}\n"), b"")
             return self._expect(self._open(asking, argv, f"{self._password}\n"), ready)
         except _Refusal as refusal:
@@ -103,7 +103,7 @@ class Sudo:
             if left_s <= 0 or not readable([process.stdout], left_s):
                 _close(process)
                 raise Refused(f"sudo on {self._host} did not answer within {self._answer_s:g} s.")
-            data = os.read(process.stdout.fileno(), 1)  # no byte beyond the line: the rest is the conversation's
+            data = os.read(process.stdout.fileno(), 1)  # no byte beyond the line: the rest is for the caller
             if not data:
                 break
             seen += data

@@ -18,7 +18,7 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 
-#: the step before has told its recap; its process may take a moment longer
+#: the previous step has sent its recap, but its process may take a moment longer, seconds
 END_S = 5.0
 
 

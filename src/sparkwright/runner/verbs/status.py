@@ -18,9 +18,9 @@ from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 
-#: where a gateway's files are, in the state folder: most hosts have none, and import nothing of it
+#: folder of a gateway's files in the state folder: most hosts have none, and import nothing for it
 GATEWAY = "gateway"
-#: where the samples of guarded starts are
+#: folder of the samples of guarded starts
 GUARD = "guard"
 
 
@@ -77,7 +77,7 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
     yield event("checks", fields=list(FIELDS), rows=rows)
 
 
-#: of a row of `read_checks`, in this order
+#: fields of a row of `read_checks`, in this order
 FIELDS = (
     *("time_s", "state", "why", "tok_per_s", "baseline_tok_per_s", "mem_available_bytes"),
     *("temperature_c", "power_w", "healed", "every_s"),
