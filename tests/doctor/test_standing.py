@@ -1,4 +1,4 @@
-"""Where a server stands, by what was seen of it: the sentence, the state, the exit code, the causes that have evidence."""
+"""The state of a server by its observation: the sentence, the state, the exit code, the causes that have evidence."""
 
 from __future__ import annotations
 

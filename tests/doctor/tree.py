@@ -72,5 +72,5 @@ def host(folder: Path, changes: Mapping[str, str | None], wanted: Wanted = WANTE
 
 
 def findings(one: Host, check: str) -> dict[str, Finding]:
-    """What one check says, by the names of its findings."""
+    """Return the findings of one check by name."""
     return {finding.check: finding for finding in CHECKS[check](one)}

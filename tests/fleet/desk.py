@@ -18,7 +18,7 @@ PROGRAM = [sys.executable, "-c", "from sparkwright.cli import main; main()"]
 
 @dataclass
 class Said:
-    """What a command left."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -64,7 +64,7 @@ class Desk:
         (self.root / f"playbooks/{name}.yml").write_text(f"- hosts: all\n{text}\n")
 
     def run(self, *words: str, env: dict[str, str] | None = None, under: Sequence[str] = ()) -> Said:
-        """What a command says. under: a program that runs it."""
+        """Run a command and return its result. under: a program that runs it."""
         if not under:
             done = commands.run(*words, cwd=self.root, env={**os.environ, **(env or {})})
             return Said(done.returncode, done.stdout, done.stderr)

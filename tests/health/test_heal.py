@@ -1,4 +1,4 @@
-"""When a restart is allowed, and by which plan."""
+"""The decision about a restart, and its plan."""
 
 from __future__ import annotations
 

@@ -25,16 +25,18 @@ LIMITS = Limits(token_s=0.3)
 
 @dataclass
 class Server:
-    """running: requests. generated: the counter at each look at it, the last for ever. key: it wants. answers: whether tokens come.
-
-    error: under 200.
-    """
+    """A server on loopback."""
 
     port: int = 0
+    #: running requests
     running: float = 0
+    #: the counter at each read; the last one repeats
     generated: list[float] = field(default_factory=lambda: [100.0])
+    #: the required API key
     key: str = ""
+    #: it generates tokens
     answers: bool = True
+    #: an error in a response with status 200
     error: str = ""
     over: threading.Event = field(default_factory=threading.Event)
 

@@ -54,7 +54,7 @@ class Member:
         return self.context.state
 
     def check(self) -> heal.Decision:
-        """What comes of its check; the head's own decision is to restart, a worker's nothing."""
+        """Run its check and return the decision; the head's own decision is to restart, a worker's is nothing."""
         own = heal.by_plan(self.state) if self.record.cure == "restart" else heal.Decision()
         return cluster_heal.agreed(self.context, self.settings, self.record, own, lambda: self.busy)
 
@@ -73,7 +73,7 @@ def pair(tmp_path: Path) -> tuple[Member, Member]:
 
 
 def met(head: Member, worker: Member) -> tuple[heal.Decision, heal.Decision]:
-    """What comes of the head's check, and of the worker's that found it waiting."""
+    """Return the decisions of the head's check and of the worker's that joined it."""
     first, found = head.begin(), heal.Decision()
     while found == heal.Decision() and not first.done():
         found = worker.check()

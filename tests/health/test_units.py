@@ -122,7 +122,8 @@ def test_systemd_reads_every_word_as_it_was_meant(odd: str) -> None:
 
 
 def as_cron_does(line: str) -> str:
-    r"""What cron hands to sh, by crontab(5): `\%` is %, a bare one ends the command, nothing else is touched."""
+    r"""Return the command that cron passes to sh, by crontab(5): `\%` is %, a bare one ends the command, all else is unchanged.
+    """
     command, escaped, out = line.split(" ", 5)[5], False, ""
     for item in command:
         if escaped and item == "%":

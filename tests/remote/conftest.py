@@ -18,7 +18,10 @@ from tests.remote.sshd import SSHD, Sshd
 
 
 class Lab:
-    """folder: keys, known_hosts and the ssh configuration. sshd: the first host."""
+    """A lab of sshd hosts on loopback, with the user's ssh files.
+
+    folder: keys, known_hosts and the ssh configuration. sshd: the first host.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +48,7 @@ class Lab:
             file.write(one.known_hosts_line())
 
     def fingerprint(self) -> str:
-        """Of the first host's key, as ssh shows it."""
+        """Return the fingerprint of the first host's key, as ssh shows it."""
         words = ["ssh-keygen", "-lf", str(self.sshd.host_key.with_suffix(".pub"))]
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[1]
 
@@ -71,7 +74,7 @@ def packed(path: Path) -> None:
 
 @pytest.fixture
 def small_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What is shipped is `packed`, for links that are asked for "light"."""
+    """Ship `packed` as the runtime, for links with the need "light"."""
     path = tmp_path / "small.tar.gz"
     packed(path)
     monkeypatch.setattr(runtime, "archive", lambda python, machine: path)

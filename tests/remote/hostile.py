@@ -25,7 +25,7 @@ class Hostile:
         lab.sshd.forced = str(script)
 
     def says(self, *answers: dict[str, Any] | bytes) -> None:
-        """What it answers from now on: events, or bytes as they are. It says `ready` first, unless it says that it can't be."""
+        """Set its answer: events, or raw bytes. It sends `ready` first, unless the answer is that it can't start."""
         first = answers[0].get("event") if answers and isinstance(answers[0], dict) else ""
         answers = answers if first in ("runtime_missing", "no_python") else ({"event": "ready"}, *answers)
         lines = [answer if isinstance(answer, bytes) else json.dumps(answer).encode() + b"\n" for answer in answers]
@@ -34,7 +34,7 @@ class Hostile:
 
     @property
     def sent(self) -> list[bytes]:
-        """What it got, by command."""
+        """Return the received input, by command."""
         return [path.read_bytes() for path in sorted(self.folder.glob("sent.*"))]
 
     def project(self, root: Path, *more: str) -> Path:

@@ -37,17 +37,18 @@ def free_port() -> int:
 
 @dataclass
 class Sshd:
-    """One sshd with its own host key. home: what HOME is for those who log in. forced: what runs whatever they ask for.
-
-    env: more of their environment, as NAME=VALUE. more: lines of its configuration.
-    """
+    """An sshd with its own host key."""
 
     folder: Path
+    #: HOME of those who log in
     home: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    #: a command that replaces the requested one
     forced: str = ""
+    #: further lines of its configuration
     more: str = ""
+    #: further environment of the login, as NAME=VALUE
     env: tuple[str, ...] = ()
     #: lines of its configuration that come before the usual ones, and so count instead of them
     first: str = ""
@@ -103,7 +104,7 @@ class Sshd:
         return [int(pid) for pid in said.stdout.split()]
 
     def signal(self, number: int) -> None:
-        """To sshd and to everything that serves a connection."""
+        """Send a signal to sshd and to everything that serves a connection."""
         assert self.process is not None
         for pid in [*self.sessions(), self.process.pid]:
             try:

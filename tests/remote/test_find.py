@@ -29,7 +29,7 @@ def answer(*rows: bytes) -> bytes:
 
 
 def ssh_of(host: str) -> bytes:
-    """What avahi says of a host that offers ssh."""
+    """Return avahi's answer for a host with ssh."""
     service = f"{host}._ssh._tcp.local"
     return answer(
         record(name("_ssh._tcp.local"), 12, name(service)),

@@ -98,7 +98,7 @@ def small() -> bytes:
 
 
 def shipping(home: Path, name: str = "abc") -> subprocess.Popen[bytes]:
-    """What a laptop starts on the host; its standard input is what the laptop sends."""
+    """Start the unpacking on the host, as a laptop does; its standard input is the laptop's data."""
     env = {**os.environ, "HOME": str(home)}
     words = ["sh", "-c", bootstrap.unpack(name, sys.executable)]
     return subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

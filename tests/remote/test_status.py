@@ -52,7 +52,7 @@ def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
 
 
 def checked(sshd: Sshd, record: Record) -> None:
-    """What the clock's checks of ten minutes left there, the last one just now."""
+    """Leave the scheduled checks of ten minutes there, the last one just now."""
     state, now_s = StateFolder.of(sshd.home), time.time()
     container = replace(record.container, started_s=STARTED_S)
     speed = replace(record.speed, measured_s=now_s)

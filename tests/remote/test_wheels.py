@@ -45,7 +45,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def unplug(patch: pytest.MonkeyPatch) -> None:
-    """From here on pip asks an index at a port where nobody listens."""
+    """Point pip at an index on a port where nothing listens."""
     patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     patch.delenv("PIP_NO_INDEX")
     patch.setenv("PIP_FIND_LINKS", "")

@@ -205,7 +205,7 @@ def test_root_runs_nothing_of_the_users_own(account: Account) -> None:
 
 
 def test_no_sudo_but_the_systems_is_asked(tmp_path: Path) -> None:
-    """Where a module tries it without a password, too."""
+    """Also if a module tries it without a password."""
     (tmp_path / "sudo").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "sudo").chmod(0o755)
     machine = Machine(env={"PATH": f"{tmp_path}:/usr/bin:/bin"})

@@ -42,13 +42,13 @@ VLLM = engine.of_name("vllm").http
 
 @dataclass(frozen=True)
 class Client:
-    """ask: what the package does with a server. fails: what it may raise; else it returns something falsy or an error.
+    """A client in the package."""
 
-    limits: the seconds that the package gives such a server, which a test shortens.
-    """
-
+    #: the package's call to a server
     ask: Callable[[Server, Path], Any]
+    #: exceptions that it may raise; otherwise it returns something falsy or an error
     fails: tuple[type[Exception], ...] = ()
+    #: the time limits of the package for such a server, which a test shortens
     limits: tuple[tuple[Any, str], ...] = ()
     unix: bool = False
     environment: dict[str, str] = field(default_factory=dict)

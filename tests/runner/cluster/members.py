@@ -91,7 +91,7 @@ class Member:
         self.events.extend(decode(line) for line in self.process.stdout)
 
     def laptop_vanishes(self) -> None:
-        """What the laptop followed it with is gone."""
+        """Kill the process that follows the run for the laptop."""
         assert self.process is not None
         self.process.kill()
 
@@ -102,7 +102,7 @@ class Member:
         process.wait()
 
     def pid(self) -> int:
-        """Of the detached runner."""
+        """Return the pid of the detached runner."""
         owner = until(lambda: lock.inspect(self.state)[0], f"{self.name} has its lock")
         return int(owner.pid)
 
@@ -114,7 +114,7 @@ class Member:
         return lock.inspect(self.state)[1]
 
     def recap(self) -> Event:
-        """How it ended, from its journal: also when the laptop is gone."""
+        """Return the recap, from its journal: also if the laptop is gone."""
         until(lambda: any(self.state.runs()), f"{self.name} has begun")
         (folder,) = list(self.state.runs())[:1]
         until(lambda: not journal.lives(folder), f"{self.name} has ended")
@@ -142,7 +142,7 @@ class Member:
         return next(item["data"] for item in found)
 
     def said(self) -> str:
-        """What its tasks wrote."""
+        """Return the output of its tasks."""
         path = self.home / "said"
         return path.read_text() if path.exists() else ""
 

@@ -22,7 +22,7 @@ class Cable:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """From now on nothing arrives on the other side."""
+        """Stop forwarding: from now on nothing arrives on the other side."""
         self._whole.clear()
 
     def close(self) -> None:

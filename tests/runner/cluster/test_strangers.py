@@ -47,7 +47,7 @@ def goes_on(pair: Group, head: Member) -> None:
 
 
 def dropped(one: socket.socket) -> bytes:
-    """What the other side still says until it hangs up."""
+    """Return everything that the other side sends until it hangs up."""
     found = b""
     with contextlib.suppress(ConnectionResetError):
         while data := one.recv(65536):
@@ -128,7 +128,7 @@ def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
 
 
 def test_a_recorded_connection_opens_nothing_the_second_time(pair: Group, tmp_path: Path) -> None:
-    """What a member of this very token once said, of a first run, said again to a second one."""
+    """Replay a message of a first run, by a member with this very token, to a second run."""
     with cable(pair.port) as link:
         head = pair.begin(0, *STEPS)
         worker = pair.begin(1, *STEPS, cluster={"port": link.port})
