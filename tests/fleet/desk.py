@@ -1,4 +1,4 @@
-"""A user's folder whose hosts are this machine, each with a home of its own; the commands and the runners are the real ones."""
+"""A user's folder whose hosts are this machine, each with a home of its own; the commands and the runners are real."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Said:
 
     @property
     def ran(self) -> list[str]:
-        """The hosts whose tasks ran, in their order."""
+        """Return the hosts whose tasks ran, in their order."""
         return list(dict.fromkeys(event["host"] for event in self.events("task_finished")))
 
     @property
@@ -81,7 +81,7 @@ class Desk:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """A command that is still at it."""
+        """Start a command and leave it running."""
         pipe = subprocess.PIPE
         return subprocess.Popen(
             [*PROGRAM, *words], cwd=self.root, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True

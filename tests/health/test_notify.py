@@ -1,4 +1,4 @@
-"""Telling a change of state: once, again when it did not arrive, and never with a secret."""
+"""Notification of a change of state: once, again after a failure, and never with a secret."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.remote.sshd import SSHD, Sshd
 class Lab:
     """A lab of sshd hosts on loopback, with the user's ssh files.
 
-    folder: keys, known_hosts and the ssh configuration. sshd: the first host.
+    The folder has keys, known_hosts and the ssh configuration; `sshd` is the first host.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +53,7 @@ class Lab:
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[1]
 
     def write_config(self, text: str) -> None:
-        """User configuration before the defaults for all hosts."""
+        """Write the user's configuration, before the defaults for all hosts."""
         self.config.write_text(f"{text}\nHost *\n" + "".join(f"  {line}\n" for line in self.base.splitlines()))
         ssh_config._resolving.cache_clear()
 
@@ -63,7 +63,7 @@ class Lab:
 
 
 def packed(path: Path) -> None:
-    """A runtime with no wheels but those that a play needs: a tenth of the time, and all but an engine's client starts."""
+    """Pack a runtime with only the wheels of a play: a tenth of the time, and everything but an engine's client starts."""
     python, machine = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
     parts = [
         item for item in wheels.fetched(python, machine) if item.name.lower().startswith(("jinja2-", "markupsafe-"))

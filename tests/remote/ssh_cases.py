@@ -1,7 +1,7 @@
-"""Configurations of ssh that decide whom a client trusts and who it is: `ssh` says for each whether it connects.
+"""Configurations of ssh about trust and identity: `ssh` decides for each if it connects.
 
-<me> is the server's name in known_hosts, <ed>, <rsa> its keys, <other> and <other-rsa> keys that it does not hold, <ecdsa> one
-of a kind that it does not have, <dir> the folder of files. Every case starts from files of its own.
+<me> is the server's name in known_hosts, <ed>, <rsa> its keys, <other> and <other-rsa> keys that it does not have, <ecdsa> one of
+a kind that it does not have, <dir> the folder of files. Every case starts from files of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reaching a host over a real sshd: whose configuration counts, which keys are refused, and how a lost one ends."""
+"""Connecting to a host over a real sshd: the configuration in effect, the keys that are refused, and lost connections."""
 
 from __future__ import annotations
 

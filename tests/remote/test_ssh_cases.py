@@ -123,7 +123,7 @@ class Bench:
         return value
 
     def filled(self, text: str, server: Sshd) -> str:
-        """The text of a case with what it names."""
+        """Return the text of a case with its names filled in."""
         name = f"[127.0.0.1]:{server.port}"
         jump = self.servers["jump"].port
         known = {path.stem: " ".join(path.read_text().split()[:2]) for path in self.made.glob("*.pub")}
@@ -137,7 +137,7 @@ class Bench:
         return text
 
     def lay_out(self, case: Case) -> None:
-        """The files of a case, as nobody has touched them yet."""
+        """Write the initial files of a case."""
         server, jump = self.servers[case.server], self.servers["jump"]
         for path in self.files.iterdir():
             path.unlink()

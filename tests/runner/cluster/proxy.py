@@ -1,4 +1,4 @@
-"""The cable between two hosts: forwards bytes until it is cut, and then no more, without a word to either side."""
+"""The cable between two hosts: forwards bytes until it is cut; then neither side gets a signal."""
 
 from __future__ import annotations
 
