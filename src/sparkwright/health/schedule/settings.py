@@ -33,7 +33,7 @@ class Settings:
     heal: Literal["none", "restart"] = "none"
     #: at most one restart in this time
     heal_every_s: float = seconds(defaults.HEAL_EVERY)
-    #: run on a change of state, with the record as its standard input
+    #: words of the command that runs on a change of state, with the record on its standard input
     command: tuple[str, ...] = ()
     #: a URL without a secret in it
     webhook: str = ""
