@@ -1,4 +1,4 @@
-"""Provision and operate vLLM on NVIDIA DGX Spark hosts: a laptop plans and listens, the host does the work.
+"""Provision and operate vLLM on NVIDIA DGX Spark hosts: a laptop plans and follows, the host does the work.
 
 `from sparkwright import Fleet` is the Python API (docs/api.md).
 """
@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`Fleet`, imported when it is asked for: a host's side has no API, and a command needs none."""
+    """Import `Fleet` on first use: a host's side has no API, and a command needs none."""
     if name != "Fleet":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,6 +1,6 @@
-"""What applies where a user sets nothing: the defaults that commands, playbook modules and checks share.
+"""The defaults that commands, playbook modules and checks share.
 
-vLLM's own are in engines/vllm/prediction/defaults.py; what a recipe or host may leave out is in its model, project/*/models.py.
+vLLM's own are in engines/vllm/prediction/defaults.py; those of a recipe or host are in its model, project/*/models.py.
 """
 
 #: `health.install`: a check, at most one restart that heals, a measurement of the decode rate
@@ -15,9 +15,9 @@ TOKEN_S = 30
 DRAIN_S, STOP_S = 30, 60
 #: memory that must stay free beside the engine, GiB
 RESERVE_GIB = 4
-#: what all compile caches of a host together may hold, GiB
+#: the limit of all compile caches of a host together, GiB
 CACHES_GIB = 20
-#: how many hosts are connected to, and worked on, at once
+#: number of hosts that are handled at once
 FORKS = 16
 #: `gateway:` of a group: the image, of the HAProxy that the tests use; connections at a time; how long a request may wait for a
 #: server, and a server that answers may be silent; between two checks, seconds

@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code that says so. Both sides import it."""
+"""The errors of sparkwright and their exit codes. Both sides import it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ class Exit(IntEnum):
 class SparkwrightError(Exception):
     """A failure with a sentence for the user.
 
-    message: what is wrong, one sentence. where: "file:line" or a host, if there is one. fix: what to do about it.
-    They may quote a host, a hub or a file: control characters in them are made visible here.
+    The texts may quote a host, a hub or a file: control characters in them are made visible here.
+
+    Args:
+        message: what is wrong, one sentence.
+        where: "file:line" or a host, if there is one.
+        fix: what to do about it.
     """
 
     exit: Exit = Exit.FAILED
@@ -40,13 +44,13 @@ class SparkwrightError(Exception):
 
 
 class Refused(SparkwrightError):
-    """Stopped before anything was touched: bad input, or the host can't take what is asked."""
+    """Stopped before anything was touched: invalid input, or the host can't do what was requested."""
 
     exit = Exit.REFUSED
 
 
 class Unreachable(SparkwrightError):
-    """The host does not answer, or not any more. What it was doing may still go on there."""
+    """The host does not answer, or no longer. Its run may still continue."""
 
     exit = Exit.UNREACHABLE
 
@@ -58,4 +62,4 @@ class Inconclusive(SparkwrightError):
 
 
 class Failed(SparkwrightError):
-    """A task that did not reach what it promises."""
+    """A task that did not reach its goal."""

@@ -1,6 +1,6 @@
-"""The folder that a command speaks from: the current one, or the one that a program opened (`Fleet.open`).
+"""The project folder of a command: the current one, or the one that a program opened (`Fleet.open`).
 
-A process has one current folder and may hold several fleets, so what depends on it asks here.
+A process has one current folder and may hold several fleets, so code that depends on the folder asks here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Answer = TypeVar("Answer")
 
 
 def folder() -> Path:
-    """The opened folder of this thread, or the current one."""
+    """Return the opened folder of this thread, or the current one."""
     return _OPENED.get() or Path.cwd()
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[None]:
-    """For the block, and what it starts through `carried`, this is the folder."""
+    """Use a folder within the block, and in the threads that it starts through `carried`."""
     before = _OPENED.set(path)
     try:
         yield
@@ -33,7 +33,7 @@ def opened(path: Path) -> Iterator[None]:
 
 
 def carried(act: Callable[Given, Answer]) -> Callable[Given, Answer]:
-    """The same function for another thread, which by itself would not know of the opened folder."""
+    """Return a function for another thread that keeps the opened folder, which a thread does not inherit."""
     at = _OPENED.get()
     if at is None:
         return act

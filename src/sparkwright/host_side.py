@@ -1,4 +1,4 @@
-"""The host's side of the package: which files it is, their name by content, and where the laptop keeps what it makes of it."""
+"""The host's side of the package: its files, the hash of their content, and the laptop's cache of what is built from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from sparkwright.trust import private
 
 PACKAGE = Path(__file__).parent
-#: the host's side, and nothing of the laptop's
+#: the host's side, without the laptop's
 PARTS = (
     "__init__.py",
     "defaults.py",
@@ -39,7 +39,7 @@ PARTS = (
 
 
 def sources() -> Iterator[tuple[str, bytes]]:
-    """Every file of the host's side in a fixed order: its path below the package, its content."""
+    """Yield every file of the host's side in a fixed order: its path below the package, its content."""
     for part in PARTS:
         for path in [str(PACKAGE / part)] if part.endswith(".py") else _python_files(str(PACKAGE / part)):
             with open(path, "rb", buffering=0) as file:
@@ -48,7 +48,7 @@ def sources() -> Iterator[tuple[str, bytes]]:
 
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
-    """Names the content of the host's side."""
+    """Return the hash of the host's side, 20 hexadecimal digits."""
     total = hashlib.sha256()
     for name, data in sources():
         total.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -56,13 +56,13 @@ def content_hash() -> str:
 
 
 def cache() -> Path:
-    """The laptop's folder for what is made of it, closed to others: hosts run what it holds. It can all be made again."""
+    """Return the laptop's cache folder, closed to other users: hosts run its content. All of it can be built again."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkwright"
-    with contextlib.suppress(OSError):  # who uses it says so
+    with contextlib.suppress(OSError):  # its user reports it
         private.folder(path)
     return path
 
 
 def _python_files(folder: str) -> list[str]:
-    """By os.walk: every command asks, and Path.rglob takes twice as long."""
+    """Return the Python files below a folder. os.walk, because every command does this and Path.rglob takes twice as long."""
     return sorted(f"{at}/{name}" for at, _, names in os.walk(folder) for name in names if name.endswith(".py"))

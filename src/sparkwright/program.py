@@ -1,4 +1,4 @@
-"""How this program was started, and the commands in messages as its user types them.
+"""The name of this program, and the commands in messages as its user types them.
 
 Messages of both sides write a command as `invoke deploy --host spark1`. A host can't know how the laptop's program was started:
 the laptop puts the right name into what it shows, `sparkwright deploy --host spark1` unless it was started by Invoke.
@@ -19,19 +19,19 @@ _COMMAND = re.compile(r"(?:(?<=`)(?:sparkwright|invoke|inv)|^(?:invoke|inv)) (?=
 
 @functools.cache
 def name() -> str:
-    """invoke, inv or sparkwright. `python -m invoke` is invoke."""
+    """Return invoke, inv or sparkwright. `python -m invoke` is invoke."""
     started = Path(sys.argv[0])
     word = started.parent.name if started.stem == "__main__" else started.stem
     return word if word in INVOKE else OWN
 
 
 def typed(text: str) -> str:
-    """A text with its commands as this program's user types them."""
+    """Return a text with its commands as this program's user types them."""
     return _COMMAND.sub(f"{name()} ", text) if "`" in text or text.startswith(INVOKE) else text
 
 
 def typed_in(value: Any) -> Any:
-    """The same for every text of a value of JSON; its keys stay."""
+    """Return a JSON value with `typed` applied to every text; its keys are unchanged."""
     if isinstance(value, str):
         return typed(value)
     if isinstance(value, dict):

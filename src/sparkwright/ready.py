@@ -1,4 +1,4 @@
-"""Which sockets and pipes can be read now. `select.select` refuses descriptors from 1,024 on, which a busy process has."""
+"""Readiness of sockets and pipes. `select.select` refuses descriptors from 1,024 on, which a busy process has."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class HasFileno(Protocol):
     """A socket, or a file of a pipe."""
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """Return its descriptor."""
 
 
 One = TypeVar("One", bound=HasFileno | int)
 
 
 def readable(ones: Sequence[One], timeout_s: float = 0, *, writing: Iterable[HasFileno] = ()) -> list[One]:
-    """Those that have something to read or have ended, as soon as there is one; none after `timeout_s`.
+    """Return the items that have something to read or have ended, as soon as there is one; none after `timeout_s`.
 
-    writing: those that also end the wait as soon as they take more. Raises ValueError for one that is closed.
+    writing: these also end the wait once they accept more. Raises ValueError for a closed one.
     """
     poll = select.poll()
     numbers = {_number(item): item for item in ones}

@@ -6,7 +6,7 @@ from sparkwright.trust.redact import DOTS
 
 
 class Secret:
-    """Holds a secret in memory; `reveal()` is the only way to it.
+    """A secret in memory; `reveal()` is the only way to it.
 
     It is never serialised: a Plan names its secrets, their values go to the host's runner over standard input.
     """
@@ -17,7 +17,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The secret itself, for the one call that needs it."""
+        """Return the secret itself, for the one call that needs it."""
         return self._value
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The one place where words become a shell command."""
+"""Quoting for shell commands: the only place where words become one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 def join(argv: Iterable[object]) -> str:
-    """A command line for a POSIX shell from its words; each word arrives as it is, whatever it holds."""
+    """Return a command line for a POSIX shell from its words; each word arrives unchanged, whatever it holds."""
     return shlex.join(str(word) for word in argv)
 
 
 def quote(word: object) -> str:
-    """One word for a POSIX shell."""
+    """Return one word quoted for a POSIX shell."""
     return shlex.quote(str(word))

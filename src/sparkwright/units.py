@@ -1,4 +1,4 @@
-"""Amounts as a person reads and writes them. Memory counts in GiB; what is stored or sent in GB, as registries and disks do."""
+"""Amounts in human-readable form. Memory counts in GiB; files and transfers in GB, as registries and disks do."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ WRITTEN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
 
 def gib(size_bytes: float) -> str:
-    """12.3: the figure alone, for sentences that compare several."""
+    """Return an amount in GiB, 12.3: the number alone, for sentences that compare several."""
     return f"{size_bytes / GIB:.1f}"
 
 
 def size(size_bytes: float) -> str:
-    """12.3 GB."""
+    """Format a size: 12.3 GB."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(size_bytes) >= factor:
             return f"{size_bytes / factor:.1f} {unit}"
@@ -29,12 +29,12 @@ def size(size_bytes: float) -> str:
 
 
 def speed(bytes_per_s: float) -> str:
-    """412 MB/s."""
+    """Format a transfer rate: 412 MB/s."""
     return f"{bytes_per_s / 1e6:.0f} MB/s" if bytes_per_s >= 1e6 else f"{bytes_per_s / 1e3:.0f} kB/s"
 
 
 def duration(seconds: float) -> str:
-    """0.4s, 12s, 3m05s, 1h02m."""
+    """Format a duration: 0.4s, 12s, 3m05s, 1h02m."""
     if seconds < 10:
         return f"{seconds:.1f}s"
     if seconds < 60:
@@ -44,7 +44,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """How long roughly, in one unit: 20 s, 5 min, 3 h, 2 days."""
+    """Return a duration roughly, in one unit: 20 s, 5 min, 3 h, 2 days."""
     for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * factor:
             return f"{seconds / factor:.0f} {unit}"
@@ -52,13 +52,13 @@ def about(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """As `about`, for a column: 12s, 5m, 3h, 2d."""
+    """Format a duration like `about`, for a column: 12s, 5m, 3h, 2d."""
     unit = next((item for item in ("d", "h", "m") if seconds >= UNITS_S[item]), "s")
     return f"{seconds / UNITS_S[unit]:.0f}{unit}"
 
 
 def moment(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """A moment on this machine's clock. time_s: since the epoch."""
+    """Format a time on this machine's clock. time_s: since the epoch."""
     return time.strftime(form, time.localtime(time_s))
 
 
@@ -68,7 +68,7 @@ def today() -> str:
 
 
 def seconds(text: str, option: str = "", *, least_s: float = 0.0) -> float:
-    """What an option says as 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option."""
+    """Parse an option given as 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option."""
     found = WRITTEN.fullmatch(text.strip())
     if not found:
         raise Refused(f"{option}: invalid duration {text!r}.", fix="Write it as 90s, 5m, 1h, 7d or 2w.")

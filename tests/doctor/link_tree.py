@@ -1,4 +1,4 @@
-"""The files and programs of a host with a fast link to another: both halves of a ConnectX port, as a Spark shows them."""
+"""The files and programs of a host with a fast link to another: both halves of a ConnectX port, as on a Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HALVES = (("rocep1s0f1", "enp1s0f1np1", 100), ("roceP2p1s0f1", "enP2p1s0f1np1", 
 def files(
     number: int, *, mtu: int = 9000, kernel: str = "6.14.0-1015-nvidia", firmware: str = "28.45.4028"
 ) -> dict[str, str]:
-    """By path, of the host whose addresses end in this number."""
+    """Return the files by path, of the host whose addresses end in this number."""
     found = {"/proc/sys/kernel/osrelease": f"{kernel}\n", "/proc/cmdline": "quiet\n", "/proc/meminfo": MEMINFO}
     for adapter, interface, net in HALVES:
         at, card = f"/sys/class/infiniband/{adapter}", f"/sys/class/net/{interface}"
@@ -36,7 +36,7 @@ def files(
 
 
 def programs(number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0") -> dict[str, str]:
-    """`ip` and `ping`. over: the interface of every route. ping: what it does."""
+    """Return `ip` and `ping`. over: the interface of every route. ping: the body of the program."""
     rows = [
         {"ifname": interface, "addr_info": [{"local": f"192.168.{net}.{number}", "prefixlen": 24}]}
         for _, interface, net in HALVES

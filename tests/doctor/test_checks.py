@@ -1,4 +1,4 @@
-"""Each check on a host made of files: what it says when all is well, when one thing is wrong, and when it can't see."""
+"""Each check on a host made of files: its finding if all is well, if one thing is wrong, and if it can't read its source."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def test_one_thing_that_is_wrong_is_seen(
 
 
 def test_a_healthy_host_has_nothing_bad_and_nothing_to_warn_of(tmp_path: Path) -> None:
-    """Only what a folder can't be is left: an engine that answers."""
+    """Only what a folder can't provide is missing: an engine that answers."""
     found = examine(tree.host(tmp_path, {"/sandbox/disk_free": str(10**12)}))
     assert {item.check: item.verdict for item in found if item.verdict != "ok"} == {
         "docker": "bad",
@@ -394,7 +394,7 @@ def test_the_platform_of_the_image(tmp_path: Path, changes: dict[str, Any], verd
 def test_why_docker_refuses_a_login(
     tmp_path: Path, changes: dict[str, str | None], evidence: str, fix: str, repair: str
 ) -> None:
-    """A user who is not in the group, one whose login is older than his membership, and a host without the group."""
+    """A user outside the group, one whose login is older than the membership, and a host without the group."""
     here = tree.host(tmp_path, changes)
 
     class Closed(type(here.context)):  # type: ignore[misc]
@@ -456,7 +456,7 @@ def test_no_mend_touches_packages() -> None:
 
 
 def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_told(tmp_path: Path) -> None:
-    """A real process that spins, seen through the real /proc."""
+    """A real process that spins, found in the real /proc."""
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         value = tree.host(tmp_path, {"nvidia-smi": SMI.format("0, 208, 9", spinning.pid)})

@@ -1,4 +1,4 @@
-"""`diagnose` of a server in a real Docker Engine: how it ended is Docker's word, and its last line is shown harmless and bounded."""
+"""`diagnose` of a server in a real Docker Engine: Docker reports its exit, and its last line is shown safely and bounded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def shell(engine: Any) -> Iterator[str]:
-    """An image that holds this machine's shell, sleep and nothing else."""
+    """Create an image with this machine's shell and sleep, and nothing else."""
     name = f"sparkwright-test-diagnose:{uuid.uuid4().hex[:12]}"
     files = {"/bin/sh", "/bin/sleep"}
     for file in tuple(files):
@@ -55,7 +55,7 @@ def shell(engine: Any) -> Iterator[str]:
 
 
 class Host:
-    """A project whose one host is this machine, and a container of its recipe's name."""
+    """A project whose one host is this machine, and a container with its recipe's name."""
 
     def __init__(self, folder: Path, engine: Any, image: str) -> None:
         self.root, self._engine, self._image = folder, engine, image

@@ -1,4 +1,4 @@
-"""Where a server stands, by what was seen of it: the sentence, the state, the exit code, the causes that have evidence."""
+"""The state of a server by its observation: the sentence, the state, the exit code, the causes that have evidence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def box(status: str = "running", age_s: float = 20.0, **more: Any) -> Container:
 
 
 def sight(**more: Any) -> DiagnosisInput:
-    """A server that runs, was verified, and whose last start took 100 s."""
+    """Return the observation of a server that runs, was verified, and whose last start took 100 s."""
     usual: dict[str, Any] = {"name": "qwen35", "known": True, "allowed_s": 200.0, "ready_s": 100.0, "box": box()}
     return DiagnosisInput(NOW, **{**usual, **more})
 
@@ -275,7 +275,7 @@ def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None
 def test_a_server_that_docker_found_dead_was_stopped_by_nobody(
     booted_s: float | None, lost: str, name: str, verdict: str, evidence: str
 ) -> None:
-    """Docker writes exit code 255 when it finds a container dead at its own start."""
+    """Docker sets exit code 255 if it finds a container dead at its own start."""
     seen = sight(box=box("exited"), end=End(255, NOW - 20), booted_s=booted_s, lost=lost)
     found = down_causes.causes(seen)
     assert [(cause.name, cause.verdict) for cause in found] == [(name, verdict)]

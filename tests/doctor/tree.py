@@ -1,4 +1,4 @@
-"""A host made of files: the pretend Spark's, on which each case changes one thing."""
+"""A host made of files: the simulated Spark's, with one change in each case."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PROGRAMS: dict[str, str] = {
 
 
 def host(folder: Path, changes: Mapping[str, str | None], wanted: Wanted = WANTED, **machine: Any) -> Host:
-    """The healthy host with some files changed. A name without a slash is a program; None takes one away."""
+    """Return the healthy host with some files changed. A name without a slash is a program; None removes it."""
     files = {**FILES, **{f"/usr/bin/{name}": f"#!/bin/sh\n{script}\n" for name, script in PROGRAMS.items()}}
     for name, text in changes.items():
         path = name if name.startswith("/") else f"/usr/bin/{name}"
@@ -72,5 +72,5 @@ def host(folder: Path, changes: Mapping[str, str | None], wanted: Wanted = WANTE
 
 
 def findings(one: Host, check: str) -> dict[str, Finding]:
-    """What one check says, by the names of its findings."""
+    """Return the findings of one check by name."""
     return {finding.check: finding for finding in CHECKS[check](one)}

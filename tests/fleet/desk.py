@@ -1,4 +1,4 @@
-"""A user's folder whose hosts are this machine, each with a home of its own; the commands and the runners are the real ones."""
+"""A user's folder whose hosts are this machine, each with a home of its own; the commands and the runners are real."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAM = [sys.executable, "-c", "from sparkwright.cli import main; main()"]
 
 @dataclass
 class Said:
-    """What a command left."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -30,7 +30,7 @@ class Said:
 
     @property
     def ran(self) -> list[str]:
-        """The hosts whose tasks ran, in their order."""
+        """Return the hosts whose tasks ran, in their order."""
         return list(dict.fromkeys(event["host"] for event in self.events("task_finished")))
 
     @property
@@ -64,7 +64,7 @@ class Desk:
         (self.root / f"playbooks/{name}.yml").write_text(f"- hosts: all\n{text}\n")
 
     def run(self, *words: str, env: dict[str, str] | None = None, under: Sequence[str] = ()) -> Said:
-        """What a command says. under: a program that runs it."""
+        """Run a command and return its result. under: a program that runs it."""
         if not under:
             done = commands.run(*words, cwd=self.root, env={**os.environ, **(env or {})})
             return Said(done.returncode, done.stdout, done.stderr)
@@ -81,7 +81,7 @@ class Desk:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """A command that is still at it."""
+        """Start a command and leave it running."""
         pipe = subprocess.PIPE
         return subprocess.Popen(
             [*PROGRAM, *words], cwd=self.root, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True

@@ -1,4 +1,4 @@
-"""Batches as Ansible cuts them, and what a failed host means for the others."""
+"""Batches as in Ansible, and the effect of a failed host on the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkwright.secret import Secret
 
 @dataclass
 class PretendLink:
-    """A host that answers as told: an exit code, "gone", or "bug"."""
+    """A link to a simulated host with a given outcome: an exit code, "gone", or "bug"."""
 
     host: Host
     ends: int | str
@@ -138,7 +138,7 @@ def test_a_surprise_in_a_thread_is_a_failure_and_never_green() -> None:
 
 
 class Broken(Seen):
-    """A display with a mistake of its own. raises: what it does at every event."""
+    """A display with a bug. raises: its error at every event."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
 
 
 def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
-    """The name of a play comes from a playbook, which may be somebody else's."""
+    """The name of a play comes from a playbook, which may be untrusted."""
     seen = run(members(0), RolloutPolicy(), "x\x1b]52;c;aGk=\x07")
     assert seen.events[0]["play"] == "x\\x1b]52;c;aGk=\\x07"
 

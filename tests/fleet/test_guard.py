@@ -1,4 +1,4 @@
-"""Nobody takes down the last server of a group: decided from who serves at that moment."""
+"""The last server of a group is never stopped, according to the hosts that serve at that moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LAB = ("s1", "s2", "s3", "s4")
 
 
 class Hosts:
-    """Hosts that answer, and remember who was asked."""
+    """Hosts that answer, and record the requests."""
 
     def __init__(self, serving: str) -> None:
         self.up = set(serving.split())

@@ -1,4 +1,4 @@
-"""A hundred hosts: a read-only command over one sshd that all of them are names of."""
+"""A hundred hosts: a read-only command over one sshd with a hundred names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.exit(code)
 
 
 def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_one(lab: Lab, tmp_path: Path) -> None:  # noqa: F811
-    """One connection each, at most 16 at a time; the answer is whole, and the memory stays that of a laptop's command."""
+    """One connection each, at most 16 at a time; the answer is complete, and the memory stays that of a laptop's command."""
     names = [f"h{n}" for n in range(HOSTS)]
     lab.write_config(f"Host h*\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  User root\n")
     root = tmp_path / "desk"

@@ -1,4 +1,4 @@
-"""A run that takes servers down looks at everybody before it touches anybody; real commands, real runners on this machine."""
+"""A run that stops servers checks all hosts before it changes one; real commands, real runners on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def made(desk: Desk) -> list[str]:
-    """The hosts that were touched."""
+    """Return the hosts that were touched."""
     return sorted(path.parent.name for path in (desk.root / "homes").glob("*/made"))
 
 

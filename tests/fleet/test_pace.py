@@ -1,4 +1,4 @@
-"""How many hosts at a time, and how many failures are too many."""
+"""The number of hosts at a time, and the number of failures that are too many."""
 
 from __future__ import annotations
 

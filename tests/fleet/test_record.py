@@ -1,4 +1,4 @@
-"""What a rolling run keeps on the laptop, and when it may not be gone on with."""
+"""The record of a rolling run on the laptop, and the cases in which it can't be resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A play on its way: sizes after a resume, hosts that go silent, what is written down when."""
+"""A rolling play: sizes after a resume, hosts that stop serving, and the moments of the record."""
 
 from __future__ import annotations
 

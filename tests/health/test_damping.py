@@ -1,4 +1,4 @@
-"""Which looks change the state that is told."""
+"""Damping: the checks that change the reported state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a restart is allowed, and by which plan."""
+"""The decision about a restart, and its plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record(**given: Any) -> Record:
 
 
 def plan(spec: dict[str, Any] = SPEC, model: dict[str, Any] = MODEL, **args: Any) -> dict[str, Any]:
-    """A restart plan as it comes down."""
+    """Return a restart plan as the laptop sends it."""
     grant = Task("t1", "Grant", "grant_restart", {"spec": spec, "model": model, **args})
     made = Plan("restart", "spark1", "Restart", (grant,)).to_json()
     return {"runtime": host_side.content_hash(), "plan": made}

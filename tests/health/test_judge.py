@@ -1,4 +1,4 @@
-"""From a look to a state: a table of what was seen, and what it means."""
+"""The judgement of observations: a table of observations and their states."""
 
 from __future__ import annotations
 

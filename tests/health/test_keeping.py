@@ -1,4 +1,4 @@
-"""What checks leave on the disk: readable, whole, and bounded."""
+"""The files that checks leave on disk: readable, complete, and bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is so at this moment, from one look at the container and one at /health."""
+"""The state at this moment, from one inspection of the container and one request to /health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling a change of state: once, again when it did not arrive, and never with a secret."""
+"""Notification of a change of state: once, again after a failure, and never with a secret."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from sparkwright.health.schedule.settings import Settings
 
 @dataclass
 class Hook:
-    """A webhook on loopback. answers: statuses in turn, the last one for ever. got: what arrived."""
+    """A webhook on loopback."""
 
     url: str = ""
+    #: statuses in turn; the last one repeats
     answers: list[int] = field(default_factory=lambda: [200])
+    #: the requests that arrived
     got: list[Any] = field(default_factory=list)
 
 
@@ -56,7 +58,7 @@ def record(state: Any, **given: Any) -> Record:
 
 
 def tell(found: Record, past: CheckHistory, settings: Settings) -> tuple[list[str], list[float]]:
-    """What was noted, and the pauses that a real clock would have taken."""
+    """Notify, and return the notes and the pauses that a real clock would have taken."""
     notes: list[str] = []
     pauses: list[float] = []
     notify.tell(found, past, settings, note=notes.append, pause=pauses.append)

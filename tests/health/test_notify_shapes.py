@@ -1,4 +1,4 @@
-"""A message as its receiver takes it: nothing that a log says is markup, and an alert ends when the server is well."""
+"""A message in its receiver's format: no text of a log is markup, and an alert ends when the server is well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look at a server that answers as it is told: what counts as generating, and what does not."""
+"""One observation of a server with given answers: the signs of generating, and those that are not."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ LIMITS = Limits(token_s=0.3)
 
 @dataclass
 class Server:
-    """running: requests. generated: the counter at each look at it, the last for ever. key: it wants. answers: whether tokens come.
-
-    error: under 200.
-    """
+    """A server on loopback."""
 
     port: int = 0
+    #: running requests
     running: float = 0
+    #: the counter at each read; the last one repeats
     generated: list[float] = field(default_factory=lambda: [100.0])
+    #: the required API key
     key: str = ""
+    #: it generates tokens
     answers: bool = True
+    #: an error in a response with status 200
     error: str = ""
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -85,7 +87,7 @@ def server() -> Iterator[Server]:
 def look(
     server: Server, home: Path, *, labels: dict[str, str] | None = None, limits: Limits = LIMITS, **given: Any
 ) -> Observation:
-    """One look; no Docker is there to say more. labels: of the verified container."""
+    """Observe once, without Docker. labels: of the verified container."""
     context = RecordingContext(home, docker_host="unix:///nonexistent.sock", **given)
     spec = {"name": "qwen", "image": "vllm", "ports": [f"127.0.0.1:{server.port}:8000"], "labels": labels or {}}
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
@@ -131,7 +133,7 @@ def test_a_server_with_a_key_is_unknown_without_and_fine_with(server: Server, tm
 
 
 def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: Server, tmp_path: Path) -> None:
-    """The head answers 200 until its engine gives up; alone, a server is looked at twice for that."""
+    """The head answers 200 until its engine gives up; a server of its own needs two checks for that."""
     server.running, server.answers = 1, False
     limits = Limits(token_s=0.1, frozen_s=0.5)
     head = {CLUSTER_LABEL: "pair", RANK_LABEL: "0", MEMBERS_LABEL: "one,two"}

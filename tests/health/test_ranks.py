@@ -1,4 +1,4 @@
-"""From a look at a member of a cluster to a state."""
+"""The judgement of a cluster's member."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UP_S = Machine(uptime_s=9e5)
 
 
 def of(rank: Rank = WORKER, box: Container = BOX, server: Server | None = None, **given: Any) -> Observation:
-    """What was seen of a member; a worker has no server."""
+    """Return the observation of a member; a worker has no server."""
     found = server or (Server() if rank.rank else SERVER)
     return replace(FINE, rank=rank, container=box, server=found, policy="no", **given)
 

@@ -1,4 +1,4 @@
-"""What one check leaves to the next is what the next one reads."""
+"""The history of a check is read again by the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of a cluster's members meet before one of them is restarted: real connections on 127.0.0.1, no Docker."""
+"""The checks of a cluster's members vote before one of them is restarted: real connections on 127.0.0.1, no Docker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW_S = 100_000.0
 
 
 class Member:
-    """A host with what a deploy and `health.install --heal restart` leave there."""
+    """A host with the state of a deploy and of `health.install --heal restart`."""
 
     def __init__(self, home: Path, rank: int, port: int, *, every_s: float = 30) -> None:
         home.mkdir()
@@ -54,7 +54,7 @@ class Member:
         return self.context.state
 
     def check(self) -> heal.Decision:
-        """What comes of its check; the head's own decision is to restart, a worker's nothing."""
+        """Run its check and return the decision; the head's own decision is to restart, a worker's is nothing."""
         own = heal.by_plan(self.state) if self.record.cure == "restart" else heal.Decision()
         return cluster_heal.agreed(self.context, self.settings, self.record, own, lambda: self.busy)
 
@@ -73,7 +73,7 @@ def pair(tmp_path: Path) -> tuple[Member, Member]:
 
 
 def met(head: Member, worker: Member) -> tuple[heal.Decision, heal.Decision]:
-    """What comes of the head's check, and of the worker's that found it waiting."""
+    """Return the decisions of the head's check and of the worker's that joined it."""
     first, found = head.begin(), heal.Decision()
     while found == heal.Decision() and not first.done():
         found = worker.check()
@@ -99,7 +99,7 @@ def test_the_secret_is_the_users_alone(pair: tuple[Member, Member]) -> None:
 
 
 def test_a_worker_never_begins_a_restart(pair: tuple[Member, Member]) -> None:
-    """Not even one whose own rank is gone: it comes to the head's, or does nothing."""
+    """Even if its own rank is gone, it joins the head's vote, or does nothing."""
     _, worker = pair
     worker.record = replace(worker.record, seen="down", state="down", cure="restart")
     past = CheckHistory(cures=5)
@@ -147,7 +147,7 @@ def test_without_a_secret_it_says_what_brings_one(pair: tuple[Member, Member]) -
 
 
 def test_of_two_checks_of_one_host_only_the_first_waits_for_the_others(pair: tuple[Member, Member]) -> None:
-    """As cron starts them, which does not ask whether the last one still runs."""
+    """Cron starts checks even while the last one still runs."""
     head, worker = pair
     with store.healing(head.state) as first, store.healing(worker.state) as other:
         assert first and other

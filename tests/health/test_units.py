@@ -1,4 +1,4 @@
-"""The units and the line of cron, judged by systemd's own tools."""
+"""The systemd units and the line of cron, judged by systemd's own tools."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ODD = {
 
 
 def loaded(clock: Clock) -> str:
-    """The unit as a systemd of an ordinary user loads it: Environment, ReadWritePaths and Command Line as it understands them."""
+    """Return the unit as a user's systemd loads it: Environment, ReadWritePaths and command line as it understands them."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         (Path(folder) / "x.service").write_text(units.service(clock))
@@ -122,7 +122,7 @@ def test_systemd_reads_every_word_as_it_was_meant(odd: str) -> None:
 
 
 def as_cron_does(line: str) -> str:
-    r"""What cron hands to sh, by crontab(5): `\%` is %, a bare one ends the command, nothing else is touched."""
+    r"""Return the command that cron passes to sh, by crontab(5): `\%` is %, and a bare % ends the command."""
     command, escaped, out = line.split(" ", 5)[5], False, ""
     for item in command:
         if escaped and item == "%":

@@ -1,4 +1,4 @@
-"""An expression that costs too much ends with a sentence, in a bounded time and memory."""
+"""An expression that costs too much fails with a sentence, in a bounded time and memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_costs_too_much_is_refused_with_a_sentence(text: str) -> None:
     "text", [DOUBLED, "{{ 'a'.ljust(10**10) }}", "{{ '%9999999999d' % 1 }}", "{{ 'a'|center(10**10) }}"]
 )
 def test_memory_is_bounded_where_the_process_runs_alone(text: str) -> None:
-    """As a host's runner does; here in a process of its own, whose peak is looked at."""
+    """As in a host's runner; here in a process of its own, whose peak is measured."""
     program = (
         "import resource, sys\nfrom sparkwright.protocol import expressions\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"  # its parent's counts too

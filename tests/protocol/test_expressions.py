@@ -1,4 +1,4 @@
-"""Expressions: what a playbook's author may write, and what happens when it is wrong."""
+"""Expressions: valid ones of a playbook, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_quoted_word_reaches_the_shell_whole() -> None:
 
 
 def test_a_plain_path_means_what_jinja_makes_of_it() -> None:
-    """Paths are walked without Jinja: a key that is also a dict's own attribute, a missing one and a literal must not differ."""
+    """Paths are resolved without Jinja, with the same result for a dict's own attribute, a missing key and a literal."""
     names = {"lock": {"items": [1], "image": {"digest": "sha256:1"}, "none": None}, "here": "x"}
     for text in (
         "{{ lock.image.digest }}",
@@ -114,7 +114,7 @@ SIMPLE = (
 
 @pytest.mark.parametrize("expression", SIMPLE)
 def test_a_simple_expression_means_what_it_means_in_a_longer_text(expression: str) -> None:
-    """A lone expression may be evaluated by a shorter way; inside `{% if %}` and text it never is."""
+    """A lone expression may be folded; inside `{% if %}` and text it never is."""
     names = {"a": {"b": {"c": 0}, "list": ["x", None], "items": 1}, "n": 3}
 
     def said(text: str) -> object:

@@ -1,4 +1,4 @@
-"""A plan survives its way to the host."""
+"""A plan survives serialization on its way to the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host sends becomes events of known kinds, bounded and visible; nothing it sends is an exception."""
+"""A host's output becomes events of known kinds, bounded and visible; none of it raises an exception."""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ from tests.remote.sshd import SSHD, Sshd
 
 
 class Lab:
-    """folder: keys, known_hosts and the ssh configuration. sshd: the first host."""
+    """A lab of sshd hosts on loopback, with the user's ssh files.
+
+    The folder has keys, known_hosts and the ssh configuration; `sshd` is the first host.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,12 +48,12 @@ class Lab:
             file.write(one.known_hosts_line())
 
     def fingerprint(self) -> str:
-        """Of the first host's key, as ssh shows it."""
+        """Return the fingerprint of the first host's key, as ssh shows it."""
         words = ["ssh-keygen", "-lf", str(self.sshd.host_key.with_suffix(".pub"))]
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[1]
 
     def write_config(self, text: str) -> None:
-        """User configuration before the defaults for all hosts."""
+        """Write the user's configuration, before the defaults for all hosts."""
         self.config.write_text(f"{text}\nHost *\n" + "".join(f"  {line}\n" for line in self.base.splitlines()))
         ssh_config._resolving.cache_clear()
 
@@ -60,7 +63,7 @@ class Lab:
 
 
 def packed(path: Path) -> None:
-    """A runtime with no wheels but those that a play needs: a tenth of the time, and all but an engine's client starts."""
+    """Pack a runtime with only the wheels of a play: a tenth of the time, and everything but an engine's client starts."""
     python, machine = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
     parts = [
         item for item in wheels.fetched(python, machine) if item.name.lower().startswith(("jinja2-", "markupsafe-"))
@@ -71,7 +74,7 @@ def packed(path: Path) -> None:
 
 @pytest.fixture
 def small_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What is shipped is `packed`, for links that are asked for "light"."""
+    """Ship `packed` as the runtime, for links with the need "light"."""
     path = tmp_path / "small.tar.gz"
     packed(path)
     monkeypatch.setattr(runtime, "archive", lambda python, machine: path)

@@ -1,4 +1,4 @@
-"""A host that answers what an attack says: a real sshd whose every command prints a file and keeps what it is sent."""
+"""A hostile host: a real sshd whose every command prints a given file and keeps its input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.remote.conftest import Lab
 
 
 class Hostile:
-    """lab: its sshd becomes the hostile one."""
+    """Turns the lab's sshd into a hostile host."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -25,7 +25,7 @@ class Hostile:
         lab.sshd.forced = str(script)
 
     def says(self, *answers: dict[str, Any] | bytes) -> None:
-        """What it answers from now on: events, or bytes as they are. It says `ready` first, unless it says that it can't be."""
+        """Set its answer: events, or raw bytes. It sends `ready` first, unless the answer is that it can't start."""
         first = answers[0].get("event") if answers and isinstance(answers[0], dict) else ""
         answers = answers if first in ("runtime_missing", "no_python") else ({"event": "ready"}, *answers)
         lines = [answer if isinstance(answer, bytes) else json.dumps(answer).encode() + b"\n" for answer in answers]
@@ -34,11 +34,11 @@ class Hostile:
 
     @property
     def sent(self) -> list[bytes]:
-        """What it got, by command."""
+        """Return the received input, by command."""
         return [path.read_bytes() for path in sorted(self.folder.glob("sent.*"))]
 
     def project(self, root: Path, *more: str) -> Path:
-        """A project whose host spark1 is this one. more: names of hosts beside it, the same machine."""
+        """Create a project whose host spark1 is this one. more: further names of the same machine."""
         (root / "hosts").mkdir(parents=True)
         (root / "recipes").mkdir()
         (root / "playbooks").mkdir()
@@ -49,12 +49,12 @@ class Hostile:
 
 
 def finished(**fields: Any) -> dict[str, Any]:
-    """A `task_finished` event as an honest host sends it, but for these fields."""
+    """Return a `task_finished` event as an honest host sends it, except for these fields."""
     usual = {"task": "t1", "name": "look", "module": "command", "status": "ok", "msg": "", "fix": "", "diff": []}
     return {"event": "task_finished", "time": 1.0, **usual, "data": {}, "seconds": 0.1, **fields}
 
 
 def recap(**fields: Any) -> dict[str, Any]:
-    """A `recap` as an honest host sends it, but for these fields."""
+    """Return a `recap` as an honest host sends it, except for these fields."""
     counts = {"ok": 1, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0}
     return {"event": "recap", "time": 1.0, "host": "spark1", **counts, "exit": 0, "seconds": 0.1, "msg": "", **fields}

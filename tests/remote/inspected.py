@@ -1,4 +1,4 @@
-"""A Docker socket that knows one container, for what only inspects it."""
+"""A Docker socket with one container, for code that only inspects it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def container(started_s: float, **state: Any) -> dict[str, Any]:
-    """The inspect of a running container that publishes no port."""
+    """Return the inspect of a running container that publishes no port."""
     started = time.strftime("%Y-%m-%dT%H:%M:%S.000000000Z", time.gmtime(started_s))
     return {
         "Id": "c" * 64,
@@ -26,14 +26,14 @@ def container(started_s: float, **state: Any) -> dict[str, Any]:
 
 
 class Server(socketserver.ThreadingUnixStreamServer):
-    """As Docker's, it lets many hosts of a test ask at once."""
+    """A server that many hosts of a test can use at once, as Docker's."""
 
     request_queue_size = 64
 
 
 @contextmanager
 def engine(inspected: dict[str, Any]) -> Iterator[str]:
-    """The DOCKER_HOST of an engine that answers this to every inspect, until the block ends."""
+    """Yield the DOCKER_HOST of an engine that returns this for every inspect, until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,7 +1,7 @@
-"""Configurations of ssh that decide whom a client trusts and who it is: `ssh` says for each whether it connects.
+"""Configurations of ssh about trust and identity: `ssh` decides for each if it connects.
 
-<me> is the server's name in known_hosts, <ed>, <rsa> its keys, <other> and <other-rsa> keys that it does not hold, <ecdsa> one
-of a kind that it does not have, <dir> the folder of files. Every case starts from files of its own.
+<me> is the server's name in known_hosts, <ed>, <rsa> its keys, <other> and <other-rsa> keys that it does not have, <ecdsa> one of
+a kind that it does not have, <dir> the folder of files. Every case starts from files of its own.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ KNOWN = "<me> <ed>\n"
 
 @dataclass(frozen=True)
 class Case:
-    """name: what a person would call it. config: lines for the host. login: who logs in. known: the user's known_hosts.
+    """A case of an ssh configuration."""
 
-    stricter: why sparkwright refuses what ssh accepts, and says: a piece of its sentence. server: which sshd.
-    """
-
+    #: its description
     name: str
+    #: lines for the host
     config: str = ""
+    #: the user's known_hosts
     known: str = KNOWN
+    #: the lines about the login
     login: str = LOGIN
     files: dict[str, str] = field(default_factory=dict)
     connects: bool = True
+    #: why sparkwright refuses what ssh accepts
     stricter: str = ""
+    #: a piece of sparkwright's refusal
     says: str = ""
+    #: the sshd to connect to
     server: str = "plain"
     before: str = ""
 

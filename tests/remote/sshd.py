@@ -1,4 +1,4 @@
-"""A real sshd on loopback, and an ssh configuration that knows it."""
+"""A real sshd on loopback, and an ssh configuration for it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _untried: list[int] = []
 
 
 def free_port() -> int:
-    """A port nobody listens on, nor on the one after it, nor on that of its interim server; all below those that Linux gives to
-    whoever connects, and never one that was given before, here or to a test beside this one."""
+    """Return a free port, whose next one and whose interim server's are free too.
+
+    All are below those that Linux assigns to clients, and never one that was returned before, here or to a parallel test.
+    """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     while True:
         if not _untried:
@@ -37,17 +39,18 @@ def free_port() -> int:
 
 @dataclass
 class Sshd:
-    """One sshd with its own host key. home: what HOME is for those who log in. forced: what runs whatever they ask for.
-
-    env: more of their environment, as NAME=VALUE. more: lines of its configuration.
-    """
+    """An sshd with its own host key."""
 
     folder: Path
+    #: HOME of those who log in
     home: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    #: a command that replaces the requested one
     forced: str = ""
+    #: further lines of its configuration
     more: str = ""
+    #: further environment of the login, as NAME=VALUE
     env: tuple[str, ...] = ()
     #: lines of its configuration that come before the usual ones, and so count instead of them
     first: str = ""
@@ -97,13 +100,13 @@ class Sshd:
         return f"[127.0.0.1]:{self.port} {kind} {key}\n"
 
     def sessions(self) -> list[int]:
-        """The processes that serve logged-in connections."""
+        """Return the processes that serve logged-in connections."""
         assert self.process is not None
         said = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
         return [int(pid) for pid in said.stdout.split()]
 
     def signal(self, number: int) -> None:
-        """To sshd and to everything that serves a connection."""
+        """Send a signal to sshd and to everything that serves a connection."""
         assert self.process is not None
         for pid in [*self.sessions(), self.process.pid]:
             try:

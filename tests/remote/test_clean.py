@@ -1,4 +1,4 @@
-"""`host.clean` over a real sshd: of a host that was contacted and checks itself, nothing is left."""
+"""`host.clean` over a real sshd: nothing is left on a host that was used and checks itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture
 def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
-    """One host over ssh. Its Docker Engine is a sandbox's, its crontab a file."""
+    """Create a project with one host over ssh. Its Docker Engine is a sandbox's, its crontab a file."""
     program = tmp_path / "host-bin/crontab"
     program.parent.mkdir()
     program.write_text(CRONTAB)

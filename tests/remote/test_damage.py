@@ -1,4 +1,4 @@
-"""A damaged runtime on a host, over a real sshd: whatever does not start is shipped again, once."""
+"""A damaged runtime on a host, over a real sshd: one that does not start is shipped again, once."""
 
 from __future__ import annotations
 

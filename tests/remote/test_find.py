@@ -1,4 +1,4 @@
-"""Hosts are found in ssh's own files and by one question to the network; what answers may be anybody."""
+"""Hosts are found in ssh's own files and by one query to the network; answers are untrusted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def answer(*rows: bytes) -> bytes:
 
 
 def ssh_of(host: str) -> bytes:
-    """What avahi says of a host that offers ssh."""
+    """Return avahi's answer for a host with ssh."""
     service = f"{host}._ssh._tcp.local"
     return answer(
         record(name("_ssh._tcp.local"), 12, name(service)),
@@ -39,7 +39,7 @@ def ssh_of(host: str) -> bytes:
 
 
 class Responder:
-    """A responder on loopback: it answers whatever asks for ssh with these packets."""
+    """A responder on loopback: it answers queries for ssh with these packets."""
 
     def __init__(self, packets: list[bytes]) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,5 +1,7 @@
-"""`init` and `hosts.*` against a real sshd: an unknown key is confirmed on a terminal and never accepted without one, the facts and what
-is on the disk reach the files, and whoever stops halfway leaves nothing.
+"""`init` and `hosts.*` against a real sshd.
+
+An unknown key is confirmed on a terminal and never accepted without one, the facts and the models on disk are written to the
+files, and an interrupted command leaves nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ MODEL, RECIPE = "Qwen/Qwen3-Embedding-0.6B", "qwen3-embedding-0.6b"
 
 @pytest.fixture
 def laptop(lab: Lab, tmp_path: Path) -> dict[str, str]:
-    """A user's environment: ssh knows an alias of the lab's sshd, whose key is in no known_hosts."""
+    """A user's environment: ssh has an alias for the lab's sshd, whose key is in no known_hosts."""
     lab.known_hosts.write_text("")
     lab.write_config(f"Host spark-1a2b\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n")
     home = tmp_path / "laptop"
@@ -42,7 +44,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def downloaded(lab: Lab) -> Path:
-    """A model that somebody put into the host's ~/models under its own name."""
+    """Put a model into the host's ~/models manually, under its own name."""
     folder = lab.sshd.home / "models" / MODEL.rpartition("/")[2]
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""A host attacks the laptop over a real sshd: what it answers names no folder here, writes no file, ends no command."""
+"""A host attacks the laptop over a real sshd: its answers name no folder here, write no file, end no command."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_an_answer_has_an_end(lab: Lab, hostile: Hostile, monkeypatch: pytest.Mo
 
 
 def answers_for_ever(hostile: Hostile, words: str) -> None:
-    """The host prints some words again and again, never silent for long, and never at an end."""
+    """Make the host print some words again and again, never silent for long, and without an end."""
     script = f"#!/bin/sh\n{words}\n"
     (hostile.folder / "answer.sh").write_text(script)
     hostile.lab.sshd.start()
@@ -365,7 +365,7 @@ def test_an_image_that_never_ends_is_no_longer_carried(lab: Lab, monkeypatch: py
 
 
 def test_every_question_of_a_whole_fleet_has_an_end() -> None:
-    """Runs have none, nor has who follows one; `clean` removes folders from disks of any speed."""
+    """Runs have no limit, nor has a command that follows one; `clean` removes folders from disks of any speed."""
     verbs = {*main._VERBS, *main._SHORT}
     assert verbs - set(answer_time.VERBS) == {"run", "attach", "clean"}
     assert set(answer_time.MODULES) <= set(registry.NAMES)

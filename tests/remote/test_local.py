@@ -1,5 +1,4 @@
-"""The link to this very machine: a runner that says much on standard error, one that ends before it was asked, and what it
-imports."""
+"""The link to this machine: a runner with much output on standard error, one that exits early, and its imports."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ exit 3
 
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalLink]:
-    """With this program in the place of the interpreter."""
+    """Yield a link with this program in place of the interpreter."""
     program = tmp_path / "python"
     program.write_text(request.param)
     program.chmod(0o755)
@@ -57,7 +56,7 @@ def test_a_runner_that_does_not_listen_says_why(link: LocalLink) -> None:
 
 
 def test_the_folder_of_a_project_is_no_place_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder may be somebody else's project: what it calls json.py is not run."""
+    """The current folder may be an untrusted project: its json.py is not run."""
     for name in ("json.py", "sparkwright.py"):
         (tmp_path / name).write_text("raise SystemExit('owned')\n")
     (tmp_path / "home").mkdir()
@@ -68,7 +67,7 @@ def test_the_folder_of_a_project_is_no_place_for_programs(tmp_path: Path, monkey
 
 
 def test_dockers_sdk_comes_without_ssh(tmp_path: Path) -> None:
-    """It would import paramiko, half of its time, and reaches an engine by its socket."""
+    """It would import paramiko, half of its time, but it uses a socket."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-P", "-m", "sparkwright.runner.main"],
         input=b'{"verb": "diagnose", "container": "qwen35"}\n',

@@ -1,4 +1,4 @@
-"""Connecting begins at a glance; who was seen wrong is not spoken to."""
+"""Connecting begins after a quick read of the inventory; a host that was read wrong gets no request."""
 
 from __future__ import annotations
 

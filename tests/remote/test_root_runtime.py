@@ -1,4 +1,4 @@
-"""`runtime.install` over a real sshd and the real sudo: what root runs then belongs to root, and came from the laptop."""
+"""`runtime.install` over a real sshd and the real sudo: root's programs then belong to root, and came from the laptop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture
 def opt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In place of /opt/sparkwright, which other tests must not find."""
+    """A folder in place of /opt/sparkwright, which other tests must not find."""
     folder = Path(tempfile.mkdtemp(prefix="sparkwright-opt-", dir="/opt"))
     monkeypatch.setattr(install, "FOLDER", folder / "runtime")
     yield folder

@@ -78,7 +78,7 @@ def test_the_same_sources_have_the_same_name_and_the_same_bytes(
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home of its own, and the folder of runtimes in it is not there yet."""
+    """A home of its own, in which the folder of runtimes does not exist yet."""
     return tmp_path
 
 
@@ -98,14 +98,14 @@ def small() -> bytes:
 
 
 def shipping(home: Path, name: str = "abc") -> subprocess.Popen[bytes]:
-    """What a laptop starts on the host; its standard input is what the laptop sends."""
+    """Start the unpacking on the host, as a laptop does; its standard input is the laptop's data."""
     env = {**os.environ, "HOME": str(home)}
     words = ["sh", "-c", bootstrap.unpack(name, sys.executable)]
     return subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def ship(home: Path, name: str = "abc", data: bytes | None = None) -> dict[str, str]:
-    """The answer to a whole archive, or to this one."""
+    """Return the answer to a whole archive, or to this one."""
     said = shipping(home, name).communicate(bootstrap.unpacker() + (small() if data is None else data))
     answer = json.loads(said[0].splitlines()[-1])
     assert isinstance(answer, dict), said
@@ -121,7 +121,7 @@ def starts(home: Path, name: str = "abc") -> bool:
 
 @pytest.fixture
 def runner(home: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Starts the runner of a runtime, which then waits for its request and holds its runtime."""
+    """Start the runner of a runtime, which then waits for its request and locks its runtime."""
     pending: list[subprocess.Popen[bytes]] = []
 
     def begin(name: str) -> subprocess.Popen[bytes]:

@@ -1,6 +1,6 @@
-"""A gated model, deployed over a real sshd: the token opens it, and turns up nowhere.
+"""A gated model, deployed over a real sshd: the token opens it, and is visible nowhere.
 
-The host's engine, Ollama and hub are the sandbox's; the way there, the runner and every child of it are the real ones.
+The host's engine, Ollama and hub are the sandbox's; the connection, the runner and all its children are real.
 """
 
 from __future__ import annotations

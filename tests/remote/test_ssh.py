@@ -1,4 +1,4 @@
-"""Reaching a host over a real sshd: whose configuration counts, which keys are refused, and how a lost one ends."""
+"""Connecting to a host over a real sshd: the configuration in effect, the keys that are refused, and lost connections."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def shipped(lab: Lab, kept: Path, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Who is not about the runtime finds it on the host: to unpack it takes two seconds of a processor."""
+    """Put the runtime on the host for tests that are not about it: unpacking takes two seconds of a processor."""
     there = lab.sshd.home / ".local/share/sparkwright/runtime"
     anew = request.node.originalname in SHIPPED
     if kept.exists() and not anew:
@@ -95,7 +95,7 @@ def shipped(lab: Lab, kept: Path, request: pytest.FixtureRequest) -> Iterator[No
 
 
 def _linked(source: str, target: str) -> None:
-    """What is held, or written to, is this home's own."""
+    """Link the libraries, and copy the files that are locked or written to."""
     (os.link if "/lib/" in source else shutil.copy2)(source, target)
 
 

@@ -123,7 +123,7 @@ class Bench:
         return value
 
     def filled(self, text: str, server: Sshd) -> str:
-        """The text of a case with what it names."""
+        """Return the text of a case with its names filled in."""
         name = f"[127.0.0.1]:{server.port}"
         jump = self.servers["jump"].port
         known = {path.stem: " ".join(path.read_text().split()[:2]) for path in self.made.glob("*.pub")}
@@ -137,7 +137,7 @@ class Bench:
         return text
 
     def lay_out(self, case: Case) -> None:
-        """The files of a case, as nobody has touched them yet."""
+        """Write the initial files of a case."""
         server, jump = self.servers[case.server], self.servers["jump"]
         for path in self.files.iterdir():
             path.unlink()
@@ -171,7 +171,7 @@ class Bench:
                 (self.files / "open").chmod(0o644)
 
     def kept(self) -> str:
-        """What is in the user's known_hosts now, hashed names aside."""
+        """Return the user's known_hosts now, without hashed names."""
         lines = (self.files / "known").read_text().splitlines()
         return "\n".join(line if not line.startswith("|1|") else f"hashed {line.split(' ', 1)[1]}" for line in lines)
 
@@ -193,14 +193,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 def by_ssh(bench: Bench) -> str:
-    """What ssh says when it refuses; empty when it connects."""
+    """Return ssh's refusal; empty if it connects."""
     words = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=error", "target", "true"]
     said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     return said.stderr.strip() or f"exit {said.returncode}" if said.returncode else ""
 
 
 def by_sparkwright(bench: Bench) -> str:
-    """What sparkwright says when it refuses; empty when it connects."""
+    """Return sparkwright's refusal; empty if it connects."""
     link = SshLink(bench.lab.host(address="target", port=None))
     try:
         link.ready()

@@ -1,4 +1,4 @@
-"""What ssh -G prints, as a value; and what can't be asked of an sshd on loopback."""
+"""The output of ssh -G, as a value; and cases that an sshd on loopback can't cover."""
 
 from __future__ import annotations
 

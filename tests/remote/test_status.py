@@ -1,4 +1,4 @@
-"""`status` and `report` of several hosts over ssh: one connection each, and who is away keeps nobody waiting."""
+"""`status` and `report` of several hosts over ssh: one connection each, and an unreachable one delays no other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STARTED_S = float(int(time.time()) - 7200)
 
 @pytest.fixture
 def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
-    """Two hosts that check themselves and whose container is the one that was checked, and one that is away."""
+    """Two hosts with scheduled checks whose container is the checked one, and one that is unreachable."""
     two = lab.another("two")
     folder = tmp_path / "project"
     (folder / "hosts").mkdir(parents=True)
@@ -52,7 +52,7 @@ def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
 
 
 def checked(sshd: Sshd, record: Record) -> None:
-    """What the clock's checks of ten minutes left there, the last one just now."""
+    """Leave the scheduled checks of ten minutes there, the last one just now."""
     state, now_s = StateFolder.of(sshd.home), time.time()
     container = replace(record.container, started_s=STARTED_S)
     speed = replace(record.speed, measured_s=now_s)
@@ -118,7 +118,7 @@ def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: La
 
 
 def test_a_deploy_is_imported_by_none_of_them(lab: Lab, project: Path) -> None:
-    """A short answer must stay short: what a plan needs is not loaded for it."""
+    """A short answer must stay fast: the modules of a plan are not imported for it."""
     run(project, "status", "--host", "spark1", "--json")
     lib = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/lib"))
     (lib / "sparkwright/runner/play.py").write_text("raise SystemExit('a plan is run')\n")

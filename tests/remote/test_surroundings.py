@@ -1,4 +1,4 @@
-"""Odd accounts, over a real sshd: login shells, rc files that print or leave, homes that are missing, full or read-only."""
+"""Odd accounts, over a real sshd: login shells, rc files that print or exit, homes that are missing, full or read-only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.ssh, pytest.mark.usefixtures("small_runtime")]
 
 
 class Account:
-    """A user of this machine, who logs in at an sshd of his own."""
+    """A user of this machine, with an sshd of its own."""
 
     def __init__(self, lab: Lab, name: str, keys: Path) -> None:
         self.lab, self.name, self.keys = lab, name, keys
@@ -51,7 +51,7 @@ class Account:
         subprocess.run(["usermod", "-s", path, self.name], check=True)
 
     def cut(self) -> None:
-        """Kill what serves its connections: for a user that is not root, a monitor and its child."""
+        """Kill the processes of its connections: for a user other than root, a monitor and its child."""
         parents = self.sshd.sessions()
         words = ["pgrep", "-x", "sshd", "-P", ",".join(map(str, parents))]
         children = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()

@@ -1,4 +1,4 @@
-"""The runtime's wheels: pinned by hash, compared with it at every use, fetched beforehand when a laptop will be offline."""
+"""The runtime's wheels: pinned by hash, verified at every use, downloaded in advance for a laptop that will be offline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIX = f"Run `sparkwright runtime.fetch --machine {MACHINE} --python {PYTHON}` on
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only place pip takes wheels from, with the right ones; the cache is empty."""
+    """Make an index with the right wheels the only one for pip; the cache is empty."""
     folder = tmp_path / "index"
     folder.mkdir()
     for path in wheels.fetched(PYTHON, MACHINE):
@@ -45,7 +45,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def unplug(patch: pytest.MonkeyPatch) -> None:
-    """From here on pip asks an index at a port where nobody listens."""
+    """Point pip at an index on a port where nothing listens."""
     patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     patch.delenv("PIP_NO_INDEX")
     patch.setenv("PIP_FIND_LINKS", "")
@@ -152,7 +152,7 @@ def test_what_there_is_no_runtime_for_is_said(option: str, value: str) -> None:
 
 
 def test_pip_is_not_a_program_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder may be somebody else's project."""
+    """The current folder may be an untrusted project."""
     (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'owned')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""A run that begins is never taken for one that was cut off, and one that is gone never for one that lives."""
+"""A run that begins never counts as cut off, and one that is gone never as alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong in a task or in a condition, rescue and always run: a swap is never left halfway."""
+"""After any failure of a task or a condition, rescue and always run: a replacement never stops halfway."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_many_variables_that_share_others_are_each_rendered_once(stage: Stage) -
 
 
 def test_a_change_is_not_forgotten_when_its_changed_when_breaks(stage: Stage) -> None:
-    """Something was touched: whatever refuses afterwards, the run doesn't end with "nothing was touched"."""
+    """Something was touched: a later refusal doesn't end the run with "nothing was touched"."""
     broken = stage.task("act", args={"changed": True}, changed_when=("nothing",), ignore_errors=True, register="act")
     refused = stage.task("later", args={"refuse": "no"})
     assert stage.run(broken, refused)["exit"] == 1
@@ -110,7 +110,7 @@ def round_and_round() -> dict[str, Any]:
 
 
 class Odd(Module["Odd.Args"]):
-    """Ends as a module never should."""
+    """A module that ends in ways in which none should."""
 
     @dataclass(frozen=True)
     class Args:

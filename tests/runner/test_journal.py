@@ -1,4 +1,4 @@
-"""What stays of the runs: enough to read, never one that is at work or that somebody is still reading."""
+"""Cleanup of the runs: enough are kept to read, and never is one removed that is in progress or being read."""
 
 from __future__ import annotations
 

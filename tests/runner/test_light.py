@@ -1,4 +1,4 @@
-"""A short question about a host whose state folder is odd: an answer or a sentence, never a traceback."""
+"""A short question to a host with an odd state folder: an answer or a sentence, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer at a time: refused with who it is, waited for, and a dead owner told and never broken silently."""
+"""One writer at a time: a second one is refused with the owner's name, or waits; a dead owner is reported."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_the_ballast_of_a_run_that_was_cut_off_is_given_back_by_the_next(state: 
 
 
 def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(state: StateFolder) -> None:
-    """A limit on a file's size cuts a write as a full disk does: a part of it stands, the rest is refused."""
+    """A limit on the file's size truncates a write as a full disk does."""
     book = Journal.begin(state, "run-a", {}, ())
     book.open()
     events = book.folder / "events.jsonl"

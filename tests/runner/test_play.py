@@ -23,7 +23,7 @@ from sparkwright.secret import Secret
 
 
 class Say(Module["Say.Args"]):
-    """Does what the test tells it: appends a word to a file, is changed or not, refuses, or needs some tries."""
+    """A module for tests: appends a word to a file, is changed or not, refuses, or needs several attempts."""
 
     @dataclass(frozen=True)
     class Args:
@@ -48,14 +48,14 @@ class Say(Module["Say.Args"]):
 
 
 class Proof(Say):
-    """Looks at what earlier tasks would have changed."""
+    """Reads what earlier tasks would have changed."""
 
     safe_in_check = False
 
 
 @dataclass
 class Stage:
-    """A play made of small tasks, and what came of it."""
+    """A play of small tasks, and its outcome."""
 
     folder: Path
     events: list[Event] = field(default_factory=list)

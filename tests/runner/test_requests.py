@@ -1,4 +1,4 @@
-"""What comes over standard input, to the runner as it is started on a host: a refusal or an answer, never a traceback."""
+"""Requests on standard input of the runner, started as on a host: a refusal or an answer, never a traceback."""
 
 from __future__ import annotations
 

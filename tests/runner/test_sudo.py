@@ -37,7 +37,7 @@ ASKS, ASKS_EVERY_TIME, ASKS_NOT = "ALL=(ALL) ALL", "ALL=(ALL) ALL", "ALL=(ALL) N
 
 
 def usable_python() -> str:
-    """One that another user may run, with what the runner needs."""
+    """Return a Python that another user may run, with the runner's requirements."""
     for item in (sys.executable, "/usr/bin/python3"):
         version = subprocess.run(
             [
@@ -60,7 +60,7 @@ def usable_python() -> str:
 
 @dataclass
 class Account:
-    """A user of this machine. program_log: where a program in the user's own folder would tell that it ran."""
+    """A user of this machine. program_log: written by a program in the user's own folder if it ran."""
 
     home: Path
     python: str
@@ -71,7 +71,7 @@ class Account:
         RULES.chmod(0o440)
 
     def request(self, header: dict[str, Any]) -> list[Event]:
-        """Ask the runner, as the user, in a session of its own and with the user's own settings."""
+        """Send a request to the runner, as the user, in a session of its own and with the user's own settings."""
         env = {
             "HOME": str(self.home),
             "PATH": f"{self.home}/bin:/usr/bin:/bin",
@@ -195,7 +195,7 @@ def test_what_sudo_refuses_is_a_sentence(account: Account, rule: str, password: 
 
 
 def test_root_runs_nothing_of_the_users_own(account: Account) -> None:
-    """Not a program of ~/bin, not a library of PYTHONPATH, and sudo itself is the system's."""
+    """Neither a program of ~/bin nor a library of PYTHONPATH, and sudo itself is the system's."""
     account.rule(ASKS)
     assert out(account.become(PASSWORD)) == "0"
     path = out(account.become(PASSWORD, "sh", "-c", "echo $PATH $PYTHONPATH"))
@@ -205,7 +205,7 @@ def test_root_runs_nothing_of_the_users_own(account: Account) -> None:
 
 
 def test_no_sudo_but_the_systems_is_asked(tmp_path: Path) -> None:
-    """Where a module tries it without a password, too."""
+    """Also if a module tries it without a password."""
     (tmp_path / "sudo").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "sudo").chmod(0o755)
     machine = Machine(env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
@@ -236,7 +236,7 @@ def test_what_a_program_of_a_root_task_prints_or_reads_is_not_the_conversation(a
 
 @pytest.fixture
 def victim(account: Account) -> Iterator[Path]:
-    """A file of root's on the same file system, as /etc/shadow may be."""
+    """Create a file of root's on the same file system, as /etc/shadow may be."""
     folder = Path(tempfile.mkdtemp(prefix="sparkwright-victim-", dir=account.home.parent))
     folder.chmod(0o755)
     file = folder / "shadow"
@@ -272,7 +272,7 @@ def test_become_gives_away_no_file_of_roots(account: Account, victim: Path, kind
 
 
 def test_a_folder_that_becomes_a_link_meanwhile_leads_root_nowhere(account: Account, victim: Path) -> None:
-    """The race that the user can try as often as there are tasks: a folder is exchanged for a link while root goes through it."""
+    """The race that the user can try with each task: a folder is exchanged for a link while root walks it."""
     state, uid = account.home / "state", pwd.getpwnam(USER).pw_uid
     folder, link = state / "folder", state / "link"
     folder.mkdir(parents=True)
@@ -304,7 +304,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_root_nowhere(account: Acco
 
 
 def runtime_of(folder: Path, name: str) -> Path:
-    """A runtime as `runtime.install` puts it there; its library is this tree's."""
+    """Create a runtime as `runtime.install` does; its library is this tree's."""
     place = folder / name / "lib"
     shutil.copytree(TOP / "src/sparkwright", place / "sparkwright", ignore=shutil.ignore_patterns("__pycache__"))
     return place

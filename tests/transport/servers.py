@@ -1,4 +1,4 @@
-"""Servers of one connection each on the loopback or a unix socket, which send what a test says."""
+"""Servers of one connection each on the loopback or a unix socket, with given answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 def head_of(connection: socket.socket) -> bytes:
-    """Read a request up to the end of its header fields; a line, where it is not HTTP."""
+    """Read a request up to the end of its header fields; of other protocols a line."""
     found = b""
     while b"\r\n\r\n" not in found and (piece := connection.recv(65536)):
         found += piece
@@ -35,7 +35,10 @@ def sends(raw: bytes) -> Script:
 
 
 def drips(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int = 400) -> Script:
-    """Send these bytes, then a piece now and then; after so many it ends in order, so that a client without a deadline returns."""
+    """Send these bytes, then a piece now and then.
+
+    It closes after a number of pieces, so that a client without a deadline returns.
+    """
 
     def script(connection: socket.socket) -> None:
         head_of(connection)
@@ -49,7 +52,7 @@ def drips(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int
 
 
 class Server:
-    """Listens until it is closed."""
+    """A server that listens until it is closed."""
 
     def __init__(self, script: Script, *, path: Path | None = None, context: ssl.SSLContext | None = None) -> None:
         self.script, self.context = script, context
@@ -92,7 +95,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(script: Script, *, path: Path | None = None, context: ssl.SSLContext | None = None) -> Iterator[Server]:
-    """A server for the length of a test."""
+    """Run a server for the length of a test."""
     server = Server(script, path=path, context=context)
     try:
         yield server

@@ -1,5 +1,7 @@
-"""Every client of the package against the same hostile servers: each gives up at its deadline and at its size, and fails in its own
-words, whatever it is that drips or is no answer at all.
+"""Every client of the package against the same hostile servers.
+
+Each gives up at its deadline and at its size, and fails with its own message, whether the server drips or sends an invalid
+answer.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ VLLM = engine.of_name("vllm").http
 
 @dataclass(frozen=True)
 class Client:
-    """ask: what the package does with a server. fails: what it may raise; else it returns something falsy or an error.
+    """A client in the package."""
 
-    limits: the seconds that the package gives such a server, which a test shortens.
-    """
-
+    #: the package's call to a server
     ask: Callable[[Server, Path], Any]
+    #: exceptions that it may raise; otherwise it returns something falsy or an error
     fails: tuple[type[Exception], ...] = ()
+    #: the time limits of the package for such a server, which a test shortens
     limits: tuple[tuple[Any, str], ...] = ()
     unix: bool = False
     environment: dict[str, str] = field(default_factory=dict)
@@ -207,7 +209,7 @@ def test_a_measured_stream_of_more_pieces_than_anyone_generates_ends(monkeypatch
 
 
 def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that cannot come waits for its head to have heard why, and no longer than for a goodbye."""
+    """A member that can't join waits until its head has the reason, but no longer than for a goodbye."""
     monkeypatch.setattr(channel, "GOODBYE_S", LIMIT_S)
     token, nonce = Secret("5e" * 32), "0f" * 32
 
@@ -229,7 +231,7 @@ def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: py
 def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of its answers comes in time; there are just too many of them."""
+    """Each of its answers is in time; there are just too many of them."""
     monkeypatch.setattr(drain_record, "TELL_S", LIMIT_S)
     options: list[str] = []
     servers = [server_operations.Server(f"be_{n}", "one", "up", 0) for n in range(256)]

@@ -1,4 +1,4 @@
-"""One request over real sockets: what servers send, what broken and hostile ones do, and that each ends at the deadline."""
+"""One request over real sockets: answers of normal, broken and hostile servers, each of which ends at the deadline."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_nobody_there_is_told_from_a_failure_on_the_way() -> None:
 
 
 def test_a_resolver_that_hangs_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No resolver of this machine hangs on request: the system's function is replaced by one that waits."""
+    """No resolver of this machine can be made to hang: the system's function is replaced by one that waits."""
     over, real = threading.Event(), socket.getaddrinfo
 
     def slow(host: str, *args: object, flags: int = 0, **options: object) -> object:
@@ -194,7 +194,7 @@ def test_a_dialled_socket_is_as_pythons_own_is(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_part_of_the_package_connects_without_a_deadline_over_the_lookup() -> None:
-    """`socket.create_connection` has one for the connecting alone; a resolver may take minutes."""
+    """`socket.create_connection` has one only for the connecting; a resolver may take minutes."""
     source = Path(sparkwright.__file__).parent
     found = {
         str(path.relative_to(source))
@@ -432,7 +432,7 @@ def test_a_unix_socket_is_asked_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path: Path) -> None:
-    """Docker's socket, asked by many at once: Python's own timeout would make a refusal of it."""
+    """Docker's socket, used by many at once: Python's own timeout would make it a refusal."""
     path, answers = str(tmp_path / "s"), list[Response]()
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as waiting:
         listening.bind(path)

@@ -1,4 +1,4 @@
-"""JSON from outside is read up to a bound, and what is shown of it can be shown."""
+"""JSON from outside is read up to a limit, and all of it is safe to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a host sends land in a folder of their own, and nowhere else."""
+"""Files that a host sends are written into a folder of their own, and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of other people's containers holds no secret: commands as they are found in the wild, and any that is planted."""
+"""Display of other people's containers shows no secret: neither in commands found in the wild, nor planted ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be the files of a model, its id and its revision."""
+"""The valid files of a model, its id and its revision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger names stays inside the folder it is for."""
+"""Untrusted names stay inside the folder they are for."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_what_is_stored_is_closed(tmp_path: Path) -> None:
 
 
 def test_what_has_a_second_name_is_not_closed_by_root(tmp_path: Path) -> None:
-    """A hard link to /etc/passwd in a folder that root tidies up must not close /etc/passwd."""
+    """A hard link to /etc/passwd in a folder that root tightens must not close /etc/passwd."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     system, folder = tmp_path / "passwd", tmp_path / "state"

@@ -1,4 +1,4 @@
-"""A secret is nowhere in what is written, in no spelling; what surrounds it stays."""
+"""A secret is not in the output in any encoding; the text around it is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is called like a secret is one, and what only sounds like it is not."""
+"""Names of secrets are recognized, and names that merely look like one are not."""
 
 from __future__ import annotations
 

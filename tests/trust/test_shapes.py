@@ -1,4 +1,4 @@
-"""A value that is not of its shape is refused, with the place; one that is, is whole."""
+"""A value that does not fit its shape is refused, with the place; one that fits is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that a stranger writes reaches a terminal as a command."""
+"""Untrusted text never reaches a terminal as a control sequence."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`invoke doctor`: what a host should be like before it serves, checked one by one. The host's side; it changes nothing.
+"""`invoke doctor`: the checks of a host's setup before it serves. The host's side; it changes nothing.
 
-finding.py: what a check says. host.py: what a check may ask. known.py: what is known of DGX Sparks, with sources.
-checks/: one question a file. fixes.py: the few things that may be fixed without a person.
+findings.py: the result of a check. host.py: the host as the checks see it. known.py: known facts about DGX Sparks, with sources.
+checks/: one question a file. fixes.py: the few fixes that sparkwright may apply by itself.
 """

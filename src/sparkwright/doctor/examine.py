@@ -1,4 +1,4 @@
-"""All checks of a host, side by side: most of them wait for another program."""
+"""All checks of a host, in parallel: most of them wait for another program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = 6
 
 
 def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
-    """The findings in the order of the checks. A check that breaks is `unknown`, and hides no other."""
+    """Return the findings in the order of the checks. A check that raises is `unknown`, and hides no other."""
 
     def one(named: tuple[str, Check]) -> list[Finding]:
         name, check = named
@@ -24,7 +24,7 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
             return list(check(host))
         except SparkwrightError as error:
             return [Finding(name, "unknown", str(error))]
-        except Exception as error:  # what no check foresaw must not hide what the others see
+        except Exception as error:  # an unexpected error must not hide the other checks
             return [Finding(name, "unknown", f"internal error in the check: {type(error).__name__}: {error}")]
 
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
@@ -34,6 +34,6 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
 
 
 def sentence(findings: Sequence[Finding]) -> str:
-    """How many are bad, warnings, unknown and ok."""
+    """Return the number of findings that are bad, warnings, unknown and ok, as one sentence."""
     counts = Counter(finding.verdict for finding in findings)
     return ", ".join(f"{counts[word]} {word}" for word in ("bad", "warning", "unknown", "ok") if counts[word])

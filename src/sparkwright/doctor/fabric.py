@@ -1,4 +1,4 @@
-"""The fast links of a host as the kernel shows them: RDMA adapters with their interfaces, rates and addresses."""
+"""The fast links of a host as the kernel reports them: RDMA adapters with their interfaces, rates and addresses."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ TWIN = re.compile(r"roce(?P<domain>P\d+)?(?P<path>p\d+s\d+(?:f\d+)?)")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One RDMA adapter and its interface. What can't be read is empty, 0 or None.
-
-    rate_gbps: of the link. addresses: IPv4, with prefix length. gids: the IPv4 addresses that have a RoCE v2 GID.
-    pci: as the kernel says it, "32.0 GT/s PCIe x4".
-    """
+    """An RDMA adapter and its interface. A value that can't be read is empty, 0 or None."""
 
     adapter: str
     interface: str
     active: bool
+    #: of the link
     rate_gbps: float = 0.0
     mtu: int = 0
     carrier: bool | None = None
     firmware: str = ""
+    #: IPv4, with prefix length
     addresses: tuple[str, ...] = ()
+    #: the IPv4 addresses that have a RoCE v2 GID
     gids: tuple[str, ...] = ()
+    #: as the kernel prints it, "32.0 GT/s PCIe x4"
     pci: str = ""
 
     @property
     def port(self) -> str:
-        """What it has in common with its twin; its own name where it is not named after its PCI path."""
+        """The part of the name that it shares with its twin; the whole name if it is not named after its PCI path."""
         found = TWIN.fullmatch(self.adapter)
         return found["path"] if found else self.adapter
 
@@ -54,14 +54,14 @@ class Link:
 
 
 def links(host: Host) -> list[Link]:
-    """The adapters of a host, in the order of their names; empty where it has none."""
+    """Return the adapters of a host, in the order of their names; empty if it has none."""
     adapters = [name for name in host.names_in(ADAPTERS) if NAME.fullmatch(name)][:MOST_ADAPTERS]
     addresses = addresses_of(host) if adapters else {}
     return [_link(host, name, addresses) for name in adapters]
 
 
 def ports(found: list[Link]) -> dict[str, list[Link]]:
-    """The links by the port that they share, the one of PCI domain 0 first."""
+    """Return the links by the port that they share, the one of PCI domain 0 first."""
     by_port: dict[str, list[Link]] = {}
     for item in sorted(found, key=lambda link: "P" in link.adapter.removeprefix("roce")):
         by_port.setdefault(item.port, []).append(item)
@@ -69,7 +69,7 @@ def ports(found: list[Link]) -> dict[str, list[Link]]:
 
 
 def only_slower(name: str, found: Sequence[Link]) -> bool:
-    """Whether an interface that is down is half of a port whose other half is up: the ranks meet, at half the rate."""
+    """Return True if an interface that is down is half of a port whose other half is up: the ranks connect, at half the rate."""
     down = next((link for link in found if link.interface == name), None)
     return down is not None and any(link.active and link.port == down.port for link in found if link is not down)
 
@@ -95,13 +95,13 @@ def _link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Li
 
 
 def gid_index(host: Host, adapter: str, address: str) -> int | None:
-    """Where the RoCE v2 GID of an address stands in an adapter's table: it moves. None: it has none."""
+    """Return the index of an address's RoCE v2 GID in an adapter's table, which changes; None if it has none."""
     rows = _gids(host, f"{ADAPTERS}/{adapter}").items()
     return next((index for index, found in rows if found == address), None)
 
 
 def _gids(host: Host, at: str) -> dict[int, str]:
-    """The addresses of an adapter's RoCE v2 GIDs, by index."""
+    """Return the addresses of an adapter's RoCE v2 GIDs, by index."""
     found = {}
     for n in [name for name in host.names_in(f"{at}/ports/1/gids") if name.isdigit()][:MOST_GIDS]:
         mapped = MAPPED.fullmatch(_line(host, f"{at}/ports/1/gids/{n}"))
@@ -116,7 +116,7 @@ def _pci(host: Host, at: str) -> str:
 
 
 def addresses_of(host: Host) -> dict[str, tuple[str, ...]]:
-    """IPv4 addresses by interface, as `ip` tells them; empty where it does not."""
+    """Return the IPv4 addresses by interface, from `ip`; empty if it fails."""
     try:
         rows = json.loads(host.printed("ip", "-j", "-4", "addr") or "[]")
         return {row["ifname"]: tuple(_cidrs(row.get("addr_info") or ())) for row in rows}

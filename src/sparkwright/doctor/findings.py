@@ -1,4 +1,4 @@
-"""What a check says of a host."""
+"""The findings of the doctor's checks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Verdict = Literal["ok", "warning", "bad", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked.
-
-    evidence: what was seen, or what could not be seen. fix: the one command that fixes it, empty when none does.
-    source: who says that it matters. repair: a name in `fixes.FIXES` when sparkwright may do it itself.
-    """
+    """The result of one check of a host."""
 
     check: str
     verdict: Verdict
+    #: what was seen, or what could not be seen
     evidence: str
+    #: the one command that fixes it; empty if none does
     fix: str = ""
+    #: where it is documented that it matters
     source: str = ""
+    #: a name in `fixes.FIXES`, if sparkwright may do it itself
     repair: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
-"""What sparkwright may set right by itself. Each is one command as root that can be given twice, restarts no engine and
-installs nothing; packages are the Dashboard's business."""
+"""The fixes that sparkwright may apply by itself.
+
+Each is one idempotent command as root that restarts no engine and installs nothing; packages are left to the DGX Dashboard.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,18 @@ USER = "{user}"
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """says: what it changes. argv: the command; {user} stands for who logs in."""
+    """A fix of a host."""
 
+    #: what it changes
     says: str
+    #: the command; {user} stands for the login user
     argv: tuple[str, ...]
 
     def command(self, user: str) -> list[str]:
         return [user if word == USER else word for word in self.argv]
 
     def manual_command(self, user: str) -> str:
-        """The same as a person would type it."""
+        """Return the command as a user would type it."""
         return f"sudo {join(self.command(user))}"
 
 

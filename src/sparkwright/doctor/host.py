@@ -1,4 +1,4 @@
-"""What a check may ask of a host: its files, its programs, its engine, and what is wanted of it."""
+"""The host as the checks see it: its files, its programs, its engine, and what it is to serve."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ GPU_QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,nohe
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the host is to serve; every field is empty for a host without a recipe.
+    """The server that the host is to run; every field is empty for a host without a recipe."""
 
-    name: the host's, for commands of the laptop. utilization: the share of memory the engine takes. platforms: of the locked
-    image, None when the lock does not know. reserve_bytes: what must stay free beside the engine.
-    """
-
+    #: the host's, for commands of the laptop
     name: str = ""
     recipe: str = ""
     container: str = ""
     port: int = 0
     image: str = ""
+    #: of the locked image; None if the lock does not have them
     platforms: tuple[str, ...] | None = None
+    #: the share of memory that the engine takes
     utilization: float | None = None
+    #: what must stay free beside the engine
     reserve_bytes: int = 0
     ipc: str = ""
     model_dir: str = ""
@@ -42,47 +42,48 @@ class Wanted:
 
 @dataclass
 class Host:
-    """user: who logs in here. Every answer is None when the question could not be asked: that is unknown, not good."""
+    """The host as the checks see it. A question that could not be asked has the answer None: unknown, not good."""
 
     context: Context
+    #: the login user
     user: str
     wanted: Wanted = field(default_factory=Wanted)
 
     def read(self, path: str) -> str | None:
-        """A file of the system; None when there is none, or it may not be read."""
+        """Return a file of the system; None if it does not exist or is not readable."""
         try:
             return self.context.machine.path(path).read_text(errors="replace")
         except OSError:
             return None
 
     def assignments(self, path: str) -> dict[str, str]:
-        """NAME=value lines of a file, without quotes and comments; empty without the file."""
+        """Return the NAME=value lines of a file, without quotes and comments; empty without the file."""
         lines = (self.read(path) or "").splitlines()
         pairs = (line.strip().partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
         return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
 
     def rows(self, path: str) -> list[list[str]]:
-        """The fields of each line of a file like /etc/passwd; empty without the file."""
+        """Return the fields of each line of a file like /etc/passwd; empty without the file."""
         return [line.split(":") for line in (self.read(path) or "").splitlines()]
 
     def there(self, path: str) -> bool:
-        """Whether a file or folder is there and may be seen."""
+        """Return True if a file or folder exists and is visible to this user."""
         try:
             return self.context.machine.path(path).exists()
         except OSError:
             return False
 
     def names_in(self, folder: str) -> list[str]:
-        """The names in a folder; empty without it."""
+        """Return the names in a folder; empty without it."""
         try:
             return sorted(path.name for path in self.context.machine.path(folder).iterdir())
         except OSError:
             return []
 
     def output(self, *argv: str, timeout_s: float = PROGRAM_S) -> Completed | None:
-        """What a program says; None when it is not here, or does not end in time.
+        """Run a program and return its result; None if it is missing or does not finish in time.
 
-        Where the files are below another root, so are the programs: none of the machine it runs on is asked.
+        If the files are below another root, so are the programs: none of this machine's own is run.
         """
         machine = self.context.machine
         program = argv[0]
@@ -96,12 +97,12 @@ class Host:
         return None if done is None or done.code in (126, 127) else done
 
     def printed(self, *argv: str) -> str | None:
-        """What a program prints; None when it fails, too."""
+        """Return the output of a program; None if it fails, too."""
         answer = self.output(*argv)
         return answer.out if answer is not None and answer.ok else None
 
     def processes(self, name: str) -> list[list[str]]:
-        """The command lines of the processes of this name."""
+        """Return the command lines of the processes of this name."""
         found = []
         for pid in self.names_in("/proc"):
             if pid.isdigit() and (self.read(f"/proc/{pid}/comm") or "").strip() == name:
@@ -110,21 +111,21 @@ class Host:
         return found
 
     def gpu(self) -> tuple[str, str] | None:
-        """(name, driver version) as nvidia-smi says; None when it says nothing."""
+        """Return (name, driver version) from nvidia-smi; None if it returns no data."""
         rows = (self.printed(*GPU_QUERY) or "").splitlines()
         name, comma, rest = rows[0].partition(",") if rows else ("", "", "")
         return (name.strip(), rest.partition(",")[0].strip()) if comma else None
 
     def engine_info(self) -> dict[str, Any] | None:
-        """The Docker Engine's /info; None when it does not answer."""
+        """Return the Docker Engine's /info; None if it does not answer."""
         try:
             found: dict[str, Any] = self.context.docker().api.info()
-        except Exception:  # refused, away, or restarting: the check `docker` says which
+        except Exception:  # refused, down, or restarting: the check `docker` reports which
             return None
         return found
 
     def memory(self) -> dict[str, int] | None:
-        """/proc/meminfo in bytes."""
+        """Return /proc/meminfo in bytes."""
         try:
             return self.context.machine.meminfo()
         except (OSError, ValueError):
@@ -132,11 +133,11 @@ class Host:
 
 
 def version_in(text: str) -> str:
-    """The first thing that looks like a version of two numbers or more; empty without one."""
+    """Return the first version of two numbers or more in a text; empty without one."""
     found = re.search(r"(?<!\d)\d+(?:\.\d+)+", text)
     return found[0] if found else ""
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version for comparing: 580.95.05 is (580, 95, 5)."""
+    """Return a version for comparison: 580.95.05 is (580, 95, 5)."""
     return tuple(int(part) for part in re.findall(r"\d+", version))

@@ -1,4 +1,4 @@
-"""What is known of DGX Sparks and of what runs on them, as data; each row names who says so. As of November 2026."""
+"""Known facts about DGX Sparks and the software on them, as data; each row names its source. As of November 2026."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from sparkwright.units import GB, GIB
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """says: one clause for the evidence; empty when there is nothing to warn of. source: where it is from."""
+    """A known fact."""
 
+    #: one clause for the evidence; empty if there is nothing to warn of
     says: str
+    #: where it is from
     source: str
 
 
@@ -27,12 +29,12 @@ RELEASES: dict[str, Known] = {
 }
 RELEASE_MAJOR = 7
 
-#: what MemTotal shows on a GB10 (119.7 GiB in 2025, 121.7 in 2026); clearly less is memory that the firmware kept
+#: MemTotal of a GB10 (119.7 GiB in 2025, 121.7 in 2026); if it is clearly less, the firmware kept the rest
 GB10_MEMORY_BYTES = int(119.7 * GIB)
 MEMORY_SLACK_BYTES = 3 * GIB
 MEMORY_SOURCE = "NVCheckup README; NVIDIA developer forum 383222"
 
-#: driver branches; a branch that is not here is one nobody has reported on
+#: driver branches; there are no reports on others
 DRIVERS: dict[int, Known] = {
     580: Known("", NVCHECKUP),
     590: Known("CUDA graph bugs are reported with it", "NVCheckup README"),
@@ -41,12 +43,12 @@ DRIVER_PAIR = Known("an `apt upgrade` can leave driver and GSP firmware mismatch
 OPEN_MODULE = Known("a GB10 needs the open kernel modules", NVCHECKUP)
 
 
-#: kernels by major.minor, with what is reported of their fast network
+#: kernels by major.minor, with the reports on their fast network
 KERNELS: dict[str, Known] = {
     "6.11": Known("", WIKI),
     "6.14": Known("", WIKI),
     "6.17": Known("RoCE at 13 to 16 Gb/s is reported with it", WIKI),
-    "7.0": Known("", "NVIDIA NV-Kernels PR 590, 591"),  # what it does to RDMA memory is a check of its own
+    "7.0": Known("", "NVIDIA NV-Kernels PR 590, 591"),  # its effect on RDMA memory has a check of its own
 }
 
 #: one port of the ConnectX-7: two PCI functions that share 200 Gb/s
@@ -79,7 +81,7 @@ BUSY_PERCENT, LOW_CLOCK_MHZ, LOW_POWER_W = 90.0, 1400.0, 40.0
 
 #: as the health check judges it (health/judging/observation.py)
 HOT_C = 90.0
-#: a clock is told in steps of 15 MHz, and read a moment after it changed
+#: clocks have steps of 15 MHz, and are read a moment after they change
 CAP_SLACK_MHZ = 50.0
 HEAT = Known("it lowers its clock, and the server is slower", "MiaAI-Lab DSpark-2x issue 146; rwlove/home-ops PR 13053")
 
@@ -92,7 +94,7 @@ IDLE_PERCENT, SPIN_SHARE = 5.0, 0.7
 BUDGET = Known("the engine takes memory on the host's side too", "llamastash PR 81; vllm #46307, #56824")
 SHM = Known("it counts as used memory until it is removed", "tmpfs(5); tonyd2wild, 2x DGX Spark, issue 31")
 SHM_BYTES = 2 * GIB
-#: what NGC's containers ask for at least, against Docker's 64 MiB
+#: the least that NGC's containers need; Docker's default is 64 MiB
 SHM_LEAST_BYTES = GIB
 SHM_SMALL = Known(
     "processes of the engine exchange data there (`ipc: host`)",
@@ -105,7 +107,7 @@ DOCKER_GROUP = Known("by default the user is not in the docker group", PLAYBOOKS
 LIVE_LOGIN = Known("a login session keeps its groups, and so does a shared ssh connection", PLAYBOOKS)
 TOOLKIT = Known("nvidia-container-toolkit is preinstalled", PLAYBOOKS)
 CDI = Known("containers get the libraries of the driver that the specification names", "NVIDIA Container Toolkit, CDI")
-#: from this version on a service of its own keeps the specification fresh
+#: from this version on a service updates the specification
 CDI_REFRESH_SINCE = (1, 18)
 CDI_REFRESH = "nvidia-cdi-refresh.service"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")

@@ -1,4 +1,4 @@
-"""How another host is reached from this one: over which interface, and whether a whole frame comes back."""
+"""The network path from this host to another: its interface, and a test with frames of full size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright.doctor import fabric
 from sparkwright.doctor.host import Host
 
-#: what a ping of a whole frame leaves to the IPv4 and ICMP headers
+#: IPv4 and ICMP headers of a ping of a whole frame
 HEADERS_BYTES = 28
 #: two packets, a second apart, two seconds for each answer
 PING = ("ping", "-n", "-q", "-c", "2", "-W", "2", "-M", "do")
@@ -20,18 +20,19 @@ PING_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """How a peer is reached. interface: of the route, empty while unknown. mtu: of it. reached: whether a frame of that size came
-    back in one piece; None: that could not be tried.
-    """
+    """The network path to a peer."""
 
     peer: str
+    #: of the route; empty while unknown
     interface: str = ""
+    #: of that interface
     mtu: int = 0
+    #: a frame of that size came back in one piece; None: that could not be tried
     reached: bool | None = None
 
 
 def to(host: Host, address: IPv4Address) -> Path:
-    """The way to an address, tried with two pings; takes a second."""
+    """Return the path to an address, tested with two pings; takes a second."""
     peer = str(address)
     interface = str(_route(host, peer).get("dev") or "")
     if not fabric.NAME.fullmatch(interface):

@@ -1,1 +1,1 @@
-"""Many hosts: batches, the rollout policy, the guard of what must keep serving, and the record."""
+"""Operations on many hosts: batches, the rollout policy, the guard of serving hosts, and the record."""

@@ -27,10 +27,10 @@ from sparkwright.protocol.plan import Plan
 from sparkwright.trust.bounds import clean
 from sparkwright.visible import visible
 
-#: how a check ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
-#: else's run at work there, and has its turn
+#: exits of a check after which a host needs no turn: no changes, or refused. Another failure may be due to another run at work
+#: there, so that host has its turn
 SETTLED = (Exit.OK, Exit.REFUSED)
-#: events that carry what others wrote: files of an incident, lines that are no event
+#: events with text of others: files of an incident, lines that are not an event
 PASSED_ON = ("file", "raw")
 #: requests whose answer ends with a recap; without one their outcome is unknown
 END_IN_A_RECAP = ("run", "attach", "health", "clean")
@@ -42,8 +42,12 @@ Answer = TypeVar("Answer")
 class Fleet:
     """Runs plans on members and hands every event to the subscribers, in the caller's thread.
 
-    subscribers: may be set after connecting began. ask_stop: asked on Ctrl-C with the hosts that still run: True stops them
-    at a safe point, False leaves them. stopped: why nothing more was begun, when something was left.
+    The attribute `stopped` says why no further host was started, if hosts were left.
+
+    Args:
+        members: the hosts that take part.
+        subscribers: may be set after connecting began.
+        ask_stop: called on Ctrl-C with the hosts that still run: True stops them at a safe point, False leaves them.
     """
 
     def __init__(
@@ -62,12 +66,12 @@ class Fleet:
         self._events: queue.Queue[Event | Callable[[], None] | None] = queue.Queue()
 
     def connect(self) -> None:
-        """Start connecting to everyone; returns at once."""
+        """Start connecting to all hosts; returns at once."""
         for member in self.members[:FORKS]:
             member.open()
 
     def reach(self) -> list[Member]:
-        """Wait until everyone is connected to. Returns those that are not, each with the recap that says why."""
+        """Wait for the connections to all hosts. Returns the members that failed, each with a recap that says why."""
         self.each(self.members, lambda member: member.open().ready())
         return [member for member in self.members if member.failed]
 
@@ -79,9 +83,11 @@ class Fleet:
         roll: Roll,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
-        """Run a play, batch after batch. What ends it before its end is in `stopped`; then no other play begins either.
+        """Run a play, batch after batch. If it stops early, `stopped` says why; then no other play begins either.
 
-        roll: how fast, and who must go on serving. preview: a host's plan in check mode, for a roll that looks first.
+        Args:
+            roll: the batches, and the hosts that must keep serving.
+            preview: a host's plan in check mode, for a roll that checks first.
         """
         taking_part = {host.name for host in hosts}
         waiting = {
@@ -118,9 +124,9 @@ class Fleet:
         act: Callable[[Member], object],
         then: Callable[[Member], object] = lambda member: None,
     ) -> None:
-        """Act on members in parallel; their events reach the subscribers from this thread, as they come.
+        """Act on members in parallel; their events reach the subscribers in this thread, as they come.
 
-        then: called for each when it is over, however it went.
+        then: called for each member at its end, whatever the outcome.
         """
         if not members:
             return
@@ -144,7 +150,10 @@ class Fleet:
         pool.shutdown()
 
     def ask(self, question: Callable[[Member], Answer]) -> dict[str, Answer]:
-        """What each member answers, by name, all asked at once; the recap of one without an answer says why. Closes the fleet."""
+        """Ask every member at once and return their answers by host name.
+
+        The recap of a member without an answer says why. Closes the fleet.
+        """
         answers: dict[str, Answer] = {}
 
         def one(member: Member) -> None:
@@ -169,39 +178,45 @@ class Fleet:
         hang_up(self.members)
 
     def interrupt(self) -> None:
-        """What Ctrl-C does, from whatever thread this is, and once: `ask_stop` says whether the runs stop or are left."""
+        """Act as Ctrl-C, once and from any thread: `ask_stop` decides if the runs are stopped or left."""
         self._events.put(_interrupt)
 
     def errors(self) -> dict[str, SparkwrightError]:
-        """Why there is no answer, by name of the member."""
+        """Return the errors of the members without an answer, by host name."""
         return {member.host.name: recap.error(member.recap) for member in self.members if member.failed}
 
     def codes(self) -> list[int]:
-        """The exit code of each member; 0 for one that has none, for nothing went wrong there."""
+        """Return the exit code of each member; 0 for one without a recap, as nothing went wrong there."""
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
     def tell(self, member: Member, text: str) -> None:
-        """Say something about a host that no task said, once: a host that is checked first is planned for twice."""
+        """Add a note about a host, once: a host that is checked first is planned for twice."""
         if text in member.noted:
             return
         member.noted.add(text)
         self._events.put(event("note", task="", host=member.host.name, text=text))
 
     def say_later(self, event: Event) -> None:
-        """Hand an event to the subscribers, from whatever thread this is."""
+        """Send an event to the subscribers, from any thread."""
         self._events.put(event)
 
     def say_last(self, event: Event) -> None:
-        """Hand an event to the subscribers at the end, before the recaps."""
+        """Send an event to the subscribers at the end, before the recaps."""
         self._last.append(event)
 
     def request(
         self, member: Member, header: dict[str, Any], *, counted: bool = True, held: bool = False
     ) -> list[Event]:
-        """One request on a member's link: its events go to the subscribers, and are returned.
+        """Send a request on a member's link and return its events, which go to the subscribers too.
 
-        Runs on the servers of one machine follow each other. counted: whether its recap counts for the host's; a question on the
-        side does not. held: only how far it is gets said. Raises Failed when an answer that ends with a recap has none.
+        Runs on the servers of one machine run one after the other.
+
+        Args:
+            counted: its recap counts for the host's; that of a side question does not.
+            held: pass on the progress only.
+
+        Raises:
+            Failed: the recap is missing in an answer that must end with one.
         """
         if header["verb"] != "run":
             return self._answered(member, header, counted=counted, held=held)
@@ -212,7 +227,7 @@ class Fleet:
     def _answered(self, member: Member, header: dict[str, Any], *, counted: bool, held: bool) -> list[Event]:
         seen = []
         for row in member.request(header):
-            # with the commands as they are typed here, for this host; but not in what the host only passes on
+            # commands as they are typed here, for this host; but not in text that the host only passes on
             row = {
                 **(row if row["event"] in PASSED_ON else typed_in(fixes.of_host(row, member.host))),
                 "host": member.host.name,
@@ -233,7 +248,10 @@ class Fleet:
         )
 
     def _run_as_one(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
-        """Run the plans of a cluster's members, all made before one is sent: a run would wait in vain for one that has none."""
+        """Run the plans of a cluster's members.
+
+        All are made before one is sent: a run would wait in vain for a member without a plan.
+        """
         plans: dict[str, Plan] = {}
 
         def plan(member: Member) -> None:
@@ -252,8 +270,9 @@ class Fleet:
     def _checked(
         self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: Roll, *, rolls: bool
     ) -> dict[str, Member]:
-        """Check all hosts at once. Returns those to be worked on: hosts without changes are skipped, and one that
-        would be refused has failed, before anybody is touched.
+        """Check all hosts at once, before any of them is changed, and return those that need the play.
+
+        Hosts without changes are skipped; a host that would be refused has failed.
         """
         roll.begins([])
         self._say(event("looking", host="", hosts=list(waiting)))
@@ -291,7 +310,7 @@ class Fleet:
         then(member)
 
     def _note(self, member: Member, event: Event) -> None:
-        """Keep what the next play and the end need. A recap is said once, at the end, over all plays."""
+        """Keep what the next play and the end need. The recap over all plays is sent once, at the end."""
         if event["event"] == "recap":
             member.recap = recap.added(member.recap, event)
             return
@@ -300,7 +319,7 @@ class Fleet:
         self._events.put(event)
 
     def _interrupted(self, running: Sequence[Member]) -> None:
-        """Ctrl-C: the runs go on by themselves, so leave them, or ask them to stop."""
+        """Handle Ctrl-C: the runs continue by themselves, so leave them, or request a stop."""
         hosts = ",".join(member.host.name for member in running)
         if self.ask_stop(hosts):
             for member in (member for member in running if member.run_id):
@@ -317,12 +336,12 @@ class Fleet:
     def _say(self, event: Event) -> None:
         event = typed_in(
             clean(event)
-        )  # a host's is already; a play's name, and a reason, come from files and libraries
+        )  # a host's text is clean already; a play's name, and a reason, come from files and libraries
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.on, event)
 
     def _guarded_from(self, subscriber: Subscriber, act: Callable[..., object], *given: Event) -> None:
-        """A subscriber's error is its own: it is told once, and neither the others nor the hosts miss anything by it."""
+        """Call a subscriber. Its error is shown once, and affects neither the other subscribers nor the hosts."""
         try:
             act(*given)
         except BrokenPipeError:
@@ -339,5 +358,5 @@ def _interrupt() -> None:
 
 
 def _failed(members: Iterable[Member]) -> dict[str, str]:
-    """Those that failed, by name, and why."""
+    """Return why members failed, by host name."""
     return {member.host.name: str((member.recap or {}).get("msg", "")) for member in members if member.failed}

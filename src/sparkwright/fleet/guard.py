@@ -1,4 +1,4 @@
-"""Who must go on serving while a run takes servers down: `min_serving` of a group, against what really serves now."""
+"""The guard of serving hosts while a run stops servers: `min_serving` of a group, against the hosts that really serve now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.defaults import FORKS
 
 @dataclass(frozen=True)
 class Floor:
-    """At least so many of a group's hosts serve at any moment."""
+    """The minimum number of a group's hosts that must serve at any moment."""
 
     group: str
     hosts: tuple[str, ...]
@@ -18,9 +18,13 @@ class Floor:
 
 
 class Guard:
-    """floors: the groups that count. serves: asks hosts now, and returns the names of those that gave a token.
+    """Limits how many serving hosts of a group a batch may stop.
 
-    An answer is never kept: what served before the last batch may not serve any more.
+    An answer is never cached: a host that served before the last batch may not serve any more.
+
+    Args:
+        floors: the groups that count.
+        serves: asks hosts now, and returns the names of those that generated a token.
     """
 
     def __init__(self, floors: Sequence[Floor], serves: Callable[[Sequence[str]], set[str]]) -> None:
@@ -28,7 +32,8 @@ class Guard:
         self._serves = serves
 
     def may_go(self, batch: Sequence[str]) -> tuple[list[str], str]:
-        """Those of a batch that may be taken down now, and why the others may not. A host that does not serve always may."""
+        """Return the hosts of a batch that may be stopped now, and why the others may not. A host that does not serve always may.
+        """
         touched = [floor for floor in self._floors if set(floor.hosts) & set(batch)]
         serving = self._serves(batch) if touched else set()
         spare = {floor.group: self._spare(floor, batch, serving) for floor in touched if set(floor.hosts) & serving}
@@ -45,12 +50,13 @@ class Guard:
         return go, why
 
     def silent(self, proved: Sequence[str]) -> list[str]:
-        """Those of hosts that were proved to serve which don't any more."""
+        """Return the hosts that were verified to serve and do not serve any more."""
         serving = self._serves(proved) if proved else set()
         return [name for name in proved if name not in serving]
 
     def _spare(self, floor: Floor, batch: Sequence[str], serving: set[str]) -> int:
-        """How many of this group's serving hosts in the batch may stop. The others are asked until there are enough of them."""
+        """Return how many of this group's serving hosts in the batch may stop. The others are asked until enough of them serve.
+        """
         here = len(set(floor.hosts) & serving)
         others = [name for name in floor.hosts if name not in batch]
         found = 0
@@ -64,10 +70,12 @@ class Guard:
 def floors(
     groups: Mapping[str, Sequence[str]], explicit: Mapping[str, int], selection: Sequence[str], everyone: str
 ) -> list[Floor]:
-    """The groups that a run on the chosen hosts must keep up.
+    """Return the minimum of each group that a run on the selected hosts must keep.
 
-    explicit: what groups.yml says. Where it says nothing, one host of a group goes on serving when the run is for several
-    of it. everyone: the name of the group of all hosts, which counts only when it is said.
+    Args:
+        explicit: min_serving in groups.yml. By default one host of a group keeps serving if the run is for several machines of
+            it.
+        everyone: the name of the group of all hosts, which counts only if it is explicit.
     """
     found = []
     for group, hosts in groups.items():

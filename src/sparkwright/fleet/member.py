@@ -1,4 +1,4 @@
-"""A host that takes part: its link, and what its plays registered, learnt and ended with."""
+"""A host of a run: its link, and what its plays registered and ended with."""
 
 from __future__ import annotations
 
@@ -19,30 +19,34 @@ from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.names import VERSION
 
 GOOD = (Exit.OK, Exit.CHANGES)
-#: the modules whose success means that a host serves; one that only looked says so
+#: the modules whose success means that a host serves, unless their data says otherwise
 PROOFS = ("verify_health", "liveness")
 
 
 @dataclass
 class Member:
-    """link: kept for the command. registered, recap: of all its plays.
-
-    restart: the restart plan that goes down beside the next plan (see app/plans/restart_plan.py); empty: none could be made.
-    engine_version, engine_options: what a task of its plays learnt from the image; empty when none did. proved: it was seen to
-    serve. need: what will be asked of it. noted: the notes about it that were said.
-    """
+    """A host of a run, with its connection and what its plays registered."""
 
     host: Host
     secrets: dict[str, Secret] = field(default_factory=dict)
+    #: kept open for the command
     link: Link | None = None
+    #: of all its plays
     registered: dict[str, Any] = field(default_factory=dict)
+    #: of all its plays
     recap: Event | None = None
     run_id: str = ""
+    #: the restart plan that is sent with the next plan (see app/plans/restart_plan.py); empty: none could be made
     restart: dict[str, Any] | None = None
+    #: read from the image by a task of its plays; empty if none did
     engine_version: str = ""
+    #: read from the image by a task of its plays; empty if none did
     engine_options: dict[str, Any] | None = None
+    #: it was seen to serve
     proved: bool = False
+    #: the kind of requests to come
     need: Need = "engine"
+    #: notes about it that were already shown
     noted: set[str] = field(default_factory=set)
 
     @property
@@ -50,24 +54,24 @@ class Member:
         return self.recap is not None and self.recap["exit"] not in GOOD
 
     def open(self) -> Link:
-        """The link; connecting goes on in the background while the laptop still plans."""
+        """Return the link; connecting continues in the background while the laptop still plans."""
         if self.link is None:
             self.link = open_link(self.host, self.need)
         return self.link
 
     def request(self, header: Mapping[str, Any], secrets: Mapping[str, Secret] | None = None) -> Iterator[Event]:
-        """The events that answer a request. secrets: instead of its own. Raises Unreachable."""
+        """Send a request and yield the events of its answer. secrets: instead of the member's own. Raises Unreachable."""
         given = self.secrets if secrets is None else secrets
         about = {"server": self.host.server} if self.host.server else {}
         return self.open().request({**header, **about, "env": dict(self.host.env)}, given)
 
     def learn(self, event: Event) -> None:
-        """Keep what a finished task says that the next play needs."""
+        """Keep what the next play needs of a finished task."""
         data = event.get("data") or {}
         version = data.get("engine_version")
         if isinstance(version, str) and VERSION.fullmatch(version):
             self.engine_version = version
-        with contextlib.suppress(ValueError):  # it tells none that can be kept
+        with contextlib.suppress(ValueError):  # no valid options
             self.engine_options = engine_options(data.get("options")) or self.engine_options
         self.proved |= event["module"] in PROOFS and event["status"] == "ok" and data.get("serves") is not False
         if event.get("register"):
@@ -83,13 +87,13 @@ def hang_up(members: Iterable[Member]) -> None:
 
 
 def run_request(member: Member, plan: Plan) -> dict[str, Any]:
-    """The request that runs a plan on a member, with the restart plan that goes with it."""
+    """Return the request that runs a plan on a member, with its restart plan."""
     extra = {} if member.restart is None or plan.check else {"restart": member.restart}
     return {"verb": "run", "plan": plan.to_json(), **extra}
 
 
 def broke(error: Exception) -> SparkwrightError:
-    """An error as a sentence; one that nobody foresaw says where it happened."""
+    """Return an error as a sentence; an internal error says where it occurred."""
     if isinstance(error, SparkwrightError):
         return error
     if sentence := system_errors.sentence(error):

@@ -1,7 +1,7 @@
-"""What a rolling run has done and what is left, kept on the laptop: PROJECT/.sparkwright/rolling/PLAYBOOK.json.
+"""The record of a rolling run and its remaining hosts, kept on the laptop: PROJECT/.sparkwright/rolling/PLAYBOOK.json.
 
-It is written before and after every batch, so that a laptop that goes dark in between knows what to go on with: a host that
-was under way counts as left. It is gone when nothing is left.
+It is written before and after every batch, so that the run can be resumed if the laptop fails in between: a host that was in
+progress counts as left. It is removed when nothing is left.
 """
 
 from __future__ import annotations
@@ -24,32 +24,36 @@ SCHEMA = 1
 FOLDER = ".sparkwright"
 OLD_S = 7 * 86400.0
 
-#: what a host was made from, by the name a user knows it under: "recipes/a.yml": its digest
+#: the files that a host was made from, by the user's name for them: "recipes/a.yml": its digest
 Prints = Mapping[str, str]
 
 
 @dataclass
 class Record:
-    """playbook: its name. hosts: all that the run is for, in their order. options: what else the command was told.
+    """The record of a rolling run."""
 
-    done: the hosts that are through, each with what it was made from. failed: by host, why. began_s: seconds since the epoch.
-    """
-
+    #: its name
     playbook: str
+    #: all hosts of the run, in their order
     hosts: list[str]
+    #: the other options of the command
     options: dict[str, Any] = field(default_factory=dict)
+    #: the finished hosts, each with what it was made from
     done: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: the reason by host
     failed: dict[str, str] = field(default_factory=dict)
+    #: hosts of the batch in progress
     under_way: list[str] = field(default_factory=list)
+    #: seconds since the epoch
     began_s: float = field(default_factory=time.time)
 
     @property
     def left(self) -> list[str]:
-        """The hosts that are not through."""
+        """The hosts that are not finished."""
         return [name for name in self.hosts if name not in self.done]
 
 
-#: of the file; a host's row has some 1 kB
+#: limit of the file; a host's row has some 1 kB
 MOST_BYTES = 4 * MIB
 SHAPE = Partial(
     {
@@ -67,7 +71,7 @@ SHAPE = Partial(
 
 
 class RecordFile:
-    """A record where it is kept. path: see the module's docstring."""
+    """The file of a record. path: see the module's docstring."""
 
     def __init__(self, project: Path, playbook: str) -> None:
         self._folder = project / FOLDER
@@ -75,7 +79,7 @@ class RecordFile:
         self.path = self._folder / "rolling" / f"{self.playbook}.json"
 
     def save(self, record: Record) -> None:
-        """Replace it in one step; forget it when nothing is left. Raises Failed when the folder can't be written."""
+        """Replace the file atomically; remove it if nothing is left. Raises Failed if the folder is not writable."""
         try:
             if not record.left:
                 self.path.unlink(missing_ok=True)
@@ -88,7 +92,7 @@ class RecordFile:
             raise Failed(f"cannot write {self.path}: {error.strerror}.", fix="`--resume` needs it.") from None
 
     def load(self) -> Record:
-        """The run that was left. Raises Refused when there is none, or none that can be read."""
+        """Return the unfinished run. Raises Refused if there is none, or it can't be read."""
         try:
             data = SHAPE.of(json_of(bytes_of(self.path, MOST_BYTES)))
         except FileNotFoundError:
@@ -103,7 +107,7 @@ class RecordFile:
 
 
 def refuse_other_hosts(record: Record, selection: Sequence[str]) -> None:
-    """Raises Refused when --host means other hosts now than those of the run that was left."""
+    """Raise Refused if --host selects other hosts than those of the unfinished run."""
     if set(selection) != set(record.hosts):
         hosts = f"{', '.join(record.hosts)}, not for {', '.join(selection)}"
         fix = "Omit --host to resume it, or omit --resume to start another."
@@ -113,9 +117,12 @@ def refuse_other_hosts(record: Record, selection: Sequence[str]) -> None:
 def refuse_other(
     record: Record, options: Mapping[str, Any], prints: Callable[[str], Prints], now_s: float | None = None
 ) -> None:
-    """Raises Refused when what would go on is not what began.
+    """Raise Refused if the run to resume differs from the one that began.
 
-    options: what the command is told now. prints: what a host would be made from now. now_s: seconds since the epoch.
+    Args:
+        options: the options of the command now.
+        prints: returns what a host would be made from now.
+        now_s: seconds since the epoch.
     """
     anew = "Start again without --resume."
     age_s = (time.time() if now_s is None else now_s) - record.began_s

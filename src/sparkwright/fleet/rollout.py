@@ -1,4 +1,4 @@
-"""One play going over its hosts: the next batch, what it may take down, what is written down of it."""
+"""One play that rolls over its hosts: the next batch, the hosts that may be stopped, and the record."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 
 @dataclass
 class Roll:
-    """everyone: how many hosts the run is for, with those of an earlier, resumed part; 0: as many as the play has.
-
-    guard: who must go on serving. record, save: what is written down, and how. prints: what a host was made from.
-    finishes: the hosts that are through after this play; None: all of them. batch: how many batches are over.
-    checks_first: whether all hosts are checked before the first batch. together: the hosts are a cluster: none is begun when
-    a plan of one can't be made.
-    """
+    """One play that rolls over its hosts."""
 
     policy: RolloutPolicy
+    #: number of hosts of the run, with those of an earlier, resumed part; 0: as many as the play has
     everyone: int = 0
+    #: check all hosts before the first batch
     checks_first: bool = False
+    #: the hosts are a cluster: none is started if the plan of one can't be made
     together: bool = False
+    #: limits which hosts may stop serving
     guard: Guard | None = None
+    #: the record of the run
     record: Record | None = None
+    #: saves the record
     save: Callable[[Record], None] = lambda record: None
+    #: returns what a host was made from
     prints: Callable[[str], Prints] = lambda host: {}
+    #: hosts that are finished after this play; None: all of them
     finishes: frozenset[str] | None = None
+    #: number of finished batches
     batch: int = field(default=0, init=False)
     _begun: int = field(default=0, init=False)
 
     def next(self, waiting: Sequence[str], proved: Sequence[str]) -> tuple[list[str], str]:
-        """The next batch of those who wait; when it is empty, why nobody may go.
+        """Return the next batch of the waiting hosts; if it is empty, why none may go.
 
-        proved: those of the last batch that were seen to serve: they must still do so.
+        proved: hosts of the last batch that were seen to serve, and must still do so.
         """
         everyone = self.everyone or len(waiting) + self._begun
         wanted = list(waiting[: self.policy.size(self.batch, everyone)])
@@ -50,18 +53,18 @@ class Roll:
         return go, "" if go else why
 
     def begins(self, batch: Sequence[str]) -> None:
-        """A batch is about to be touched."""
+        """Record a batch before it is touched."""
         if self.record is not None:
             self.record.under_way = list(batch)
             self.save(self.record)
 
     def ended(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """A batch is over. failed: why, by host."""
+        """Record a finished batch. failed: the reason by host."""
         self.batch += 1
         self.looked(done, failed)
 
     def looked(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """These were found to need nothing more, or to be refused, before anybody was touched."""
+        """Record hosts that need no change, or would be refused, before any host is touched."""
         if self.record is None:
             return
         through = [name for name in done if self.finishes is None or name in self.finishes]

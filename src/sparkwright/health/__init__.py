@@ -1,1 +1,1 @@
-"""What a check of a host is: looks, judgement, record, and where it goes. Runs on the host, with no laptop."""
+"""The health check of a host: observation, judgement, record and notification. Runs on the host, without a laptop."""

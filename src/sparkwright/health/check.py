@@ -1,4 +1,4 @@
-"""One check: look, judge, damp, write down, tell, and heal where that is allowed."""
+"""One health check: observe, judge, damp, record, notify, and heal if that is allowed."""
 
 from __future__ import annotations
 
@@ -26,31 +26,35 @@ from sparkwright.host.runs import lock
 from sparkwright.measure import server_metrics
 from sparkwright.trust.redact import Redactor
 
-DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
+DOCKER_S = 20  # the Docker Engine must answer a check within this time
 
 
-#: measures the decode rate of the observed server, over so many tokens
+#: measures the decode rate of the observed server, over this many tokens
 MeasureSpeed = Callable[[Context, Observation, int], Speed]
 
 
 @dataclass
 class Check:
-    """context: the host. scheduled: by its clock, with no laptop. smoke: measure the decode rate now, due or not.
+    """A health check of one host."""
 
-    measure: how it is measured. run_plan: how a restart is run. now, pause: the clock and how to wait; tests give their own.
-    """
-
+    #: the host
     context: Context
     settings: Settings
+    #: measures the decode rate
     measure: MeasureSpeed
+    #: runs the plan of a restart
     run_plan: heal.RunPlan
+    #: started by the host's timer, without a laptop
     scheduled: bool = False
+    #: measure the decode rate now, whether it is due or not
     smoke: bool = False
+    #: the clock, seconds since the epoch; tests replace it
     now: Callable[[], float] = time.time
+    #: waits, seconds; tests replace it
     pause: Callable[[float], None] = time.sleep
 
     def run(self) -> Record:
-        """Check once, and once more when a restart was tried. One check at a time: a second one waits for the first."""
+        """Check once, and once more after an attempted restart. One check at a time: a second one waits for the first."""
         if not self.context.check and not _who_works(self.context):
             host_lost.settle(self.context)
             service_guard.settle(self.context)
@@ -68,7 +72,7 @@ class Check:
         return self._again(answer, restarted=True)
 
     def _agreed(self, record: Record, decision: heal.Decision) -> heal.Decision:
-        """The decision, after the other members of its cluster were asked, where it is in one."""
+        """Return the decision; in a cluster, after a vote with the other members."""
         if not record.rank.cluster:
             return decision
         from sparkwright.health import cluster_heal
@@ -77,7 +81,7 @@ class Check:
         return cluster_heal.agreed(self.context, self.settings, record, decision, busy)
 
     def _again(self, healed: str, *, restarted: bool = False) -> Record:
-        """Check once more, after what was done about the first."""
+        """Check once more, after the restart or its refusal."""
         with store.one_at_a_time(self.context.state):
             record, history, _ = self._once(healed=healed)
             if restarted:
@@ -85,7 +89,7 @@ class Check:
         return record
 
     def _once(self, healed: str = "") -> tuple[Record, CheckHistory, heal.Decision]:
-        """One check: what was seen, what it leaves to the next, and whether the server may be restarted now."""
+        """Check once. Returns the record, the history for the next check, and the decision about a restart."""
         started_s, cpu = time.monotonic(), _cpu_s()
         history = CheckHistory.of(self.context.state)
         prober = Prober(self.context, history, self.settings.limits, self.now, self.pause)
@@ -94,7 +98,7 @@ class Check:
         judgement = judge(observed, self.settings.limits)
         if not busy:
             observed = replace(observed, speed=self._speed(observed, judgement, history))
-            came = _who_works(self.context)  # who began meanwhile is what was seen
+            came = _who_works(self.context)  # a run that began meanwhile
             observed = self._observed(prober, came) if came else observed
             judgement = judge(observed, self.settings.limits)
         judgement = self._break_loop(observed, judgement, history)
@@ -107,14 +111,17 @@ class Check:
         return record, history, decision
 
     def _observed(self, prober: Prober, busy: str) -> Observation:
-        """What the prober finds, with what is known of the periodic hash of the model's files."""
+        """Return the prober's observation with the state of the periodic hash of the model's files."""
         observed = prober.probe(busy=busy)
         if busy or not observed.known:
             return observed
         return replace(observed, model_files=model_hashes.observed(self.context, self.settings, observed.time_s))
 
     def _record(self, observed: Observation, judgement: Judgement, history: CheckHistory, prober: Prober) -> Record:
-        """The record, after damping. Somebody who works on the host is no check: what was seen before still stands."""
+        """Return the record, after damping.
+
+        While a run works on the host, the check counts for nothing: the state of the last one still stands.
+        """
         before = history.state
         if observed.busy:
             reported, flapping = judgement.state, False
@@ -152,7 +159,7 @@ class Check:
         )
 
     def _leave(self, observed: Observation, record: Record, history: CheckHistory, prober: Prober) -> None:
-        """Write everything down and tell who wants to know. What can't be written or told never hides the check itself."""
+        """Save the record, and notify. A failure to write or notify never hides the check itself."""
         if observed.server.health_status == 200:
             history.answered = start_of(observed.container)
             frozen = observed.frozen_s is not None
@@ -177,18 +184,18 @@ class Check:
         textfile.write(self.context, record, history, self.settings)
 
     def _tell_the_guard(self, observed: Observation) -> None:
-        """Tell the guard of the service which containers run now, where one is installed."""
+        """Tell the guard of the service which containers run now, if one is installed."""
         if self.context.check or observed.busy or observed.engine_error or not self.settings.every_s:
             return
         try:
             service_guard.write(self.context)
-        except Exception as error:  # an engine that is being restarted: the next check tells it
+        except Exception as error:  # a Docker Engine that is restarting: the next check does it
             self.context.note(f"cannot tell the guard what runs: {engine_socket.silent(error)}")
 
     # -- what one observation can't do ------------------------------------------------------------------------------------
 
     def _speed(self, observed: Observation, judgement: Judgement, history: CheckHistory) -> Speed:
-        """The decode rate: measured when it is due and nothing is wrong, else the last one."""
+        """Return the decode rate: measured if it is due and nothing is wrong, else the last one."""
         last = history.last_speed
         every_s = self.settings.smoke_every_s
         due = self.scheduled and bool(every_s) and not 0 <= observed.time_s - (last.measured_s or 0.0) < every_s
@@ -206,7 +213,7 @@ class Check:
         return found
 
     def _break_loop(self, observed: Observation, judgement: Judgement, previous: CheckHistory) -> Judgement:
-        """A loop of starts is broken at once, unless somebody works on the host."""
+        """Stop a crash loop at once, unless a run works on the host."""
         if not observed.loop or self.context.check:
             return judgement
         name = observed.container.name
@@ -224,7 +231,7 @@ class Check:
 
 
 def _with_own(observed: Observation, record: Record, prober: Prober) -> dict[str, float | None]:
-    """The server's counters after the check's own tokens: nobody was served with them."""
+    """Return the server's counters after the check's own tokens, so that these are not counted as traffic."""
     http, own = prober.http, 1 if observed.server.token == "made" else 0
     generated, heartbeat = observed.server.generated_tokens, observed.heartbeat
     measured = generated is not None and record.speed.measured_s == observed.time_s
@@ -236,7 +243,7 @@ def _with_own(observed: Observation, record: Record, prober: Prober) -> dict[str
 
 
 def _served(observed: Observation, history: CheckHistory) -> float | None:
-    """Tokens a second over all streams since the check before, of the same start."""
+    """Return the tokens a second over all streams since the previous check of the same start."""
     last, now = history.counted, observed.server.generated_tokens
     if now is None or last.get("start") != start_of(observed.container) or last.get("generated") is None:
         return None
@@ -245,12 +252,12 @@ def _served(observed: Observation, history: CheckHistory) -> float | None:
 
 
 def _who_works(context: Context) -> str:
-    """Who holds the host's lock, in words; empty when nobody does, or this very run does."""
+    """Return a description of the run that holds the host's lock; empty if none does, or this run itself."""
     owner, alive = lock.inspect(context.state)
     return str(owner) if owner is not None and alive and owner.run != context.run_id else ""
 
 
 def _cpu_s() -> float:
-    """Processor time of this process and of the programs it waited for."""
+    """Return the processor time of this process and of the programs it waited for."""
     now = os.times()
     return now.user + now.system + now.children_user + now.children_system

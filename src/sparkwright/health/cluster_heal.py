@@ -1,7 +1,8 @@
-"""Healing a cluster without a laptop: its members' checks meet before anything is touched, then each runs its own restart plan.
+"""Healing of a cluster without a laptop: its members' checks vote, then each runs its own restart plan.
 
-Only the head's check opens a meeting, and only the others' come to it, so no two members can start a restart against each other.
-While it waits it holds no lock: a deploy that begins meanwhile takes the host, and the meeting ends.
+Nothing is touched before the vote. Only the head's check opens one, and only the others' checks join it, so no two members can
+start a restart against each other. While it waits it holds no lock: if a deploy begins meanwhile, it takes the host and the vote
+ends.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
-#: so many intervals of the timer the head waits: each member checks at least once in that time
+#: the head waits this many intervals of the timer: each member checks at least once in that time
 INTERVALS = 2
-#: for the runs of members that have just met
+#: for the runs of members that have just agreed
 RUNS_S = 60.0
 AGREE_S = 30.0
 WHY_CHARACTERS = 300
@@ -38,16 +39,17 @@ WHY_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class HealVote:
-    """The checks of a cluster's members, as one of them comes. busy: who works on this host, in words; that goes first."""
+    """The vote of a cluster's members on a restart, as one member takes part in it."""
 
     context: Context
     settings: Settings
     cluster: Cluster
     record: Record
+    #: returns a description of the run that works on this host, which has priority; empty for none
     busy: Callable[[], str]
 
     def call(self, decision: Decision) -> Decision:
-        """The head: wait for the others' checks. Returns the decision as all of them agreed on it, or why it came to nothing."""
+        """Open the vote as the head and wait for the others' checks. Returns the common decision, or why there is none."""
         with ExitStack() as ends:
             if not ends.enter_context(store.healing(self.context.state)):
                 return Decision(message=f"{NOT}an earlier check is waiting for the other members")
@@ -63,7 +65,7 @@ class HealVote:
                 return Decision(message=f"{NOT}{self.busy() or error.message.rstrip('.')}")
 
     def answer(self) -> Decision:
-        """A worker: come if the head's check is waiting. Returns no plan and no message when it is not."""
+        """Join the vote as a worker, if the head's check is waiting. Returns neither plan nor message if it is not."""
         with ExitStack() as ends:
             if not ends.enter_context(store.healing(self.context.state)) or not self._token:
                 return Decision()
@@ -87,7 +89,7 @@ class HealVote:
         return keys.derived(found, "meeting") if found else found
 
     def _own(self) -> Decision:
-        """A worker's own part in the restart, or why it can't take part."""
+        """Return a worker's own part in the restart, or why it can't take part."""
         if self.record.cure == "power":
             return Decision(message=f"{NOT}{POWER}")
         if self.record.drift:
@@ -102,7 +104,7 @@ class HealVote:
         return channel
 
     def _met(self, channel: Channel, decision: Decision) -> Decision:
-        """Return when all have come: how each restarts its own part, under a token of this one restart."""
+        """Wait for all members and return how each restarts its own part, under a token of this one restart."""
         assert decision.plan is not None
         channel.join()
         own = {"why": "" if self.record.seen == "ok" else self.record.why}
@@ -126,7 +128,7 @@ class HealVote:
 def agreed(
     context: Context, settings: Settings, record: Record, decision: Decision, busy: Callable[[], str]
 ) -> Decision:
-    """A check's decision, after the other members of its cluster were asked. For a server of its own the same."""
+    """Return a check's decision after the vote of its cluster; unchanged for a server of its own."""
     if not record.rank.cluster or settings.heal != "restart" or record.busy:
         return decision
     cluster = restart_plans.cluster_of(context.state)

@@ -1,4 +1,4 @@
-"""The state of this moment by itself, from what live.py saw of it: where no check speaks for the present."""
+"""The state at this moment, from a snapshot alone: used if no check is valid for the present."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from sparkwright.host.records import turns
 from sparkwright.host.state import StateFolder
 
 NO_RANK = Rank()
-#: the questions of a check that this moment can answer
+#: the questions of a check that a snapshot can answer
 ASKED = ("container", "rank", "/health")
 
 
 def judged(
     now: Now, good: Mapping[str, Any], rank: Rank = NO_RANK, *, broken: str = "", stopped: str = "", asleep: str = ""
 ) -> tuple[str, str]:
-    """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown.
+    """Return (state, why) of a snapshot, by the rules of a check: up, starting, crash-looping, down or unknown.
 
-    rank: of a worker of a cluster, which answers no /health. broken, stopped, asleep: see Observation.
+    Args:
+        rank: of a worker of a cluster, which answers no /health.
+        broken, stopped, asleep: see Observation.
     """
     box = now.container
     if box.status == "running" and now.health_status is None and not now.error and not rank.rank:
@@ -49,16 +51,16 @@ def judged(
 
 
 def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
-    """How long a start may take, seconds."""
+    """Return how long a start may take, seconds."""
     return questions.allowed_s(snapshot.ready_s(good), limits)
 
 
 def record_of(
     now: Now, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool, rank: Rank = NO_RANK
 ) -> dict[str, Any]:
-    """This moment as the JSON of a record, whose state is that of `judged`, or `in progress` while a run changes the server.
+    """Return a snapshot as the JSON of a record, with the state of `judged`, or `in progress` while a run changes the server.
 
-    folder: what the checks and runs before left.
+    folder: the state that earlier checks and runs left.
     """
     box, past = now.container, CheckHistory.of(folder)
     broken, stopped = past.stopped_for(box.id, good), past.stopped_by(folder, box.id)

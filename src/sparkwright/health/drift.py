@@ -1,4 +1,4 @@
-"""What of a container and its model is not as it was verified."""
+"""Drift: how a container and its model files differ from the last verified state."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sparkwright.protocol.container import ContainerSpec
 
 
 def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:
-    """The fields that differ from the last verified state, and the files that changed since. Raises as docker's client does."""
+    """Return the fields and files that differ from the last verified state. Raises as docker's client does."""
     if not good["spec"].get("image"):
-        return ("image",)  # what was verified is damaged: no server is as it says
+        return ("image",)  # the verified state is damaged: no server can match it
     spec = ContainerSpec.from_json(good["spec"])
     image = containers.image_of(context.docker(), inspected)
     fields = [difference.field for difference in container_options.differences(spec, inspected, image)]
-    if inspected["Id"] == good.get("container_id"):  # a container's image can't change; the names of that image can
+    if inspected["Id"] == good.get("container_id"):  # a container's image can't change; that image's names can
         fields = [field for field in fields if field != "image"]
     name = str(inspected["Name"]).lstrip("/")
     fields = ["name", *fields] if name != spec.name else fields  # somebody renamed it
@@ -28,7 +28,7 @@ def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) 
 
 
 def changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:
-    """The files of the server's models that are not as they were proved. A stat each."""
+    """Return the files of the server's models that differ from the verified ones. A stat each."""
     found = []
     for model in good_states.models_of(good):
         if folder := model.get("dir"):

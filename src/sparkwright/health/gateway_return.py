@@ -1,4 +1,4 @@
-"""What a run that was killed left at the gateways of a healthy server: that server drained, another one serving in its place."""
+"""Repair of the gateways after a killed run: it left a healthy server drained, with another one serving in its place."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ DRAINED, INTERIM = "drained", "interim"
 
 
 def give_back(context: Context, record: Record) -> None:
-    """Return it, and remove the other one, where nobody works on the host and what runs is what was verified. What is not done is
-    noted.
+    """Return a drained server to its gateway and remove the interim one. Problems are noted.
+
+    Only if no run works on the host and the running server is the verified one.
     """
     if record.busy or record.drift or record.seen not in SERVES:
         return

@@ -1,7 +1,7 @@
-"""Healing: whether a restart is allowed, and the restart itself, by the plan that the laptop left for what was verified last.
+"""Healing: the decision about a restart, and the restart itself, by the plan that the laptop left for the last verified state.
 
-It is `invoke restart`, with no laptop: it holds the host's lock, and its run is kept like every other (`invoke runs`,
-`invoke history`).
+It is `invoke restart` without a laptop: it holds the host's lock, and its run is kept like every other (`invoke runs`, `invoke
+history`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparkwright.secret import Secret
 
 #: checks in a row that must say that a restart helps
 CHECKS_NEEDED = 2
-#: restarts in a row that did not help; after them a person has to look
+#: after this many restarts in a row that did not help, healing stops: a person must act
 GIVES_UP = 2
 WHO = "the health check"
 
@@ -38,19 +38,20 @@ RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """plan: how to restart, None when it may not. secrets: what that needs, by name. message: for the record, why it may not.
+    """The decision of a check about a restart."""
 
-    why: for the history, where that is more than this host's own check knows.
-    """
-
+    #: the plan of the restart; None if it is not allowed
     plan: Plan | None = None
+    #: the secrets that the plan needs, by name
     secrets: Mapping[str, Secret] = field(default_factory=dict)
+    #: why it is not allowed, for the record
     message: str = ""
+    #: the reason for the history, if more than this host's own check is behind it
     why: str = ""
 
 
 def decide(record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
-    """Whether a restart is allowed now, and by which plan."""
+    """Decide if a restart is allowed now, and with which plan."""
     why_not = forbidden(record, history, settings, now_s)
     if why_not:
         return Decision(message=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
@@ -58,7 +59,7 @@ def decide(record: Record, history: CheckHistory, settings: Settings, state: Sta
 
 
 def by_plan(state: StateFolder) -> Decision:
-    """A restart by the plan that is kept, where there is one that fits."""
+    """Decide on a restart by the kept plan, if there is one that fits."""
     if lost := host_lost.forbids(state, good_states.last(state).get("spec") or {}):
         return Decision(message=f"{NOT}{lost}")
     try:
@@ -69,14 +70,14 @@ def by_plan(state: StateFolder) -> Decision:
 
 
 def forbidden(record: Record, history: CheckHistory, settings: Settings, now_s: float) -> str:
-    """What forbids a restart; empty when nothing does. Pure."""
+    """Return what forbids a restart; empty if nothing does. Pure."""
     return next((message for stops, message in _REASONS if stops(record, history, settings, now_s)), "")
 
 
 Reason = Callable[[Record, CheckHistory, Settings, float], bool]
 
 NOT = "not restarted: "
-#: what forbids a restart, the first that holds
+#: reasons against a restart; the first that applies is reported
 _REASONS: tuple[tuple[Reason, str], ...] = (
     (lambda record, past, given, now_s: given.heal == "none", "healing is off"),
     (lambda record, past, given, now_s: bool(record.busy), "somebody works on the host"),
@@ -102,7 +103,7 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
 def restart(
     context: Context, decision: Decision, history: CheckHistory, why: str, now_s: float, run_plan: RunPlan
 ) -> str:
-    """Restart the server as it was decided. why: for the history. Returns how it ended, one sentence."""
+    """Restart the server as decided, and return how that ended, one sentence. why: for the history."""
     assert decision.plan is not None
     history.heals = [*(heal for heal in history.heals if 0 <= now_s - heal < 86400), now_s]
     history.save(context.state)
@@ -114,7 +115,7 @@ def restart(
 
 
 def _key(state: StateFolder, plan: Plan) -> dict[str, Secret]:
-    """The key of the server, by the name that the plan has for it. Raises Refused when it is not kept any more."""
+    """Return the server's key, by its name in the plan. Raises Refused if it is not kept any more."""
     wanted = str(restart_plans.restarted_by(plan)["spec"].get("server_key", ""))
     if not wanted.startswith(GIVEN):
         return {}
@@ -125,7 +126,7 @@ def _key(state: StateFolder, plan: Plan) -> dict[str, Secret]:
 
 
 def remember_outcome(record: Record, history: CheckHistory, state: StateFolder) -> None:
-    """A restart that did not help counts against the next."""
+    """Count a restart that did not help against the next one."""
     history.failed = 0 if record.seen in WELL else history.failed + 1
     history.cures = 0
     history.save(state)

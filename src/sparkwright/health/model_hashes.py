@@ -1,8 +1,8 @@
 """The periodic full hash of a model's files, in quiet hours and at the lowest priority.
 
-A stamp (size, times, inode) finds a file that was written to. Only its bytes show what a disk, or somebody who writes to the
-device, changed under it. `health.install --verify-models 7d --quiet-hours 02:00-05:00` asks for that; each scheduled check
-continues where the one before stopped.
+A stamp (size, times, inode) reveals a file that was written to. Only its bytes reveal what a disk, or a process that writes to
+the device, changed under it. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables the hash; each scheduled check
+continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from sparkwright.trust.shapes import built
 
 PREFIX = "hashes-"
 WHO = "the health check"
-#: a check begins no further file after so many seconds: the next check is due
+#: a check begins no further file after this time, as the next check is due, seconds
 SLICE_S = 120.0
-#: a single file may take so long; it is given up then, and that is reported
+#: time limit of a single file, seconds; a timeout is reported
 FILE_S = 1200.0
-#: how often the server is asked for running requests, and the lock read
+#: interval of reading the running requests and the lock, seconds
 ASK_S = 2.0
 
 
@@ -42,21 +42,22 @@ class ModelHashes:
     """The state of the periodic hash of one folder, kept in the host's state folder."""
 
     folder: str
-    #: of the files; another commit begins anew
+    #: of the files; another commit starts over
     commit: str = ""
-    #: when this round began and when the last complete one ended, seconds since the epoch; 0: none
+    #: when this round began, seconds since the epoch; 0: none
     began_s: float = 0.0
+    #: when the last complete round ended, seconds since the epoch; 0: none
     finished_s: float = 0.0
     #: paths that this round has read
     read: list[str] = field(default_factory=list)
-    #: files of the last round and this one whose bytes are not those that were proved
+    #: files of the last round and this one whose bytes differ from the verified ones
     wrong: list[str] = field(default_factory=list)
-    #: why nothing is read at the moment; empty: it is
+    #: why it is paused; empty if it is not
     paused: str = ""
 
     @classmethod
     def of(cls, context: Context, manifest: Manifest) -> ModelHashes:
-        """Read the state of a folder; a new one where none was kept, or for other files."""
+        """Read the state of a folder; a new one if none was kept, or for other files."""
         found = context.state.read(_name(manifest.folder)) or {}
         try:
             hashes = built(cls, found, folder=str(manifest.folder))
@@ -70,12 +71,12 @@ class ModelHashes:
         return hashes
 
     def save(self, context: Context) -> None:
-        """Keep it for the next check."""
+        """Save it for the next check."""
         context.state.write(_name(Path(self.folder)), asdict(self))
 
 
 def observed(context: Context, settings: Settings, now_s: float) -> ModelFiles | None:
-    """Return what is known of the periodic hash; None where it is not asked for or the server has no proved files."""
+    """Return the state of the periodic hash; None if it is not enabled or the server has no verified files."""
     manifest = _manifest(context) if settings.verify_every_s else None
     if manifest is None:
         return None
@@ -96,7 +97,7 @@ def go_on(
     now: Callable[[], float] = time.time,
     slice_s: float = SLICE_S,
 ) -> str:
-    """Read further files where a round is due, these are quiet hours and nobody is served or works on the host.
+    """Read further files if a round is due, these are quiet hours, and no request or run would be disturbed.
 
     The process runs at the lowest priority from then on.
 
@@ -105,13 +106,13 @@ def go_on(
         slice_s: no file is begun later than this.
 
     Returns:
-        One line for the check's log; empty where nothing was due.
+        One line for the check's log; empty if nothing was due.
     """
     manifest = _manifest(context) if settings.verify_every_s else None
     if manifest is None or not manifest.about.get("paths") or context.check:
         return ""
     hashes = ModelHashes.of(context, manifest)
-    if not hashes.began_s:  # the check of the install itself only writes that it is asked for
+    if not hashes.began_s:  # the install's own check only records that it is enabled
         hashes.began_s = now()
         hashes.save(context)
         return ""
@@ -127,7 +128,7 @@ def go_on(
 
 
 def quiet(hours: str, now_s: float) -> bool:
-    """Return whether a moment lies in the quiet hours of the host's clock. hours: 22:00-05:00; empty: always."""
+    """Return True if a moment is in the quiet hours of the host's clock. hours: 22:00-05:00; empty: always."""
     if not hours:
         return True
     begin, end = hours.split("-")
@@ -139,11 +140,11 @@ def quiet(hours: str, now_s: float) -> bool:
 
 
 class _Interrupted(Exception):
-    """Somebody is served, works on the host, or a file takes too long."""
+    """The server has requests, a run works on the host, or a file takes too long."""
 
 
 def _read(context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], slice_s: float) -> str:
-    """Read the files that this round has not, until the slice of time is over."""
+    """Read the remaining files of this round, until the slice of time is over."""
     began_s, watch = time.monotonic(), _Watch(context)
     for file in manifest.entries():
         if file["path"] in hashes.read:
@@ -165,7 +166,7 @@ def _read(context: Context, manifest: Manifest, hashes: ModelHashes, now: Callab
 
 
 def _is_right(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> bool:
-    """Return whether a file's bytes are those that were proved. A changed stamp is drift, which another question finds."""
+    """Return True if a file's bytes are the verified ones. A changed stamp is drift, which another question finds."""
     path = manifest.folder / file["path"]
     before = stamp(path)
     watch.begin()
@@ -174,7 +175,8 @@ def _is_right(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> boo
 
 
 def _forget(context: Context, manifest: Manifest, path: str) -> None:
-    """Take back that a file is proved, so that the next deploy fetches it. Raises Refused while somebody works on the host."""
+    """Remove a file from the verified ones, so that the next deploy downloads it. Raises Refused while a run works on the host.
+    """
     owner = lock.Owner(
         "noting a broken model file", history.who(context) or WHO, context.run_id, os.getpid(), time.time()
     )
@@ -185,26 +187,26 @@ def _forget(context: Context, manifest: Manifest, path: str) -> None:
 
 
 def _paused(context: Context, hashes: ModelHashes, why: str) -> str:
-    """Keep how far it came. Returns a line for the log."""
+    """Save the progress. Returns a line for the log."""
     hashes.paused = why
     hashes.save(context)
     return f"model files: {len(hashes.read)} read again" + (f"; paused: {why}" if why else "")
 
 
 class _Watch:
-    """Ends the reading of a file as soon as it would disturb somebody."""
+    """Stops reading a file as soon as it would disturb a request or a run."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._began_s = self._asked_s = 0.0
 
     def begin(self) -> None:
-        """A file begins. Raises _Interrupted where somebody is served or works on the host."""
+        """Begin a file. Raises _Interrupted if the server has requests or a run works on the host."""
         self._began_s = time.monotonic()
         self._ask()
 
     def bytes_read(self, count: int) -> None:
-        """Called with each piece of a file."""
+        """Called with each piece of a file. Raises _Interrupted if the file takes too long or disturbs a request or a run."""
         now_s = time.monotonic()
         if now_s - self._began_s > FILE_S:
             raise _Interrupted(f"a file could not be read within {FILE_S:g} s")
@@ -221,11 +223,11 @@ class _Watch:
 
 
 def _running(context: Context) -> float:
-    """Return the requests that the server works at; 0 where it does not run or does not say."""
+    """Return the number of running requests; 0 if the server does not run or does not report it."""
     spec = good_states.last(context.state).get("spec") or {}
     try:
         inspected = containers.inspect(context.docker(), str(spec.get("name", "")))
-    except Exception:  # an engine that does not answer: nobody can be seen to be served
+    except Exception:  # the Docker Engine does not answer: no requests can be seen
         return 0.0
     url = containers.url_of(inspected) if inspected else ""
     if not inspected or not url or not inspected["State"]["Running"]:
@@ -235,7 +237,7 @@ def _running(context: Context) -> float:
 
 
 def _lowest_priority() -> None:
-    """Processor and disk serve everybody else first."""
+    """Lower this process to the lowest processor and disk priority."""
     import psutil
 
     os.nice(19)

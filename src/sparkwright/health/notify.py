@@ -1,7 +1,7 @@
-"""Telling a change of state: a command that gets the record, a webhook that gets it in its receiver's shape (notify_shapes.py).
+"""Notification of a change of state: a command, and a webhook in its receiver's format (notify_shapes.py).
 
-What was not told is tried again at the next check. No secret is in the message; where the webhook's URL is one, it stands in a
-file of the user's (`--webhook-file`) that is read at the moment of telling and never copied.
+A failed notification is tried again at the next check. The message holds no secret; if the webhook's URL is one, it is in a file
+of the user's (`--webhook-file`) that is read at the moment of sending and never copied.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ URL_BYTES = 64 * 2**10
 
 
 class NotTold(Exception):
-    """Somebody could not be told. The message names no URL."""
+    """A notification failed. The message holds no URL."""
 
 
 def tell(
@@ -43,7 +43,7 @@ def tell(
     note: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Tell when the state is another than the one that was told last, and has settled. Never raises."""
+    """Notify if the state differs from the last notified one and has settled. Never raises."""
     if record.busy or not is_news(history.seen):
         return
     before = history.notified
@@ -65,7 +65,10 @@ def tell(
 
 
 def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
-    """The message: short enough for a chat, whole enough for a program. host: HOST/CONTAINER of one of several servers."""
+    """Return the message: short enough for a chat, complete enough for a program.
+
+    host: HOST/CONTAINER for one of several servers.
+    """
     text = f"{host}: {before} -> {record.state}: {record.sentence}"
     about = {"text": text, "host": host, "state": record.state, "before": before}
     about |= {"why": record.sentence, "cure": record.cure}
@@ -74,7 +77,8 @@ def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
 
 
 def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
-    """The user's command, without a shell: the message on its standard input, the state in its environment. Raises NotTold."""
+    """Run the user's command, without a shell: the message on its standard input, the state in its environment. Raises NotTold.
+    """
     env = {
         **os.environ,
         **{f"SPARKWRIGHT_{name.upper()}": str(message[name]) for name in ("host", "state", "before")},
@@ -96,7 +100,7 @@ def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
 
 
 def post(url: str, message: Post, *, pause: Callable[[float], None] = time.sleep) -> None:
-    """POST it, a few times within a bounded time. Raises NotTold; a 4xx is not tried again."""
+    """POST the message, with a few retries within a bounded time. Raises NotTold; a 4xx is not retried."""
     from tenacity import (
         RetryError,
         Retrying,
@@ -135,12 +139,12 @@ def _once(url: str, message: Post) -> None:
 
 
 def _kind(error: BaseException | None) -> str:
-    """Return what went wrong, in words of our own: a library's may hold the URL."""
+    """Return the kind of an error in our own words: a library's message may hold the URL."""
     return str(error) if isinstance(error, ConnectionError) else type(error).__name__
 
 
 def _from_file(path: str) -> str:
-    """The URL in the user's file: its first line. Raises NotTold when others can read the file."""
+    """Return the URL in the user's file: its first line. Raises NotTold if others can read the file."""
     if not path:
         return ""
     file = below_home(path)

@@ -1,7 +1,7 @@
-"""One message in the shapes that receivers of webhooks take: our own JSON, Slack, Discord, ntfy, Alertmanager.
+"""A notification in the formats of webhook receivers: our own JSON, Slack, Discord, ntfy, Alertmanager.
 
-What a message quotes comes from logs and servers, so that each shape escapes it as its receiver reads markup, and bounds it:
-nobody is mentioned and no link has another name by what a log says. An address may become a link to itself, without a preview.
+What a message quotes comes from logs and servers, so each format escapes and bounds it: text of a log can neither mention anybody
+nor give a link another name. An address may become a link to itself, without a preview.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ ALERT = "SparkwrightServer"
 DISCORD_CHARS = 2000
 #: Slack shortens a longer text (its reference of chat.postMessage), before markup is escaped
 SLACK_CHARS = 4000
-#: webhooks take no other flag: no previews of what addresses lead to
+#: webhooks take no other flag: no previews of links
 SUPPRESS_EMBEDS = 4
-#: an Alertmanager takes any length, and hands it on to those that do not
+#: an Alertmanager takes any length, but passes it on to receivers that do not
 SUMMARY_CHARS, DESCRIPTION_CHARS = 400, 2000
 #: ntfy turns a longer message into an attachment (docs.ntfy.sh, "Limitations")
 NTFY_BYTES = 4096
-#: an alert that is not sent again for so long has ended, as Prometheus has it: four times the interval
+#: an alert that is not repeated within four intervals has ended, as in Prometheus; the least is in seconds
 OPEN_CHECKS, OPEN_LEAST_S = 4, 900.0
 
-#: by where a URL leads, where that says it
+#: the format by the host of the URL
 _BY_HOST = {
     "hooks.slack.com": "slack",
     "discord.com": "discord",
@@ -54,14 +54,14 @@ _WELL = ("ok", "asleep", "starting")
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What goes over the wire."""
+    """The body and headers of an HTTP POST."""
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
 
 
 def shape_for(url: str, requested: str) -> str:
-    """The shape for a receiver. requested: as the user set it; `auto` goes by where the URL leads, and is our JSON elsewhere."""
+    """Return the format for a receiver. requested: the user's setting; `auto` depends on the URL, and is our JSON by default."""
     if requested != "auto":
         return requested
     try:
@@ -74,12 +74,12 @@ def shape_for(url: str, requested: str) -> str:
 
 
 def shaped(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
-    """The message for a receiver. every_s: how often the host is checked; an open alert is sent again at each check."""
+    """Return the message for a receiver. every_s: interval of the checks; an open alert is sent again at each check."""
     return _MAKERS[shape](message, every_s)
 
 
 def repeats(shape: str) -> bool:
-    """Whether a receiver of this shape has to hear of a state again while it lasts."""
+    """Return True if a receiver of this shape needs a state repeated while it lasts."""
     return shape == "alertmanager"
 
 
@@ -108,7 +108,10 @@ def _ntfy(message: Mapping[str, Any], every_s: float) -> Post:
 
 
 def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
-    """As Prometheus sends it to /api/v2/alerts. The labels name the host alone: that tells which alert has ended."""
+    """Return the message as Prometheus sends it to /api/v2/alerts.
+
+    The labels name the host alone: they identify the alert that has ended.
+    """
     now_s = message["time_s"]
     ends_s = now_s if message["state"] in _WELL else now_s + max(OPEN_CHECKS * every_s, OPEN_LEAST_S)
     alert = {

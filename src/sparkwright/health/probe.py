@@ -1,4 +1,4 @@
-"""Looking at a host: everything that `judge` decides from. Nothing here changes anything, but a token that is asked for."""
+"""The observation of a host: everything that `judge` needs. Changes nothing; it may ask for one token."""
 
 from __future__ import annotations
 
@@ -27,23 +27,25 @@ from sparkwright.host.records import good_states, turns
 from sparkwright.measure import http_probe, server_metrics, token_check
 from sparkwright.measure.beside import gpu
 
-AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU
+AGAIN_S = 0.5  # between two reads of the counters, and of a suspicious GPU
 HEALTH_S = 5.0
 
 
 @dataclass
 class Prober:
-    """context: the host. good: its last good state. now: the clock, seconds since the epoch. pause: waits, seconds.
+    """Observes one host for a check."""
 
-    key: of the server, once it was asked.
-    """
-
+    #: the host
     context: Context
     remembered: CheckHistory
     limits: Limits
+    #: the clock, seconds since the epoch
     now: Callable[[], float] = time.time
+    #: waits, seconds
     pause: Callable[[float], None] = time.sleep
+    #: the host's last good state
     good: dict[str, Any] = field(default_factory=dict)
+    #: the server's API key; set when the server was asked
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -51,16 +53,16 @@ class Prober:
 
     @property
     def http(self) -> Http:
-        """How the verified server's engine is asked."""
+        """The HTTP interface of the verified server's engine."""
         return engine_of.of_spec(self.good.get("spec")).http
 
     @property
     def serves(self) -> Serves:
-        """What the last good state says."""
+        """The model and image that the last good state serves."""
         return serves_of(self.good)
 
     def probe(self, *, busy: str = "") -> Observation:
-        """Observe once. busy: who works on the host; then only what disturbs nobody is read."""
+        """Observe once. busy: the run that works on the host; then only what does not disturb it is read."""
         found = Observation(
             self.now(), busy=busy, known=bool(self.good), machine=machine_of(self.context), gpus=self._gpus()
         )
@@ -90,7 +92,7 @@ class Prober:
     # -- the container -------------------------------------------------------------------------------------------------
 
     def _container(self, found: Observation) -> tuple[dict[str, Any], Observation]:
-        """Its state, whether it loops, and what of it differs from the verified state."""
+        """Observe the container: its state, a crash loop, and how it differs from the verified state."""
         name, verified = str(self.good["spec"]["name"]), str(self.good.get("container_id") or "")
         try:
             inspected = containers.inspect(self.context.docker(), name)
@@ -116,7 +118,7 @@ class Prober:
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def _server(self, found: Observation, inspected: dict[str, Any]) -> Observation:
-        """/health, the counters, and a token when nothing else shows that it generates."""
+        """Observe /health, the counters, and a token if nothing else shows that the server generates."""
         url = url_of_spec(self.good["spec"])
         if not url or (inspected and found.container.status != "running"):
             return replace(found, server=Server(url))
@@ -142,20 +144,20 @@ class Prober:
         return self._token(http, found, key, http.low_priority(command))
 
     def _moves(self, http: Http, url: str, key: str, before: Mapping[str, float]) -> bool:
-        """Whether tokens are generated meanwhile."""
+        """Return True if the server generates tokens between two reads of its counters."""
         self.pause(AGAIN_S)
         name = roles.HEARTBEAT
         after = server_metrics.read(http, url, key)[0]
         return name in after and name in before and after[name] > before[name]
 
     def _token(self, http: Http, found: Observation, key: str, priority: int) -> Observation:
-        """Ask for one token; whatever it takes is told."""
+        """Ask for one token, and record how long it took."""
         name = (self.good.get("serve") or {}).get("served_name", "")
         started_s = time.monotonic()
         url, limit_s = found.server.url, self.limits.token_s
         if (
             found.rank.cluster and found.server.running
-        ):  # one check tells a stall: the next may find a group that has ended
+        ):  # one check must find a stall: the next may find a group that has exited
             limit_s = max(limit_s, self.limits.frozen_s)
         answer = token_check.ask(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         token_s = time.monotonic() - started_s
@@ -166,7 +168,7 @@ class Prober:
         if answer.error == "timeout":
             after = server_metrics.read(http, url, key)[0].get(roles.HEARTBEAT)
             others = after is not None and after > (found.heartbeat or 0)
-            token = "skipped" if others else "none"  # a long queue is no fault: others get their tokens
+            token = "skipped" if others else "none"  # a long queue is no fault: others get tokens
             still = found.rank.cluster and found.server.running and after is not None and after == found.heartbeat
             frozen_s = None if others else token_s if still else found.frozen_s
             return replace(found, server=replace(found.server, token=token), frozen_s=frozen_s)
@@ -176,9 +178,9 @@ class Prober:
         return replace(found, server=replace(found.server, token="error"), error=message)
 
     def _frozen_s(self, found: Observation, server: Server, heartbeat: float | None) -> float | None:
-        """How long nothing was generated while requests ran, at this check and the one before, of the same start.
+        """Return how long nothing was generated while requests ran, at this check and the previous one, of the same start.
 
-        A token that the check before asked for in vain counts as a request that ran.
+        A token that the previous check did not get in time counts as a running request.
         """
         last = self.remembered.counted
         options = last.get("running") or last.get("token") == "none"
@@ -201,7 +203,7 @@ class Prober:
         return (Gpu(found.temperature_c, found.power_w, found.clock_mhz, found.utilization_percent),)
 
     def _gpus_again(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-        """A second sample when the first is suspicious: one moment proves nothing."""
+        """Take a second sample if the first is suspicious: one moment proves nothing."""
         if not gpus or not starved(gpus[0], self.limits):
             return gpus
         self.pause(AGAIN_S)
@@ -209,7 +211,7 @@ class Prober:
 
 
 def machine_of(context: Context) -> Machine:
-    """The host's memory, disk and uptime, as far as they can be read."""
+    """Return the host's memory, disk and uptime, as far as they can be read."""
     machine, memory = context.machine, evidence.memory(context) or {}
     swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
     try:
@@ -225,13 +227,13 @@ def machine_of(context: Context) -> Machine:
 
 
 def gateway_of(context: Context) -> str | None:
-    """What is wrong with the gateway of this host; None where it has none."""
+    """Return what is wrong with the gateway of this host; None if it has none."""
     found = gateway_now.inspect(context.state)
     return gateway_now.wrong(found) if found else None
 
 
 def start_of(box: Container) -> str:
-    """Names one start of one container."""
+    """Return a name for one start of one container."""
     return f"{box.id}@{box.started_s}@{box.restarts}" if box.id else ""
 
 
@@ -246,5 +248,5 @@ def _counted(server: Server, counters: Mapping[str, float]) -> Server:
 
 
 def url_of_spec(spec: dict[str, Any]) -> str:
-    """Where the server of a spec answers on this host."""
+    """Return the URL of a spec's server on this host."""
     return containers.url_of({"HostConfig": {"PortBindings": port_bindings(tuple(spec.get("ports") or ()))}})

@@ -1,4 +1,4 @@
-"""Looking at this host's rank of a cluster: what it was deployed as, and what its container's log proves."""
+"""The observation of this host's rank of a cluster: as it was deployed, and as its container's log proves it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sparkwright.host.containers import containers, engine_socket, membership
 from sparkwright.host.module import Context
 from sparkwright.units import MIB
 
-#: of a log: the group is in its first 100 kB, the reason of an end in its last lines
+#: limits of reading a log: the group is in its first 100 kB, the reason of an exit in its last lines
 LOG_BYTES, LOG_S = 8 * MIB, 5.0
 
 
 def deployed(good: Mapping[str, Any]) -> Rank:
-    """What the last verified state is a rank of; without a cluster's name for a server of its own."""
+    """Return the rank that the last verified state was deployed as; for a server of its own one without a cluster's name."""
     place = membership.of_labels((good.get("spec") or {}).get("labels"))
     return Rank(place.cluster, place.rank, len(place.members)) if place.cluster else Rank()
 
 
 def now(context: Context, good: Mapping[str, Any], box: Container, past: CheckHistory, start: str) -> Rank:
-    """What is to be seen of the rank that this host was deployed as. box: its container at this moment. start: see `probe`."""
+    """Return the observed state of the rank that this host was deployed as. box: its container now. start: see `probe`."""
     wanted = deployed(good)
     if not wanted.cluster or box.status in ("", "absent"):
         return wanted
@@ -41,7 +41,7 @@ def now(context: Context, good: Mapping[str, Any], box: Container, past: CheckHi
 def probe(
     context: Context, wanted: Rank, box: Container, inspected: Mapping[str, Any], past: CheckHistory, start: str
 ) -> Rank:
-    """What is to be seen of a member's rank. start: names this start of its container.
+    """Return the observed state of a member's rank. start: identifies this start of its container.
 
     A place in the group lasts as long as the process: once proved, the log of that start is not read again.
     """

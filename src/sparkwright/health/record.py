@@ -1,6 +1,6 @@
-"""The record of one check: what `health.json` holds (the latest) and each line of `health.jsonl` (the history).
+"""The record of one check: `health.json` holds the latest, each line of `health.jsonl` one of the history.
 
-Standard library only, so that both sides read it with the same code. What is not known is null, never a guess.
+Standard library only, so that both sides read it with the same code. An unknown value is null, never a guess.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ HISTORY = "health.jsonl"
 #: the history before it was rotated, oldest last: health.jsonl.1, health.jsonl.2 ...
 ROTATED = 4
 ROTATE_BYTES = 4 * 2**20
-#: a check by hand speaks for the present as long as this
+#: how long a check on demand is valid, seconds
 ON_DEMAND_S = 600.0
 
-#: of one host, from best to worst: of several findings, and of several checks of one time, the worst counts. Of several hosts the
-#: exit codes decide (app/outcome.py), where a host that starts is no failure
+#: of one host, from best to worst: of several findings, and of several checks of one time, the worst counts. For several hosts
+#: the exit codes decide (app/outcome.py), where a starting host is no failure
 State = Literal["ok", "asleep", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
 STATES: tuple[State, ...] = get_args(State)
 
-#: what a file of the model begins with in a record's drift
+#: prefix of a model's file in a record's drift
 FILE = "model "
 
 
 def severity(state: str) -> int:
-    """How bad a state is: 0 is ok. One that this version does not know is as bad as `unknown`."""
+    """Return how bad a state is: 0 is ok. A state that this version does not know is as bad as `unknown`."""
     return STATES.index(state) if state in STATES else STATES.index("unknown")
 
 
@@ -55,78 +55,88 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The server's container, as the engine inspects it. status: docker's word, "absent" when there is none.
-
-    restarts: docker's own count since the last start by hand. started_s, finished_s: seconds since the epoch; a container that
-    runs has a finished_s where it ran before. exit_code: None while it runs, for docker forgets it then.
-    verified: it is the very container of the last good state.
-    """
+    """The server's container, as the engine inspects it."""
 
     name: str = ""
     id: str = ""
+    #: Docker's status; "absent" if there is no container
     status: str = ""
+    #: Docker's count since the last manual start
     restarts: int | None = None
     policy: str = ""
+    #: None while it runs: Docker forgets it then
     exit_code: int | None = None
+    #: seconds since the epoch
     started_s: float | None = None
+    #: end of the previous start, seconds since the epoch; also set while it runs again
     finished_s: float | None = None
+    #: this is the very container of the last good state
     verified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What answers at url. health_status: of /health, 0 when nobody answered. running, waiting: requests.
-
-    token: "made", "skipped" (the counters moved by themselves), "none" (no token in time), "refused" (it wants an API key),
-    "error" or "" (not asked). token_s: how long it took. generated_tokens: the server's own counter since its start.
-    served_tok_per_s: all streams together, the mean since the check before.
-    """
+    """The answers of the server at a URL."""
 
     url: str = ""
+    #: HTTP status of /health; 0 if nothing answered
     health_status: int | None = None
+    #: "made", "skipped" (the counters moved by themselves), "none" (no token in time), "refused" (it wants an API key), "error"
+    #: or "" (not asked)
     token: str = ""
+    #: how long the token took, seconds
     token_s: float | None = None
+    #: running requests
     running: float | None = None
+    #: waiting requests
     waiting: float | None = None
+    #: the server's own counter since its start
     generated_tokens: float | None = None
+    #: all streams together, the mean since the previous check
     served_tok_per_s: float | None = None
     kv_cache_used: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The rank of a cluster that this host serves. cluster: its name, "" for a server of its own.
+    """The rank of a cluster that this host serves."""
 
-    rank, world: as it was deployed. group_rank, group_world: as the running group gave them, None
-    until it exists. transport: rdma, sockets, gloo or unknown. stage: how far its log is; failure: why its log says that it
-    ended; error: why its log tells nothing.
-    """
-
+    #: name of the cluster; "" for a server of its own
     cluster: str = ""
+    #: as it was deployed
     rank: int | None = None
+    #: as it was deployed
     world: int | None = None
+    #: as the running group assigned it; None until the group exists
     group_rank: int | None = None
+    #: as the running group has it; None until the group exists
     group_world: int | None = None
+    #: rdma, sockets, gloo or unknown
     transport: str = ""
+    #: the last stage in its log
     stage: str = ""
+    #: why it exited, according to its log
     failure: str = ""
+    #: why its log gives no answer
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The last measured decode rate of one stream. measured_s: when, seconds since the epoch. verdict: `smoke_test`'s."""
+    """The last measured decode rate of one stream."""
 
     tok_per_s: float | None = None
     baseline_tok_per_s: float | None = None
     ttft_s: float | None = None
+    #: the verdict of `smoke_test`
     verdict: str = ""
+    #: when it was measured, seconds since the epoch
     measured_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The host's memory (/proc/meminfo), the disk of the user's home, and how long it is up."""
+    """The host's memory (/proc/meminfo), the disk of the user's home, and its uptime."""
 
     mem_total_bytes: int | None = None
     mem_available_bytes: int | None = None
@@ -134,14 +144,14 @@ class Machine:
     swap_used_bytes: int | None = None
     disk_free_bytes: int | None = None
     uptime_s: float | None = None
-    #: available when the server was verified, and the lowest since, as the guard of the service has seen it
+    #: available when the server was verified, and the lowest since, as the guard of the service measured it
     mem_verified_bytes: int | None = None
     mem_lowest_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What nvidia-smi says at the moment of the check."""
+    """The values that nvidia-smi returned at the time of the check."""
 
     temperature_c: float | None = None
     power_w: float | None = None
@@ -151,44 +161,48 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Serves:
-    """What the last good state says is served here. image: "repo:tag@sha256:...". since_s: when it was verified."""
+    """The image and model that the last good state serves."""
 
+    #: "repo:tag@sha256:..."
     image: str = ""
     engine_version: str = ""
     model: str = ""
     commit: str = ""
     served_name: str = ""
+    #: when it was verified, seconds since the epoch
     since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the check itself took. cpu_s: of its process and of the programs that it ran."""
+    """The cost of the check itself."""
 
     wall_s: float = 0.0
+    #: of its process and of the programs that it ran
     cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One check.
+    """The record of one check."""
 
-    time_s, since_s: seconds since the epoch, of the check and of the last change of state. state: what it is after damping.
-    seen: what this check alone saw, and why: that in one sentence. before: the state of the check before, "" when there was none.
-    cure: what helps. flapping: it comes and goes; nobody is notified of good news until they have held. busy: who works on the
-    host ("" nobody); then nothing was probed. drift: fields in which the running container differs from the last good state,
-    "image" and "model FILE" among them. healed: what was done about it, "" nothing. every_s: how often it is scheduled, 0 by
-    hand.
-    """
-
+    #: time of the check, seconds since the epoch
     time_s: float
+    #: the state after damping
     state: State
+    #: the state that this check alone saw
     seen: State
+    #: time of the last change of state, seconds since the epoch
     since_s: float
+    #: the state of the previous check; "" if there was none
     before: str = ""
+    #: the reason for `seen`, one sentence
     why: str = ""
+    #: what helps
     cure: Cure = ""
+    #: it alternates between good and bad; good news are not notified until they have held
     flapping: bool = False
+    #: the run that holds the host's lock, then nothing was probed; "" for none
     busy: str = ""
     evidence: tuple[Evidence, ...] = ()
     container: Container = field(default_factory=Container)
@@ -198,8 +212,11 @@ class Record:
     machine: Machine = field(default_factory=Machine)
     gpu: Gpu = field(default_factory=Gpu)
     serves: Serves = field(default_factory=Serves)
+    #: fields in which the running container differs from the last good state, "image" and "model FILE" among them
     drift: tuple[str, ...] = ()
+    #: what was done about it; "" for nothing
     healed: str = ""
+    #: interval of the scheduled checks; 0 for a check on demand
     every_s: float = 0.0
     cost: Cost = field(default_factory=Cost)
     sandbox: bool = False
@@ -207,25 +224,26 @@ class Record:
 
     @property
     def changed(self) -> bool:
-        """Whether this check changed the state. The first check of a host changes nothing."""
+        """Return True if this check changed the state. The first check of a host changes nothing."""
         return self.before not in ("", self.state)
 
     @property
     def sentence(self) -> str:
-        """Why it is in this state; what a single check saw and is not confirmed yet is called that."""
+        """Return the reason for the state; the finding of a single check is marked as not yet confirmed."""
         return self.why if self.state == self.seen else f"this check: {self.seen} (not yet confirmed): {self.why}"
 
     def late(self, now_s: float) -> bool:
-        """Whether a scheduled check is overdue: three were missed, or its time is still to come, by a wrong clock."""
+        """Return True if a scheduled check is overdue: three were missed, or its time is in the future because of a wrong clock.
+        """
         return self.every_s > 0 and abs(now_s - self.time_s) > speaks_s(self.every_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
-        """The record again. Fields that a newer schema added are left out. Raises ValueError for what is no record."""
+        """Return the record of plain JSON, without the fields of a newer schema. Raises ValueError if it is not one."""
         return _of(fitted(data, _OWN, "the record of a check"))
 
 
@@ -238,7 +256,7 @@ _PARTS: dict[str, Any] = {
 
 
 def differs(drift: Sequence[str]) -> str:
-    """A record's drift for a screen: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
+    """Return a record's drift for a screen: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
     files = [item.removeprefix(FILE) for item in drift if item.startswith(FILE)]
     fields = [item for item in drift if not item.startswith(FILE)]
     model = f"{len(files)} files of its model: " if len(files) > 1 else FILE
@@ -246,28 +264,28 @@ def differs(drift: Sequence[str]) -> str:
 
 
 def speaks_s(every_s: float) -> float:
-    """How long a check speaks for, seconds, when no other follows. every_s: of its schedule, 0 by hand."""
+    """Return how long a check is valid if no other follows, seconds. every_s: of its schedule, 0 on demand."""
     return 3 * every_s if every_s else ON_DEMAND_S
 
 
 def checked(data: Any) -> Record:
-    """As `Record.from_json`, of a record that another machine wrote: its texts are lines that can be shown."""
+    """Return `Record.from_json` of a record that another machine wrote, with texts that are safe to show."""
     return _of(fitted(data, _of_another(), "the record of a check"))
 
 
 def _of(data: dict[str, Any]) -> Record:
-    """The record of what fits."""
+    """Return the record of the valid fields."""
     parts = {name: built(kind, data[name]) for name, kind in _PARTS.items() if name in data}
     evidence = tuple(built(Evidence, row) for row in data.get("evidence", ()))
     return built(Record, data, **parts, evidence=evidence, drift=tuple(data.get("drift", ())))
 
 
 def _shape(words: Shape) -> dict[str, Shape]:
-    """The shape of a record whose texts have this one."""
+    """Return the shape of a record whose texts have this shape."""
     kinds: dict[Any, Shape] = {
         **dict.fromkeys(("str", "State", "Level", "Cure"), words),
         "bool": bool,
-        "float": moment,  # no duration is longer than the calendar
+        "float": moment,  # durations, too, are below the calendar's limit
         "float | None": (None, number),
         "int": integer,
         "int | None": (None, integer),
@@ -275,7 +293,7 @@ def _shape(words: Shape) -> dict[str, Shape]:
     }
 
     def fields(kind: type[Any]) -> dict[str, Shape]:
-        """By how a field's type is written here. One that has a value of its own may be missing."""
+        """Return the shapes of a class's fields by their annotation. A field with a default may be missing."""
         found = {}
         for item in dataclasses.fields(kind):
             needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING

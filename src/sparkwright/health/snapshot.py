@@ -1,6 +1,6 @@
-"""What can be seen of a server in a tenth of a second: its container and /health, at this moment.
+"""A snapshot of a server, taken in a tenth of a second: its container and /health.
 
-Neither proves that it generates. But a record of a check speaks for the present only where they are still what they were then.
+Neither proves that the server generates. But the record of a check is valid for the present only while both are unchanged.
 """
 
 from __future__ import annotations
@@ -24,27 +24,32 @@ TEMPERATURE = ("nvidia-smi", "--query-gpu=temperature.gpu", "--format=csv,nohead
 TEMPERATURE_S, MOST_C = 2.0, 1000
 ENGINE_S = 3.0
 HEALTH_S = 2.0
-#: states that are told from this moment alone: a start goes on, an end may be over
+#: states that are only valid for their own moment: a start proceeds, a failure may be over
 MOMENTARY = ("starting", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What is there at this moment. error: why nothing is known. health_status: of /health, 0 when nothing answered.
-
-    loading: see Observation.
-    """
+    """A snapshot of a server."""
 
     time_s: float
     container: Container = field(default_factory=Container)
     url: str = ""
+    #: HTTP status of /health; 0 if nothing answered
     health_status: int | None = None
+    #: why nothing is known
     error: str = ""
+    #: see Observation
     loading: bool = False
 
 
 def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> Now:
-    """Inspect the container and ask /health. good: the last verified state. name: of the container, when there is none."""
+    """Inspect the container and ask /health.
+
+    Args:
+        good: the last verified state.
+        name: of the container, if nothing was verified.
+    """
     name = str((good.get("spec") or {}).get("name", "") or name)
     if not name:
         return Now(now_s, error="nothing has been deployed here, and the host has no recipe")
@@ -68,7 +73,7 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
 
 
 def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
-    """Requests at work and waiting, and tokens generated, by role. What the server shows to nobody without a key is left out."""
+    """Return running and waiting requests and generated tokens, by role; empty if the server requires a key for them."""
     http = engine_of.of_spec(good.get("spec")).http
     if not http.metrics or not now.health_status:
         return {}
@@ -81,7 +86,7 @@ def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
 
 
 def temperature(machine: Machine) -> dict[str, float]:
-    """Of the GPU now, as temperature_c; empty where nvidia-smi does not tell it at once."""
+    """Return the GPU's temperature now, as temperature_c; empty if nvidia-smi does not return it at once."""
     try:
         answer = machine.run(TEMPERATURE, timeout_s=TEMPERATURE_S)
     except SparkwrightError:
@@ -91,18 +96,18 @@ def temperature(machine: Machine) -> dict[str, float]:
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
-    """Whether this very start was verified: a server that does not answer now is not starting."""
+    """Return True if this very start was verified: if such a server does not answer now, it is not starting."""
     return good.get("container_id") == box.id and float(good.get("since") or 0) > (box.started_s or 0.0) > 0
 
 
 def ready_s(good: Mapping[str, Any]) -> float | None:
-    """How long the verified start took, as far as that was measured."""
+    """Return how long the verified start took, seconds; None if it was not measured."""
     measured = (good.get("measured") or {}).get("ready_s")
     return None if measured is None else float(measured)
 
 
 def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
-    """Why a check says nothing of the present; empty when it does."""
+    """Return why a check is not valid for the present; empty if it is."""
     was, box = record.container, now.container
     if not record.every_s and not 0 <= now.time_s - record.time_s < speaks_s(0):
         return "no check in the last 10 minutes"
@@ -112,12 +117,12 @@ def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
         return "no check since the container was started"
     if was.status != box.status or (record.server.health_status == 200) != (now.health_status == 200):
         return "no check since that changed"
-    again = bool(was.restarts) and not record.server.health_status  # Docker is starting it once more
+    again = bool(was.restarts) and not record.server.health_status  # Docker is restarting it
     return "no check since" if record.state in MOMENTARY or record.busy or again else ""
 
 
 def serves_of(good: Mapping[str, Any]) -> Serves:
-    """What the last verified state says."""
+    """Return the image and model of the last verified state."""
     model, spec = good.get("model") or {}, good.get("spec") or {}
     return Serves(
         image=spec.get("image", ""),
@@ -129,7 +134,7 @@ def serves_of(good: Mapping[str, Any]) -> Serves:
 
 
 def container_of(inspected: Mapping[str, Any], verified_id: str) -> Container:
-    """What a record holds of an inspected container. verified_id: of the last good state's."""
+    """Return the fields of an inspected container that a record keeps. verified_id: of the last good state's container."""
     state = inspected["State"]
     return Container(
         name=inspected["Name"].lstrip("/"),
@@ -156,7 +161,7 @@ def _inspect(machine: Machine, name: str) -> dict[str, Any] | None:
 
 
 def _health(http: Http, url: str) -> int:
-    """The status of /health; 0 when there is no answer."""
+    """Return the HTTP status of /health; 0 if there is no answer."""
     try:
         return request("GET", url.rstrip("/") + http.health, timeout_s=HEALTH_S).status
     except TransportError:

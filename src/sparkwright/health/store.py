@@ -1,4 +1,4 @@
-"""The record on the disk: health.json, and health.jsonl that never grows beyond its bounds."""
+"""The records on disk: health.json, and health.jsonl that never grows beyond its bounds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sparkwright.trust.redact import Redactor
 
 LOCK = "health.lock"
 HEALING = "health-heal.lock"
-#: fields whose words are the record's own
+#: fields with fixed values, which can't hold a secret
 STATES = frozenset({"state", "seen", "before", "cure"})
 
 
 @contextmanager
 def one_at_a_time(state: StateFolder) -> Iterator[None]:
-    """Two checks at once would each miss what the other remembers: the second waits."""
+    """Wait for another check: two at once would each overwrite the other's history."""
     with open(state.memory_made() / LOCK, "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -31,7 +31,7 @@ def one_at_a_time(state: StateFolder) -> Iterator[None]:
 
 @contextmanager
 def healing(state: StateFolder) -> Iterator[bool]:
-    """Whether this check is the only one that waits for the other members of its cluster; for the length of the block."""
+    """Yield True if this check is the only one that waits for the other members of its cluster, for the length of the block."""
     with open(state.memory_made() / HEALING, "a", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +55,7 @@ def write(state: StateFolder, record: Record, hidden: Redactor | None = None) ->
 
 
 def latest(folder: Path) -> Record | None:
-    """The last check of the host whose state folder this is; None when there was none, or it can't be read."""
+    """Return the last check in a host's state folder; None if there was none, or it can't be read."""
     try:
         return Record.from_json(bounds.parsed((folder / LATEST).read_bytes()))
     except (OSError, ValueError):
@@ -63,13 +63,13 @@ def latest(folder: Path) -> Record | None:
 
 
 def history(folder: Path, since_s: float = 0.0) -> list[Record]:
-    """The checks that are kept, oldest first. since_s: only from then on, seconds since the epoch."""
+    """Return the kept checks, oldest first. since_s: only from then on, seconds since the epoch."""
     files = [folder / f"{HISTORY}.{n}" for n in range(ROTATED, 0, -1)] + [folder / HISTORY]
     return [record for path in files for record in _parsed(path) if record.time_s >= since_s]
 
 
 def _parsed(path: Path) -> Iterator[Record]:
-    """The records of JSON lines. A line that was cut off is left out."""
+    """Yield the records of JSON lines; invalid lines, such as a truncated one, are skipped."""
     with contextlib.suppress(OSError):
         for row in path.read_text(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
@@ -77,7 +77,7 @@ def _parsed(path: Path) -> Iterator[Record]:
 
 
 def _rotate(path: Path) -> None:
-    """HISTORY becomes HISTORY.1 and so on; the oldest goes."""
+    """Rename HISTORY to HISTORY.1 and so on, and remove the oldest."""
     kept = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, ROTATED + 1))]
     for newer, older in reversed(list(itertools.pairwise(kept))):
         if newer.exists():

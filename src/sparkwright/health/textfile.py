@@ -1,8 +1,6 @@
-"""The latest record as Prometheus text, for node_exporter's textfile collector: health.prom in the state folder, or where the
-user said.
+"""The latest record as Prometheus text, for node_exporter's textfile collector.
 
-Written by hand: the format is three kinds of lines, and a library for it would have to be shipped to every host and imported
-at every check. `promtool check metrics` judges it in the tests.
+It is health.prom in the state folder, or in the folder that the user set.
 """
 
 from __future__ import annotations
@@ -27,10 +25,12 @@ PREFIX = "sparkwright_"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A gauge. name: without the prefix, its unit last. value: of a record; None, not known, is no sample."""
+    """A gauge."""
 
+    #: without the prefix, with its unit last
     name: str
     about: str
+    #: of a record; None (not known) gives no sample
     value: Callable[[Record], float | None]
 
 
@@ -118,7 +118,7 @@ HEALS = Metric("heal_restarts_last_day", "Restarts by the health check in the la
 
 
 def write(context: Context, record: Record, history: CheckHistory, settings: Settings) -> None:
-    """Replace the file. A folder that can't be written to is said, and no reason to fail."""
+    """Replace the file. A folder that is not writable is noted, and is no failure."""
     server = context.state.server
     shared = shared_file(server)
     path = below_home(settings.textfile) / shared if settings.textfile else context.state.memory_made() / FILE
@@ -130,12 +130,13 @@ def write(context: Context, record: Record, history: CheckHistory, settings: Set
 
 
 def shared_file(server: str) -> str:
-    """The file's name in a folder that others write to as well. server: of several servers the container's name."""
+    """Return the file's name in a folder that others write to as well. server: the container's name, for one of several servers.
+    """
     return f"{Path(SHARED_FILE).stem}-{server}.prom" if server else SHARED_FILE
 
 
 def text(record: Record, *, heals: int = 0, server: str = "") -> str:
-    """The page. server: of several servers the container's name, which each sample has as a label."""
+    """Return the metrics page. server: the container's name as a label of each sample, for one of several servers."""
     of = {"server": server} if server else {}
     rows = [_row(STATE, {**of, "state": state}, float(state == record.state)) for state in STATES]
     pages = [_head(STATE), *rows]

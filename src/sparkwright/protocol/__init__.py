@@ -1,1 +1,1 @@
-"""What goes down to a host (a Plan) and what comes back up (Events): the only path between the two sides."""
+"""The protocol between laptop and host: a Plan goes down, Events come back up; nothing else passes between the two sides."""

@@ -1,4 +1,7 @@
-"""From plain JSON to a module's Args, with the mistakes named: the laptop checks with it, the host builds with it."""
+"""Conversion of plain JSON to a module's Args, with errors that name the argument.
+
+The laptop validates with it, the host builds with it.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, Signature, Wanted
 from sparkwright.trust.secret_names import names_a_secret
 
-#: looked up once: every task of every host asks
+#: cached: every task of every host needs it
 _SIGNATURES: dict[type[Any], Signature] = {}
 
 
 def build(args_type: type[Any], values: Mapping[str, Any], *, module: str) -> Any:
-    """The Args object. Raises Refused for an unknown, missing or mistyped argument, with the nearest right name."""
+    """Build the Args object. Raises Refused for an unknown, missing or mistyped argument, with the nearest right name."""
     takes = _SIGNATURES.get(args_type) or _SIGNATURES.setdefault(args_type, signature.of(args_type))
     return args_type(**check(takes, values, module=module))
 
@@ -26,9 +29,13 @@ def build(args_type: type[Any], values: Mapping[str, Any], *, module: str) -> An
 def check(
     takes: Signature, values: Mapping[str, Any], *, module: str, open_names: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
-    """The values by the fields they fit. open_names: arguments not known yet, accepted unseen and left out.
+    """Return the validated values by field.
 
-    Raises Refused as `build` does.
+    Args:
+        open_names: arguments whose value is not known yet, accepted unseen and left out.
+
+    Raises:
+        Refused: as `build` does.
     """
     for name in values:
         if name not in takes:
@@ -51,7 +58,8 @@ def _hint(name: str, takes: Mapping[str, Argument]) -> str:
 
 
 def _fit(value: Any, wanted: Wanted, where: str) -> Any:
-    """The value as the type that is wanted, or Refused. "5" fits a number, 5 fits a text; nothing else is bent."""
+    """Return a value of the wanted type, or raise Refused. "5" is accepted for a number, 5 for a text; nothing else is converted.
+    """
     kind, *of = wanted
     if kind == "anything":
         return value
@@ -97,7 +105,7 @@ def _fit_scalar(value: Any, kind: str, where: str) -> Any:
 
 
 def _bent(value: Any, kind: str) -> Any:
-    """The value as its kind; None when it is none."""
+    """Convert a value to its kind; None if that is not possible."""
     if type(value) is EXACT[kind]:
         return value
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -110,7 +118,7 @@ def _bent(value: Any, kind: str) -> Any:
 
 
 def _shown(value: Any, where: str) -> str:
-    """A value as a message repeats it, but for what stands under the name of a secret."""
+    """Return a value as a message quotes it, unless it has the name of a secret."""
     return "what is written there" if any(map(names_a_secret, re.split(r"[.\[]", where))) else repr(value)
 
 

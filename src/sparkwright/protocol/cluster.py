@@ -1,4 +1,4 @@
-"""The cluster that a plan is of: its members by rank, where their runs meet, and what is wrong with a rank's place."""
+"""The cluster of a plan: its members by rank, where their runs meet, and the check of a rank's place."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sparkwright.secret import Secret
 from sparkwright.trust import shapes
 from sparkwright.trust.names import STEP
 
-#: the secret that comes down with each plan of one deploy: 32 random bytes, as hexadecimal digits
+#: the secret that is sent with each plan of one deploy: 32 random bytes, as hexadecimal digits
 TOKEN = "CLUSTER_TOKEN"
 MEMBERS = range(2, 65)
-#: so many beats without a word, and a member is lost
+#: a member is lost after this many missed heartbeats
 SILENT = 4
-#: clocks that are further apart are told: the logs and histories of the members can't be read side by side
+#: larger differences between clocks are reported, seconds: the members' logs and histories can't be compared then
 CLOCKS_S = 1.0
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 
 
 def _address(value: Any) -> str:
-    """A shape: an IP address of one machine, as it is written."""
+    """Shape of the IP address of one machine, as it is written."""
     fits = isinstance(value, str) and _ADDRESS.fullmatch(value) and value.strip("0.:")
     if not fits or ("." in value and max(map(int, value.split("."))) > 255):
         raise ValueError("is not an IP address")
@@ -30,7 +30,7 @@ def _address(value: Any) -> str:
 
 
 def _members(value: Any) -> tuple[str, ...]:
-    """A shape: the names of hosts, each of them once."""
+    """Shape of the names of hosts, each of them once."""
     found = tuple(shapes.fitted(value, [STEP], ""))
     if len(found) not in MEMBERS or len(set(found)) != len(found):
         raise ValueError("are not 2 to 64 hosts, each of them once")
@@ -38,7 +38,7 @@ def _members(value: Any) -> tuple[str, ...]:
 
 
 def _integer(low: int, high: int) -> Any:
-    """A shape: an integer in these bounds."""
+    """Return the shape of an integer within bounds."""
     return lambda value: shapes.within(low, high)(shapes.integer(value))
 
 
@@ -54,33 +54,36 @@ _SHAPE = {
 
 
 def new_token() -> Secret:
-    """What the members' runs prove to each other that they are of one deploy."""
+    """Return a new token, by which the members' runs prove to each other that they belong to one deploy."""
     return Secret(os.urandom(32).hex())
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """name: of the cluster. rank: of this plan's host. members: names of hosts by rank; rank 0 is the head.
+    """The cluster of a plan."""
 
-    address, port: where the head's runner listens, on the hosts' own network. join_s: how long to wait for the runs of all
-    members, seconds. beat_s: seconds between two signs of life; a member that is silent for SILENT times as long is lost.
-    """
-
+    #: of the cluster
     name: str
+    #: of this plan's host
     rank: int
+    #: names of hosts by rank; rank 0 is the head
     members: tuple[str, ...]
+    #: where the head's runner listens, on the hosts' own network
     address: str
+    #: where the head's runner listens
     port: int
+    #: how long to wait for the runs of all members, seconds
     join_s: float = 600.0
+    #: seconds between two heartbeats; a member that is silent for SILENT times as long is lost
     beat_s: float = 5.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Cluster:
-        """The cluster again. Raises ValueError for what is none."""
+        """Return the cluster of plain JSON. Raises ValueError if it is not valid."""
         found = shapes.fitted(data, _SHAPE, "cluster")
         if unknown := found.keys() - _SHAPE.keys():
             raise ValueError(f"cluster has no `{min(unknown)}`")
@@ -89,19 +92,19 @@ class Cluster:
         return cls(**found)
 
     def named(self, rank: int) -> str:
-        """A member as a sentence names it: spark2 (rank 1)."""
+        """Return a member as a sentence names it: spark2 (rank 1)."""
         return f"{self.members[rank]} (rank {rank})"
 
 
 def misplaced(rank: int, world: int | None, wanted_rank: int, wanted_world: int | None) -> str:
-    """What is wrong with the place that the group gave a rank, one sentence; empty for nothing. wanted_world: if known."""
+    """Return what is wrong with the place that the group gave a rank, one sentence; empty for nothing. wanted_world: if known."""
     if rank == wanted_rank and wanted_world in (None, world):
         return ""
     return f"it is rank {rank} of {world}, not {wanted_rank} of {world if wanted_world is None else wanted_world}."
 
 
 def clocks_apart(ahead_s: tuple[float, float], other: str) -> str:
-    """The clause that a clock is not another's; empty while it may be, to a second. ahead_s: at the least and at the most."""
+    """Return the clause that two clocks differ; empty while they may agree to a second. ahead_s: the least and the most."""
     least_s, most_s = ahead_s
     if least_s <= CLOCKS_S and most_s >= -CLOCKS_S:
         return ""
@@ -110,5 +113,5 @@ def clocks_apart(ahead_s: tuple[float, float], other: str) -> str:
 
 
 def over_sockets(rank: int) -> str:
-    """The sentence for a rank whose traffic goes over sockets."""
+    """Return the sentence about a rank whose traffic goes over sockets."""
     return f"rank {rank} reaches the others over sockets, not RDMA: several times slower."

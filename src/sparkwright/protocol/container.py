@@ -1,6 +1,7 @@
-"""The container a recipe asks for, as data. What create, compare, the recipe's schema and the docker run script make of a field
-stands beside it: one more option of `docker run` is one more field with `option`, and its key in what is read back
-(host/containers/inspection.py).
+"""The container of a recipe, as data.
+
+Each field has beside it how it is created, compared, described in the recipe's schema and written into the docker run script: one
+more option of `docker run` is one more field with `option`, and its key in what is read back (host/containers/inspection.py).
 """
 
 from __future__ import annotations
@@ -16,40 +17,35 @@ from sparkwright.trust import network_words as net
 from sparkwright.trust import process_words as process
 from sparkwright.trust import security_words as rights
 
-#: labels that start so are sparkwright's own: no recipe sets them, and they are never compared
+#: prefix of sparkwright's own labels: no recipe sets them, and they are never compared
 OWN_LABELS = "sparkwright."
-#: names of containers that sparkwright gives itself, which no recipe may give: a server kept for a rollback, one that stands in
+#: suffixes of containers that sparkwright names itself, forbidden in recipes: a server kept for a rollback, an interim server
 PREVIOUS, INTERIM = "-previous", "-interim"
 TAKEN_ENDINGS, TAKEN_NAMES = (PREVIOUS, INTERIM), ("gateway", "gateway-check")
-#: how a spec names the key of its server: a secret that comes with the run, or a key that the host keeps, by its fingerprint
+#: prefixes of a server key in a spec: a secret that comes with the run, or a key that the host keeps, by its fingerprint
 GIVEN, KEPT = "given:", "kept:"
 
-#: mark every container that sparkwright created: whose it is, what for, the server's container name, and the run that created it
+#: on every container that sparkwright created: its owner, its role, the server's container name, and the run that created it
 OWNER_LABEL, ROLE_LABEL, SERVER_LABEL = "sparkwright.owner", "sparkwright.role", "sparkwright.server"
 RUN_LABEL = "sparkwright.run"
 
-#: marks a container that the lab started; its value is the arm
+#: on a container that the lab started; its value is the arm
 LAB_LABEL = "sparkwright.bench"
 
-#: mark a container that is a member of a cluster: its name, the member's rank, and all members' names by rank
+#: on a container of a cluster's member: the cluster's name, the member's rank, and all members' names by rank
 CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL = "sparkwright.cluster", "sparkwright.rank", "sparkwright.members"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What `docker run` is told, in its order and its words.
-
-    image: "repo:tag@sha256:...". restart: the policy it earns when verification has passed. gpus: "all", "device=0,1"
-    or "" for none. ports: "8000:8000" or "127.0.0.1:8000:8000".
-    volumes: "/host/folder:/container/folder[:ro]", ~ already expanded. ulimits: "memlock": "-1" or "soft:hard".
-    command: what follows the image. entrypoint: None leaves the image's. server_key: "" for none, else GIVEN or KEPT and its
-    name; never the key. files: of the container, mounted read-only, by path the SHA-256 of what stands in it. caches: the key of
-    the folder in which the host keeps what its engine compiles; "" for none.
-    """
+    """The options of `docker run` for a container, in its order and with its terms."""
 
     name: str
+    #: "repo:tag@sha256:..."
     image: str
+    #: the policy, enabled when verification has passed
     restart: str = "unless-stopped"
+    #: "all", "device=0,1" or "" for none
     gpus: str = option("--gpus", "all", words=way.gpu_words)
     ipc: str = option(
         "--ipc",
@@ -68,9 +64,12 @@ class ContainerSpec:
         kept=words.size_bytes,
         open=True,
     )
+    #: "8000:8000" or "127.0.0.1:8000:8000"
     ports: tuple[str, ...] = option("-p", ())
+    #: "/host/folder:/container/folder[:ro]", ~ already expanded
     volumes: tuple[str, ...] = option("-v", ())
     env: dict[str, str] = option("-e", dict)
+    #: "memlock": "-1" or "soft:hard"
     ulimits: dict[str, str] = option("--ulimit", dict)
     labels: dict[str, str] = option("--label", dict)
     network: str = option(
@@ -263,33 +262,39 @@ class ContainerSpec:
     log_options: dict[str, str] = option(
         "--log-opt", dict, about='options of the log driver, as max-size: "100m"', why_not=process.log_options
     )
+    #: None for the image's
     entrypoint: tuple[str, ...] | None = None
+    #: the words after the image
     command: tuple[str, ...] = ()
     image_ids: tuple[str, ...] = ()
+    #: "" for none, else GIVEN or KEPT and its name; never the key itself
     server_key: str = ""
+    #: files of the container, mounted read-only: the SHA-256 of the content by path
     files: dict[str, str] = field(default_factory=dict)
+    #: the key of the folder in which the host keeps what its engine compiles; "" for none
     caches: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse. What asks for nothing is left out, so that an older release reads it too."""
+        """Return plain JSON; `from_json` is its inverse. Empty values are left out, so that an older release reads it too."""
         usual = asdict(ContainerSpec("", ""))
         return {name: value for name, value in asdict(self).items() if name not in LATER or value != usual[name]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
-        """The spec again. Raises TypeError for a key that is none of its own."""
+        """Return the spec of plain JSON. Raises TypeError for an unknown key."""
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         return cls(**given)
 
     def docker_options(self) -> Iterator[tuple[str, str]]:
-        """The options of `docker run` with their values, "" for a switch; the script adds name, restart policy, entrypoint, the
-        key's mount and further networks.
+        """Yield the options of `docker run` with their values, "" for a switch.
+
+        The script adds name, restart policy, entrypoint, the key's mount and further networks.
         """
         for name, docker_option in DOCKER_OPTIONS.items():
             yield from docker_option.words(docker_option.flag, getattr(self, name))
 
     def further_networks(self) -> list[list[str]]:
-        """The words of `docker network connect` for each network but the first; the container's name follows them."""
+        """Return the arguments of `docker network connect` for each network but the first; the container's name follows them."""
         found = map(net.parts, self.networks)
         return [[*(word for alias in aliases for word in ("--alias", alias)), name] for name, aliases in found]
 
@@ -298,7 +303,7 @@ class ContainerSpec:
 DOCKER_OPTIONS: dict[str, DockerOption] = {
     field.name: field.metadata["option"] for field in fields(ContainerSpec) if "option" in field.metadata
 }
-#: the fields that not every release knows
+#: the fields that older releases do not have
 _LATER = {"server_key", "files", "caches", "log_driver", "memory_swap"}
 LATER = {
     name for name, docker_option in DOCKER_OPTIONS.items() if docker_option.about and not docker_option.open
@@ -306,6 +311,6 @@ LATER = {
 
 
 def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The Ids that an image of a lock's entry may have, of every platform and store; empty when the entry has no manifests."""
+    """Return the Ids that an image of a lock's entry may have, of every platform and store; empty without manifests."""
     manifests = (entry or {}).get("manifests") or ()
     return tuple(manifest[key] for manifest in manifests for key in ("config", "digest"))

@@ -1,4 +1,4 @@
-"""One option of `docker run`: its word there, its name in the engine, what a recipe may write, how both are compared."""
+"""One option of `docker run`: its flag, its name in the engine, its values in a recipe, and how they are compared."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-#: options and their values as `docker run` takes them; a switch has its value in its own word
+#: options and their values as `docker run` takes them; a switch includes its value in the option
 Words = Iterable[tuple[str, str]]
 
 
 def plain(flag: str, value: Any) -> Words:
-    """A text, a number, a list or a mapping; the empty value says nothing."""
+    """Return the arguments for a text, a number, a list or a mapping; none for the empty value."""
     if isinstance(value, dict):
         value = tuple(f"{key}={text}" for key, text in sorted(value.items()))
     values = value if isinstance(value, tuple) else (value,)
@@ -19,22 +19,22 @@ def plain(flag: str, value: Any) -> Words:
 
 
 def switch(flag: str, value: bool) -> Words:
-    """On, or not said."""
+    """Return the arguments of a switch: on, or none."""
     return [(f"{flag}=true", "")] if value else []
 
 
 def either(flag: str, value: bool | None) -> Words:
-    """On, off, or left to the engine (None)."""
+    """Return the arguments of a switch: on, off, or none for the engine's default (None)."""
     return [] if value is None else [(f"{flag}={str(value).lower()}", "")]
 
 
 def gpu_words(flag: str, value: str) -> Words:
-    """Docker splits a list of GPUs that is not in quotes."""
+    """Return the arguments for GPUs: Docker splits a list of GPUs that is not in quotes."""
     return plain(flag, f'"{value}"' if "," in value else value)
 
 
 def health_words(flag: str, value: dict[str, str]) -> Words:
-    """A health check has an option for each of its parts, and one that turns off the image's."""
+    """Return the arguments of a health check: one for each of its parts, and one to disable the image's."""
     if value.get("test") == "NONE":
         return [("--no-healthcheck=true", "")]
     names = {"test": "cmd", "start_period": "start-period"}
@@ -42,33 +42,37 @@ def health_words(flag: str, value: dict[str, str]) -> Words:
 
 
 def no_words(flag: str, value: Any) -> Words:
-    """Not an option of `docker run` on every engine; the script says it otherwise."""
+    """Return nothing: not every engine's `docker run` has the option, so the script sets it otherwise."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class DockerOption:
-    """flag: its word for `docker run`. key: its name in the engine's HostConfig or Config, see section; empty for one with rules
-    of its own, in host/containers/option_table.py. about: for the recipe's schema; empty for one that recipe/models.py has.
+    """An option of `docker run`, with its spelling in a recipe and in the engine."""
 
-    why_not: why a value is refused (of a list: each), in a sentence; empty when it is not. kept: as the engine is told it. alike:
-    brings what is asked for and what is found (None: nothing is) into one spelling. open: empty, it is not compared; else the
-    engine's own value is wanted then (of Config: the image's). why: what a difference means. words: as `docker run` takes it.
-    """
-
+    #: its flag for `docker run`
     flag: str
+    #: its name in the engine's HostConfig or Config, see section; empty for an option with rules of its own, in
+    #: host/containers/option_table.py
     key: str = ""
+    #: its description in the recipe's schema; empty for one that recipe/models.py describes
     about: str = ""
     section: Literal["HostConfig", "Config"] = "HostConfig"
+    #: why a value is refused (of a list: each item), in a sentence; empty if it is valid
     why_not: Callable[[Any], str] = lambda text: ""
+    #: converts the value for the engine
     kept: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
+    #: normalizes a wanted and a found value (None: none) so that they can be compared
     alike: Callable[[Any], Any] = lambda value: value
+    #: an empty value is not compared; otherwise it means the engine's own value (of Config: the image's)
     open: bool = False
+    #: what a difference means
     why: str = ""
+    #: the arguments of `docker run`
     words: Callable[[str, Any], Words] = plain
 
 
 def option(flag: str, default: Any = "", **more: Any) -> Any:
-    """A field that is an option of `docker run`; the empty value asks for nothing. default: a value, or `dict`."""
+    """Return a field that is an option of `docker run`, unset by the empty value. default: a value, or `dict`."""
     way = "default_factory" if default is dict else "default"
     return field(**{way: default}, metadata={"option": DockerOption(flag, **more)})

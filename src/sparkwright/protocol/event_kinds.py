@@ -1,6 +1,6 @@
-"""The events that a host may send, by kind: their fields and what stands in them. Further fields are kept.
+"""The events that a host may send, by kind, with the shapes of their fields. Further fields are kept.
 
-Events that the laptop makes itself (play_started, rolled ...) are not among them: no host speaks for the fleet.
+Events that the laptop creates itself (play_started, rolled ...) are not among them: no host speaks for the fleet.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from sparkwright.visible import visible
 
 
 def exit_code(value: Any) -> int:
-    """A shape: an exit code; what is none of them is a failure."""
+    """Shape of an exit code; an unknown one is a failure."""
     known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
     return int(value) if known else int(Exit.FAILED)
 
 
-#: characters of a sentence that a host says; a longer one is cut, and says so
+#: characters of a host's sentence; a longer one is cut, with a mark
 SENTENCE = 20_000
 
 
 def text(value: Any) -> str:
-    """A shape: something to read."""
+    """Shape of a text to read."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return visible(value, at_most=SENTENCE)
 
 
-#: what a bundle of an incident may hold; host/records/incidents.py says what each is
+#: files in a bundle of an incident; host/records/incidents.py describes each
 INCIDENT_FILES = frozenset(
     (
         *("about.json", "container.log", "inspect.json", "meminfo", "holders.txt", "dmesg.txt"),
@@ -40,7 +40,7 @@ INCIDENT_FILES = frozenset(
     )
 )
 COUNT = within(0, 2**53)
-#: a year: longer than any run, and every format of a duration takes it
+#: a year: longer than any run, and valid in every format of a duration
 SECONDS = Usual(within(0, 366 * 86400), 0)
 TEXT = Usual(text, "")
 LINE = Usual(line, "")
@@ -120,7 +120,7 @@ KINDS: dict[str, dict[str, Shape]] = {
     "file": {"incident": STEP, "name": INCIDENT_FILES, "text": str},
     "serving": {"serving": bool},
     "lock": {"owner": (None, {"run": line}), "alive": bool, "text": text},
-    # what answers instead of a runner
+    # answers in place of a runner
     "runtime_missing": {"path": str, "python": str, "machine": str},
     "no_python": {},
     "ready": {},

@@ -1,6 +1,6 @@
-"""What a host sends, as events: bounded, of a known kind with the fields of that kind, every text visible.
+"""Reader of the events that a host sends: bounded, of a known kind with the fields of that kind, every text visible.
 
-What is no such event becomes `raw`, so that nothing a host says is lost; no bytes make this raise.
+Anything else becomes `raw`, so that no output of a host is lost; no input makes this raise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RAW_CHARACTERS = 2000
 
 
 class Received:
-    """The events of one answer. Feed it the bytes as they come."""
+    """Reads the events of one answer from its bytes, in chunks of any size."""
 
     def __init__(self) -> None:
         self._lines = Lines(LINE_BYTES)
@@ -29,12 +29,12 @@ class Received:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """The events that end in these bytes."""
+        """Yield the events that end in these bytes."""
         for line, over in self._lines.feed(data):
             yield from self._event(line, over)
 
     def end(self) -> Iterator[Event]:
-        """The event after the last newline, if anything stands there."""
+        """Yield the event after the last newline, if there is one."""
         for line, over in self._lines.end():
             yield from self._event(line, over)
 
@@ -55,7 +55,7 @@ class Received:
             yield event if event["event"] != "part" else raw(full)
 
     def _complete(self, part: Event) -> str | None:
-        """The text of an event whose last part this is. Parts out of turn, and beyond MOST_CHARACTERS, are dropped."""
+        """Return the text of an event if this is its last part. Parts out of order, and beyond MOST_CHARACTERS, are dropped."""
         if part["n"] == 1:
             self._parts, self._size = [], 0
         self._size += len(part["text"])
@@ -75,21 +75,21 @@ def read(line: bytes) -> Event:
             return raw(line)
         if kind == "part":
             found: Event = fitted(event, KINDS[kind], kind)
-            return found  # its text is a piece of JSON, and is cleaned with the whole
+            return found  # its text is a piece of JSON, cleaned with the whole
         return _stamped(fitted(clean(event), KINDS[kind], kind))
     except ValueError as error:
         return raw(line, f" ({error})" if line[:1] == b"{" else "")
 
 
 def raw(line: bytes, why: str = "") -> Event:
-    """A line that is no event, as it is. why: what is wrong with it."""
+    """Return a `raw` event for an invalid line. why: what is wrong with it."""
     text = line[: 4 * RAW_CHARACTERS].decode(errors="replace").rstrip("\r\n")
     more = " ..." if len(text) > RAW_CHARACTERS or len(line) > 4 * RAW_CHARACTERS else ""
     return {"event": "raw", "time": round(time.time(), 3), "text": visible(text[:RAW_CHARACTERS] + more + why)}
 
 
 def _stamped(event: Event) -> Event:
-    """With a time that can be shown: this machine's, where the host's is none."""
+    """Return the event with a valid time: this machine's, if the host's is not."""
     try:
         moment(event.get("time"))
     except ValueError:

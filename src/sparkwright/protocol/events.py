@@ -1,16 +1,16 @@
-"""Events: what a run says while it goes on, one JSON object a line.
+"""Events: the progress of a run, one JSON object a line.
 
-Subscribers (console, `--json`, journal, lock file) read the same stream; the runner knows none of them.
+Subscribers (console, `--json`, journal, lock file) read the same stream; the runner does not know them.
 
     run_started     run, host, play, playbook, check, who, schema
     task_started    task (id), name, module, where
-    progress        task, done, total, unit ("bytes", "tokens", "s", ""), text      total 0: not known
-                    parts: of a download, the files under way (path, done, total, rate, left_s)
-    note            task, text                                                       a sentence worth a line
+    progress        task, done, total, unit ("bytes", "tokens", "s", ""), text      total 0: unknown
+                    parts: of a download, the files in progress (path, done, total, rate, left_s)
+    note            task, text                                                       a sentence of its own line
     task_finished   task, name, module, status, msg, diff, data, seconds, fix, exit  status: one of STATUSES
     recap           host, ok, changed, failed, skipped, unreachable, exit, seconds, msg
     part            n, of, text                                                      a piece of an event longer than a line
-Every event has `event` and `time` (seconds since the epoch). kinds.py says which fields a host's events have.
+Every event has `event` and `time` (seconds since the epoch). event_kinds.py has the fields of a host's events.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
-#: how the sentence of a skipped task begins that check mode can't try: it waits for what an earlier task would change
+#: prefix of the message of a task that check mode skips: it depends on a change of an earlier task
 KNOWN_AFTER = "known after: "
-#: no line between host and laptop is longer; what does not fit goes in parts of so many characters (at most 4 bytes each)
+#: the longest line between host and laptop; longer events are sent in parts of PART_CHARACTERS (at most 4 bytes each)
 LINE_BYTES = 2**20
 PART_CHARACTERS = 200_000
 
@@ -38,18 +38,18 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def event(kind: str, /, **fields: Any) -> Event:
-    """An event of this kind, stamped with the time."""
+    """Return an event of this kind, stamped with the time."""
     return {"event": kind, "time": round(time.time(), 3), **fields}
 
 
 def encode(event: Event, hidden: Redactor | None = None) -> bytes:
-    """One line, ready for the events file, without the secrets that `hidden` knows."""
+    """Return the line for the events file, without the secrets that `hidden` knows."""
     line = _line(event)
     return _line(hidden.event(event)) if hidden is not None and hidden.hides(line) else line
 
 
 def lines(event: Event, hidden: Redactor | None = None) -> Iterator[bytes]:
-    """An event as it goes over the wire: one line, or, when that is longer than LINE_BYTES, several `part` events."""
+    """Yield the lines of an event on the wire: one, or several `part` events if it is longer than LINE_BYTES."""
     line = encode(event, hidden)
     if len(line) <= LINE_BYTES:
         yield line
@@ -61,7 +61,10 @@ def lines(event: Event, hidden: Redactor | None = None) -> Iterator[bytes]:
 
 
 def decode(line: bytes | str) -> Event:
-    """The event of a line that this machine wrote itself; one that is none becomes `raw`. received.py reads those of others."""
+    """Return the event of a line that this machine wrote itself; an invalid one becomes `raw`.
+
+    event_reader.py reads the lines of others.
+    """
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -73,7 +76,7 @@ def decode(line: bytes | str) -> Event:
 
 
 def _line(event: Event) -> bytes:
-    """An event as JSON. What is no Unicode, as in the name of a file, is written as its escape."""
+    """Return an event as JSON. Text that is not Unicode, as in the name of a file, is written as its escape."""
     text = json.dumps(event, ensure_ascii=False, separators=(",", ":"), default=str)
     try:
         return text.encode() + b"\n"

@@ -1,9 +1,9 @@
-"""What one expression may cost the process that evaluates it: processor seconds and memory, whatever it does.
+"""Limits on the cost of one expression for the process that evaluates it: processor time and memory.
 
 jinja_limits.py counts what the template itself asks for, and refuses it before it is made.
 
-An expression reads facts and results, which a host, a log or a model filled. However it goes wrong, it is a failed task of a
-run that goes on to its rescue, never the end of the process.
+An expression reads facts and results, which a host, a log or a model filled. Whatever goes wrong, it is a failed task of a run
+that continues to its rescue, never the end of the process.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-#: processor seconds; an honest template of some hundred lines takes milliseconds
+#: processor seconds; a normal template of some hundred lines takes milliseconds
 TIME_S = 1.0
-#: what the process may grow by meanwhile
+#: growth of the process meanwhile
 GROWTH_BYTES = 256 * 2**20
 
 
 class OutOfBounds(Exception):
-    """An expression that costs more than it may; the message is a sentence."""
+    """An expression that exceeds a limit; the message is a sentence."""
 
 
 @contextmanager
 def memory() -> Iterator[None]:
-    """Within the block the process can't grow by more than GROWTH_BYTES: what asks for more gets a MemoryError.
+    """Limit the growth of the process to GROWTH_BYTES within the block: beyond it a MemoryError is raised.
 
-    Only where it runs alone, as on a host: the limit is the process's, and other threads must not meet it.
+    Only on a host, where the expression runs alone: the limit is the process's, and other threads must not run into it.
     """
     now = _address_space() if threading.active_count() == 1 else 0
     if not now:
@@ -48,9 +48,9 @@ def memory() -> Iterator[None]:
 
 
 def timed(call: Callable[[], Any]) -> Any:
-    """What CALL returns. Raises OutOfBounds from within it when it takes more than TIME_S of processor time.
+    """Return the result of CALL. Raises OutOfBounds from within it if it takes more than TIME_S of processor time.
 
-    It is watched line by line, in its own thread: a signal would only reach the main one.
+    It is traced line by line, in its own thread: a signal would only reach the main one.
     """
     before, ends_s = sys.gettrace(), time.thread_time() + TIME_S
 
@@ -67,7 +67,7 @@ def timed(call: Callable[[], Any]) -> Any:
 
 
 def _address_space() -> int:
-    """Bytes of this process's address space; 0 where the system does not tell (macOS)."""
+    """Return the bytes of this process's address space; 0 if the system does not report it (macOS)."""
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = int(file.read().split()[0])

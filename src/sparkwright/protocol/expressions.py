@@ -1,6 +1,6 @@
 """Jinja2 as a playbook uses it: sandboxed, undefined names are errors, a lone "{{ x }}" keeps its type.
 
-Both sides use it: the laptop for what depends on files alone, the host for facts and registered results.
+Both sides use it: the laptop for values that depend on files alone, the host for facts and registered results.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from sparkwright.protocol import expression_cost, jinja_constants
 from sparkwright.protocol.jinja import environment, truth
 from sparkwright.protocol.jinja_limits import begin
 
-#: characters of an expression that a sentence about it repeats
+#: characters of an expression that a message quotes
 SHOWN = 200
 #: in the frames that Jinja2 lays into a traceback, whose lines are those of the text
 RAISED = "__jinja_exception__"
 
-#: nearly all that a value is made of
+#: the types of nearly all values
 _SETTLED = frozenset({str, int, float, bool, type(None)})
 
 _ENV = environment()
 
 
 class ExpressionError(Exception):
-    """An expression that can't be parsed or evaluated; the message is a sentence. line: of the text, from 1; 0 when not known."""
+    """An expression that can't be parsed or evaluated; the message is a sentence. line: of the text, from 1; 0 if unknown."""
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
@@ -38,11 +38,11 @@ class ExpressionError(Exception):
 
 
 class UnknownName(ExpressionError):
-    """A name that nothing defines (yet)."""
+    """A name that is not defined (yet)."""
 
 
 def _open(value: Any) -> Iterator[str]:
-    """Every string of a value (deep) that holds an expression."""
+    """Yield every string of a value (deep) that holds an expression."""
     if isinstance(value, str):
         if "{{" in value or "{%" in value or "{#" in value:
             yield value
@@ -52,40 +52,40 @@ def _open(value: Any) -> Iterator[str]:
 
 
 def is_open(value: Any) -> bool:
-    """Whether any string in this value (deep) holds an expression."""
+    """Return True if any string in this value (deep) holds an expression."""
     return any(True for _ in _open(value))
 
 
 @functools.lru_cache(maxsize=1024)
 def names_in(text: str) -> frozenset[str]:
-    """The names a template string asks for. Raises ExpressionError on bad syntax."""
+    """Return the names that a template string uses. Raises ExpressionError on bad syntax."""
     try:
         parsed = _parsed(text)
-        if all(isinstance(node, nodes.Output) for node in parsed.body):  # nothing in it gives a name a value of its own
+        if all(isinstance(node, nodes.Output) for node in parsed.body):  # nothing in it assigns a name
             return frozenset(name.name for name in parsed.find_all(nodes.Name))
         return frozenset(meta.find_undeclared_variables(parsed))
-    except Exception as error:  # its parser and Python's have their own for what is nested too deeply
+    except Exception as error:  # both parsers raise their own errors for deep nesting
         line = _line_of(error)
         raise ExpressionError(f"bad expression in {_shown(text, line)}: {_reason(error)}", line) from None
 
 
 def line_of_name(text: str, name: str) -> int:
-    """The line, from 1, of a text in which a name is first used; 0 if it cannot be determined."""
+    """Return the line, from 1, of a text in which a name is first used; 0 if it cannot be determined."""
     return min((item.lineno for item in _ENV.parse(text).find_all(nodes.Name) if item.name == name), default=0)
 
 
 def names_in_condition(expression: str) -> frozenset[str]:
-    """The names a bare expression (`when`, `until`) asks for."""
+    """Return the names that a bare expression (`when`, `until`) uses."""
     return names_in("{{ " + expression + " }}")
 
 
 def names_in_value(value: Any) -> frozenset[str]:
-    """The names asked for by all strings of a value, deep."""
+    """Return the names that all strings of a value use, deep."""
     return frozenset().union(*map(names_in, _open(value)))
 
 
 def render(value: Any, names: Mapping[str, Any]) -> Any:
-    """The value with every expression replaced. A string that is one lone expression keeps the expression's type.
+    """Return the value with every expression replaced. A string that is one lone expression keeps the expression's type.
 
     Raises UnknownName for an undefined name, ExpressionError for anything else.
     """
@@ -99,13 +99,13 @@ def render(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
-    """The value of a bare expression, as in `when: image.changed`. Raises as `render` does."""
+    """Return the value of a bare expression, as in `when: image.changed`. Raises as `render` does."""
     with _sentences(expression):
         return _value(_compiled, expression, names)
 
 
 def holds(conditions: Iterable[str], names: Mapping[str, Any]) -> bool:
-    """Whether all of these conditions are true, as Ansible's `when` list."""
+    """Return True if all of these conditions are true, as in Ansible's `when` list."""
     return all(truth(evaluate(condition, names)) for condition in conditions)
 
 
@@ -117,7 +117,7 @@ def _render_text(text: str, names: Mapping[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _lone_expression(text: str) -> str | None:
-    """The expression of a text that is nothing but one; else None."""
+    """Return the expression of a text that consists of exactly one; else None."""
     body = text.strip()
     if not (body.startswith("{{") and body.endswith("}}")):
         return None
@@ -127,18 +127,18 @@ def _lone_expression(text: str) -> str | None:
 
 
 def _value(compiled: Callable[[str], Callable[..., Any]], text: str, names: Mapping[str, Any]) -> Any:
-    """What comes of a text, plain all through. Raises what Jinja2 raises, and OutOfBounds."""
+    """Return the value of a text, as plain data all through. Raises what Jinja2 raises, and OutOfBounds."""
     begin()
     with expression_cost.memory():
         if compiled is _compiled:
-            with contextlib.suppress(Exception):  # whatever is wrong with it, the compiled one says
+            with contextlib.suppress(Exception):  # the compiled one reports the error
                 return _settled(jinja_constants.value(_parsed("{{ " + text + " }}"), names))
         call = compiled(text)
         return expression_cost.timed(lambda: _settled(call(**names)))
 
 
 def _settled(value: Any) -> Any:
-    """A value that no longer depends on names: what is lazy is a list, what is undefined raises UndefinedError."""
+    """Return a value that no longer depends on names: lazy values become lists, undefined ones raise UndefinedError."""
     if type(value) in _SETTLED:
         return value
     if isinstance(value, StrictUndefined):
@@ -152,7 +152,7 @@ def _settled(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> nodes.Template:
-    """The tree of a text, which nobody changes."""
+    """Return the syntax tree of a text, which is cached and must not be changed."""
     return _ENV.parse(text)
 
 
@@ -169,7 +169,7 @@ def _compiled(expression: str) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _sentences(text: str) -> Iterator[None]:
-    """Whatever goes wrong within the block is an ExpressionError that names the expression."""
+    """Turn any error within the block into an ExpressionError that names the expression."""
     try:
         yield
     except Exception as error:
@@ -179,7 +179,7 @@ def _sentences(text: str) -> Iterator[None]:
 
 
 def _line_of(error: BaseException) -> int:
-    """The line of a template on which an error was met; 0 when that is not known."""
+    """Return the line of a template on which an error occurred; 0 if unknown."""
     if isinstance(error, TemplateSyntaxError):
         return error.lineno
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if RAISED in frame.f_globals]
@@ -195,7 +195,7 @@ def _reason(error: Exception) -> str:
 
 
 def _shown(text: str, line: int) -> str:
-    """A text as a sentence repeats it: of several lines the one where it went wrong."""
+    """Return a text as a sentence quotes it: of several lines the one with the error."""
     lines = text.split("\n")
     if len(lines) > 1 and 0 < line <= len(lines):
         text = lines[line - 1].strip()

@@ -14,7 +14,7 @@ from sparkwright.visible import one_line
 
 
 def truth(value: Any) -> bool:
-    """What a value means as a condition: the words that YAML and Ansible take for true are true, other texts are not."""
+    """Return a value as a condition: the strings that YAML and Ansible accept for true are true, other strings are not."""
     return value.strip().lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
 
 
@@ -24,7 +24,7 @@ def environment() -> Limited:
     )
     env.filters.update(
         quote=shell.quote,
-        one_line=one_line,  # for a comment: what a recipe says must not end it
+        one_line=one_line,  # for a comment: a recipe's text must not end it
         bool=truth,
         basename=posixpath.basename,
         dirname=posixpath.dirname,

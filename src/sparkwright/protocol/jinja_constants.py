@@ -1,7 +1,7 @@
-"""The value of a simple expression from Jinja2's own tree, as its optimizer folds constants: no Python is generated and compiled.
+"""The value of a simple expression from Jinja2's syntax tree, by constant folding: no Python is generated and compiled.
 
-Names with their attributes and items, constants, `and`, `or`, `not` and comparisons: nearly all expressions of a playbook, and
-to compile one takes 2 ms. Whatever else there is, and whatever goes wrong, is for the compiled expression to do or to say.
+It handles names with their attributes and items, constants, `and`, `or`, `not` and comparisons: nearly all expressions of a
+playbook, and to compile one takes 2 ms. Everything else, and every error, is left to the compiled expression.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _SIMPLE = (nodes.Const, nodes.Getattr, nodes.Getitem, nodes.And, nodes.Or, nodes
 
 
 def value(parsed: nodes.Template, names: Mapping[str, Any]) -> Any:
-    """The value of a template that is one simple expression. Raises nodes.Impossible for any other, and what it meets."""
+    """Return the value of a template that is one simple expression.
+
+    Raises nodes.Impossible for any other, and errors of evaluation.
+    """
     match parsed.body:
         case [nodes.Output(nodes=[nodes.Expr() as expression])]:
             return _filled(expression, names).as_const(nodes.EvalContext(expression.environment))  # type: ignore[arg-type]
@@ -25,7 +28,7 @@ def value(parsed: nodes.Template, names: Mapping[str, Any]) -> Any:
 
 
 def _filled(node: nodes.Node, names: Mapping[str, Any]) -> Any:
-    """The expression with its names' values in their place."""
+    """Return the expression with the names' values in their place."""
     if isinstance(node, nodes.Name):
         if node.name not in names:
             raise nodes.Impossible

@@ -1,7 +1,7 @@
-"""What a template may ask for: steps, and the sizes of texts, lists and numbers. Templates come with recipes of others.
+"""Limits on a template: its steps, and the sizes of texts, lists and numbers. Templates come with recipes of others.
 
 Jinja's sandbox guards attributes, not work: nested loops, `'a' * 10**10` and a macro that calls itself twice would never end.
-expression_cost.py bounds what all of it takes.
+expression_cost.py bounds the total cost.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from jinja2.visitor import NodeTransformer
 MOST_STEPS = 200_000
 #: characters of a text, items of a list
 MOST_SIZE = 1_000_000
-#: of a power: 2**EXPONENT is larger than any size in bytes
+#: exponent of a power: 2**EXPONENT is larger than any size in bytes
 EXPONENT = 64
 TEMPLATE_CHARS = 256 * 1024
-#: of blocks and operators inside each other
+#: nesting of blocks and operators
 DEEPEST = 50
 
 _spent = threading.local()
@@ -43,7 +43,7 @@ class Limited(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        """What a template or a macro has made."""
+        """Join the output of a template or a macro."""
         kept, size = [], 0
         for piece in pieces:
             size += len(piece)
@@ -80,14 +80,14 @@ class Limited(ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, of: Any, *args: Any, **kwargs: Any) -> Any:
         step()
-        method = getattr(of, "__wrapped__", of)  # the sandbox's own `format` stands around the text's
+        method = getattr(of, "__wrapped__", of)  # the sandbox's own `format` wraps the text's
         if isinstance(getattr(method, "__self__", None), str):
             _method(method, args)
         return super().call(context, of, *args, **kwargs)
 
 
 def _refuse_depth(parsed: nodes.Template) -> None:
-    """Compiling what is nested too deeply would take minutes."""
+    """Refuse an expression that is nested too deeply: compiling it would take minutes."""
     level: list[nodes.Node] = [parsed]
     for _ in range(DEEPEST):
         level = [child for node in level for child in node.iter_child_nodes()]
@@ -96,19 +96,19 @@ def _refuse_depth(parsed: nodes.Template) -> None:
 
 
 def begin() -> None:
-    """Another rendering begins in this thread."""
+    """Reset the counts for another rendering in this thread."""
     _spent.steps = 0
 
 
 def step(count: int = 1) -> None:
-    """Raises SecurityError when a rendering has done more than it may."""
+    """Count a step. Raises SecurityError if a rendering exceeds the limit."""
     _spent.steps = getattr(_spent, "steps", 0) + count
     if _spent.steps > MOST_STEPS:
         raise SecurityError(f"the template takes more than {MOST_STEPS:,} steps")
 
 
 class _Counted(NodeTransformer):
-    """Loops take their items, and `~` joins its parts, by way of what counts them."""
+    """Rewrites a template so that its loops, and the parts that `~` joins, are counted."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -137,7 +137,7 @@ def _joined(parts: list[Any]) -> str:
 
 
 def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose numbers are widths of what it makes."""
+    """Return a filter that checks its numbers, which are widths of its output."""
 
     def checked(text: Any, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
@@ -152,7 +152,10 @@ def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _multiplied(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that makes a text of many copies: the context or the like comes first, then what it works on."""
+    """Return a filter that checks the size of its output, which has many copies of a text.
+
+    Its first argument is the context or the like, the second its value.
+    """
 
     def multiplied(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         pieces = list(value) if not isinstance(value, str) else [value]
@@ -165,7 +168,7 @@ def _multiplied(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _method(of: Any, args: tuple[Any, ...]) -> None:
-    """A text's own methods: those that pad, and those that put one text into another many times."""
+    """Check a text's own methods that pad, or that insert one text into another many times."""
     text, name = of.__self__, getattr(of, "__name__", "")
     if name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
         _fits(*(value * (len(text) if name == "expandtabs" else 1) for value in args if isinstance(value, int)))
@@ -178,7 +181,7 @@ def _method(of: Any, args: tuple[Any, ...]) -> None:
 
 
 def _widths(text: str) -> None:
-    """A format with a width of more than six digits."""
+    """Check a format: no width has more than six digits."""
     digits = 0
     for sign in text:
         digits = digits + 1 if sign.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""The memory beside a verified server, as the guard of the service has seen it, and what its growth means."""
+"""The memory beside a verified server, as the guard of the service measured it, and the meaning of its growth."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from sparkwright.guard.judge import FLOOR_SHARE
 from sparkwright.units import gib
 
-#: growth that is worth a word, as a share of MemTotal: 2 GiB of 121.7, what one long prompt adds (vLLM on GB10, 2026)
+#: growth that is reported, as a share of MemTotal: 2 GiB of 121.7, as one long prompt adds (vLLM on GB10, 2026)
 GROWTH_SHARE = 0.0165
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The memory beside the verified server, bytes; None: not known."""
+    """The memory beside the verified server, bytes; None: unknown."""
 
     running: bool = False
     total_bytes: int = 0
@@ -24,14 +24,14 @@ class Level:
 
     @property
     def grown_bytes(self) -> int:
-        """Bytes that the server, or what runs beside it, took since it was verified."""
+        """Bytes that the server, or other processes, took since it was verified."""
         if self.left_bytes is None or self.lowest_bytes is None:
             return 0
         return max(0, self.left_bytes - self.lowest_bytes)
 
     @property
     def growth(self) -> str:
-        """The growth in words; empty where it is none to speak of."""
+        """Describe the growth; empty if it is negligible."""
         if self.grown_bytes < GROWTH_SHARE * self.total_bytes or self.lowest_bytes is None or self.left_bytes is None:
             return ""
         grown = f"{gib(self.grown_bytes)} GiB more are in use than when it was verified"
@@ -39,6 +39,6 @@ class Level:
 
     @property
     def grows_on(self) -> bool:
-        """Return whether as much growth again would take the host down."""
+        """Return True if as much growth again would exhaust the host's memory."""
         floor = FLOOR_SHARE * self.total_bytes
         return bool(self.growth) and (self.lowest_bytes or 0) - self.grown_bytes < floor

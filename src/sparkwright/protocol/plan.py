@@ -1,7 +1,7 @@
 """A Plan: one play for one host, rendered and checked, as plain JSON.
 
-Some arguments and conditions are still open expressions ("{{ facts.home }}", "{{ image.changed }}"): those over facts
-and registered results. The runner evaluates them when the task's turn comes. Nothing else is open.
+Some arguments and conditions are still open expressions ("{{ facts.home }}", "{{ image.changed }}"): those over facts and
+registered results. The runner evaluates them before the task runs. Nothing else is open.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ from typing import Any
 from sparkwright.protocol.cluster import Cluster
 
 SCHEMA = 1
-#: the fields without which a task, a block or a plan is none
+#: the required fields of a task, a block or a plan
 NEEDED = ("id", "name", "module", "run_id", "host", "play")
 
 
 def new_run_id(what: str = "") -> str:
-    """An id for a run, sortable by time. what: ends it, for one that leaves no folder; else it is unique."""
+    """Return an id for a run, sortable by time.
+
+    what: its ending, for a run that keeps no folder; otherwise the ending is unique.
+    """
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{what or os.urandom(4).hex()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One module with its arguments, and when and how it runs. Names and meanings are Ansible's.
+    """A module with its arguments, and when and how it runs. Names and meanings are Ansible's."""
 
-    id: unique in the plan. open: the arguments that the host still has to render; all others are final, whatever braces
-    they hold. where: "file:line" in the user's playbook. delay_s: pause between tries, seconds.
-    check_mode: None follows the run, True never changes anything, False acts even in check mode.
-    server: the container whose record this task keeps, where that is not the plan's own; it may be an open expression.
-    """
-
+    #: unique in the plan
     id: str
     name: str
     module: str
     args: dict[str, Any] = field(default_factory=dict)
+    #: the arguments that the host still has to render; all others are final, whatever braces they hold
     open: tuple[str, ...] = ()
+    #: "file:line" in the user's playbook
     where: str = ""
     when: tuple[str, ...] = ()
     register: str = ""
     until: tuple[str, ...] = ()
     retries: int = 0
+    #: pause between retries, seconds
     delay_s: float = 5.0
     notify: tuple[str, ...] = ()
     changed_when: tuple[str, ...] | None = None
@@ -54,7 +55,9 @@ class Task:
     ignore_errors: bool = False
     become: bool = False
     no_log: bool = False
+    #: None follows the run, True never changes anything, False acts even in check mode
     check_mode: bool | None = None
+    #: the container whose record this task keeps, if it is not the plan's own; may be an open expression
     server: str = ""
     tags: tuple[str, ...] = ()
 
@@ -77,44 +80,47 @@ Step = Task | Block
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a host needs to run one play.
-
-    vars: the laptop's values that open expressions refer to. open_vars: variables that are themselves expressions over
-    facts or results. registered: results of earlier plays of the playbook.
-    secrets: names only; the values travel beside the plan, never in it. exclusive: takes the host's lock (it changes
-    the host). measures: it asks the server for tokens: never beside another run. who: user@laptop, for the lock and the history.
-    wait_s: how long to wait for a lock that somebody else holds. cluster: whose members' runs this one meets at barriers.
-    server: of a host that serves several, the name of the container that this is about. by_turns: it shares memory with others by
-    turns. guard_gib: what the guard over a start keeps for the host, GiB; 0: a share of its memory.
-    anyway: a configuration with which the host went down may start.
-    """
+    """Everything a host needs to run one play."""
 
     run_id: str
     host: str
     play: str
     steps: tuple[Step, ...]
     handlers: tuple[Task, ...] = ()
+    #: the laptop's values that open expressions refer to
     vars: dict[str, Any] = field(default_factory=dict)
+    #: variables that are themselves expressions over facts or results
     open_vars: dict[str, Any] = field(default_factory=dict)
+    #: results of earlier plays of the playbook
     registered: dict[str, Any] = field(default_factory=dict)
+    #: names only; the values travel beside the plan, never in it
     secrets: tuple[str, ...] = ()
     playbook: str = ""
     check: bool = False
     diff: bool = False
+    #: takes the host's lock (it changes the host)
     exclusive: bool = True
+    #: it measures the server with requests, so it never runs beside another run
     measures: bool = False
+    #: user@laptop, for the lock and the history
     who: str = ""
     force_handlers: bool = False
+    #: how long to wait for a lock that another run holds, seconds
     wait_s: float = 0
+    #: the cluster whose members' runs wait for each other at barriers
     cluster: Cluster | None = None
+    #: the name of the container, on a host that serves several
     server: str = ""
+    #: it shares memory with other servers by turns
     by_turns: bool = False
+    #: the memory that the guard over a start keeps for the host, GiB; 0: a share of its memory
     guard_gib: float = 0
+    #: start even a configuration with which the host went down
     anyway: bool = False
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, which shares what is plain already with the plan; `from_json` is its inverse."""
+        """Return plain JSON, which shares plain values with the plan; `from_json` is its inverse."""
         data = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cluster"}
         if self.cluster is not None:
             data["cluster"] = self.cluster.to_json()
@@ -126,7 +132,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """The plan again. Raises ValueError when it is of another schema, or not a plan."""
+        """Return the plan of plain JSON. Raises ValueError if it has another schema, or is not a plan."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
         steps = [_step(step) for step in _items(data.get("steps"))]
@@ -141,7 +147,7 @@ class Plan:
 
 
 def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
-    """Every task in reading order: a block's tasks, then its rescue, then its always."""
+    """Return every task in reading order: a block's tasks, then its rescue, then its always."""
     found: list[Task] = []
     for step in steps:
         found += [step] if isinstance(step, Task) else tasks_of((*step.tasks, *step.rescue, *step.always))
@@ -178,7 +184,7 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def _typed(kind: type[Any], data: Any) -> dict[str, Any]:
-    """The values of a dataclass from JSON, each of its field's type; a list is a tuple. Raises ValueError."""
+    """Return the values of a dataclass from JSON, each with its field's type; a list becomes a tuple. Raises ValueError."""
     if not isinstance(data, dict):
         raise ValueError(f"a {kind.__name__.lower()} is not an object")
     known = {field.name: str(field.type) for field in fields(kind)}
@@ -202,7 +208,7 @@ def _texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
-#: by the type that a field is declared with
+#: checks by a field's declared type
 _IS: dict[str, Callable[[Any], bool]] = {
     "str": _of(str),
     "bool": _of(bool),
@@ -218,5 +224,5 @@ _IS: dict[str, Callable[[Any], bool]] = {
 
 
 def who() -> str:
-    """Who gives the order, and from where: it stands in the host's lock and history."""
+    """Return user@laptop, as the host's lock and history show it."""
     return f"{getpass.getuser()}@{platform.node()}"

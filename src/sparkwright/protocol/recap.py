@@ -1,4 +1,4 @@
-"""A recap: how it ended on one host, in one event. The last event of a run, and the whole answer of a host that refuses."""
+"""A recap: the outcome on one host, in one event. The last event of a run, and the whole answer of a host that refuses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from sparkwright.errors import Exit, Failed, SparkwrightError, Unreachable
 from sparkwright.protocol.events import Event, event
 
-#: what a recap counts, in the order it is shown; RARE only where there are any
+#: the counts of a recap, in the order of display; RARE only if they are not 0
 COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
 RARE = ("rescued", "ignored")
 
 
 def of_error(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: str = "") -> Event:
-    """Of a host that could not be asked, or refused. msg: instead of the error's own sentence."""
+    """Return the recap of a host that could not be reached, or refused. msg: replaces the error's own sentence."""
     ended = "unreachable" if isinstance(error, Unreachable) or error.exit is Exit.UNREACHABLE else "failed"
     counts = {name: int(name == ended) for name in COUNTS}
     return event(
@@ -23,27 +23,27 @@ def of_error(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: s
 
 
 def added(before: Event | None, now: Event) -> Event:
-    """Over several plays of one host."""
+    """Return the recap over several plays of one host."""
     if before is None:
         return now
     return {**now, **{key: before.get(key, 0) + now.get(key, 0) for key in (*COUNTS, *RARE, "seconds")}}
 
 
 def shown(recap: Mapping[str, Any]) -> str:
-    """ "ok=3 changed=1 failed=0 skipped=0 unreachable=0"."""
+    """Return the counts as text: "ok=3 changed=1 failed=0 skipped=0 unreachable=0"."""
     return " ".join(f"{name}={recap[name]}" for name in (*COUNTS, *(item for item in RARE if recap.get(item))))
 
 
 def of(events: Iterable[Event]) -> Event | None:
-    """The recap among a host's events; None when it has not said how it ended."""
+    """Return the recap among a host's events; None if there is none."""
     return next((event for event in events if event["event"] == "recap"), None)
 
 
 def error(recap: Event | None, otherwise: str = "the host gave no answer.") -> SparkwrightError:
-    """Return what a recap says, to raise: with the host's words and exit code.
+    """Return the error of a recap, to raise: with the host's message and exit code.
 
     Args:
-        otherwise: the words where there is no recap, or one without words.
+        otherwise: the message if there is no recap, or one without a message.
     """
     found = Failed((recap or {}).get("msg") or otherwise)
     found.exit = _failure(recap["exit"] if recap else Exit.FAILED)
@@ -51,5 +51,5 @@ def error(recap: Event | None, otherwise: str = "the host gave no answer.") -> S
 
 
 def _failure(code: int) -> Exit:
-    """Return an exit code of a failure: a host that says 0 where it gave no answer has failed all the same."""
+    """Return the exit code of a failure: a host that says 0 without an answer has failed nevertheless."""
     return Exit.FAILED if code in (Exit.OK, Exit.CHANGES) else Exit(code)

@@ -1,4 +1,4 @@
-"""What a module returns, and how its arguments are declared: the plain data of both sides."""
+"""The result of a module, and the declaration of its arguments: the plain data of both sides."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sparkwright.errors import Exit, Failed
 
 
 def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:
-    """A field of a module's Args, with its sentence for the documentation (and its unit, if it has one)."""
+    """Return a field of a module's Args, with its description for the documentation (and its unit, if it has one)."""
     return field(default=default, default_factory=default_factory, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One field that differs: what is there, what is wanted, and why that matters. None: absent."""
+    """A field that differs: its value, the wanted value, and why that matters. None: absent."""
 
     field: str
     before: Any
@@ -27,20 +27,20 @@ class Change:
 
 @dataclass(slots=True)
 class Result:
-    """What a module did or found.
+    """The result of a module."""
 
-    msg: one sentence. data: what `register` gives to later tasks, plain JSON. fix: what the user can do about
-    a failure. exit: the exit code a failure stands for, when it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED); INCONCLUSIVE or
-    CHANGES without a failure lets the run go on, and end with it.
-    """
-
+    #: one sentence
     msg: str = ""
     changed: bool = False
     failed: bool = False
     skipped: bool = False
     diff: list[Change] = field(default_factory=list)
+    #: the values that `register` gives to later tasks, plain JSON
     data: dict[str, Any] = field(default_factory=dict)
+    #: what the user can do about a failure
     fix: str = ""
+    #: the exit code of a failure, if it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED); INCONCLUSIVE or CHANGES without a failure
+    #: lets the run continue, and end with that code
     exit: Exit | None = None
 
     @property
@@ -49,14 +49,14 @@ class Result:
         return "failed" if self.failed else "skipped" if self.skipped else "changed" if self.changed else "ok"
 
     def registered(self) -> dict[str, Any]:
-        """What later tasks see under the registered name."""
+        """Return the values of the registered variable in later tasks."""
         flags = {"changed": self.changed, "failed": self.failed, "skipped": self.skipped, "msg": self.msg}
         ends = {"fix": self.fix, "exit": int(self.exit or Exit.FAILED) if self.failed else 0}
         return {**self.data, **flags, **ends, "diff": [dataclasses.asdict(change) for change in self.diff]}
 
 
 def sound(result: object, module: str) -> Result:
-    """What a module returned, when it is a Result that can be told. Raises Failed otherwise."""
+    """Return the result of a module if it is a Result that can be written as JSON. Raises Failed otherwise."""
     if not isinstance(result, Result) or not isinstance(result.data, dict):
         raise Failed(f"{module} returned no result.")
     texts = (result.msg, result.fix, *(change.field for change in result.diff if isinstance(change, Change)))

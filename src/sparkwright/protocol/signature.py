@@ -1,4 +1,4 @@
-"""What a module takes, as plain data: a playbook is checked against it without importing what the module does."""
+"""The signature of a module as plain data: a playbook is validated against it without importing the module's code."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ SCALARS: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """field: its name in Python. doc: its sentence."""
+    """An argument of a module."""
 
+    #: its name in Python
     field: str
     wanted: Wanted
     required: bool
+    #: its description, one sentence
     doc: str = ""
 
 
-#: by the name a playbook gives
+#: by the name in a playbook
 Signature = Mapping[str, Argument]
 
 
 def of(args_type: type[Any]) -> Signature:
-    """The signature of a module's Args. Raises TypeError for a type that JSON has no word for."""
+    """Return the signature of a module's Args. Raises TypeError for a type that JSON does not have."""
     hints = typing.get_type_hints(args_type)
     return {
         spelled(field.name): Argument(
@@ -61,7 +63,7 @@ def from_json(data: Mapping[str, Any]) -> Signature:
 
 
 def spelled(field: str) -> str:
-    """An argument as a playbook spells it: `from` can't be a field's name in Python, `from_` can."""
+    """Return an argument's name in a playbook: `from` can't be the name of a field in Python, `from_` can."""
     return field.removesuffix("_")
 
 

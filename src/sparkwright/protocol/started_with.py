@@ -1,4 +1,4 @@
-"""What a server was started with, beside its image and its model, as one short name: two that have it are the same server."""
+"""The fingerprint of a server's options, apart from image and model: servers with the same one were started alike."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
-    """Of a container's command and environment, in whatever order; 12 hexadecimal digits."""
+    """Return the fingerprint of a container's command and environment, in any order; 12 hexadecimal digits."""
     about = [sorted(options(spec.get("command") or ())), sorted((spec.get("env") or {}).items())]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
 
 
 def start_key(spec: Mapping[str, Any], commit: str) -> dict[str, str]:
-    """Return what tells a start from others: image (its digest), model (its commit), arguments, caches (of its compile cache)."""
+    """Return the key of a start: image (its digest), model (its commit), arguments, caches (of its compile cache)."""
     image = str(spec.get("image") or "")
     key = {"image": image.partition("@")[2] or image, "model": commit, "arguments": fingerprint(spec)}
     return {**key, "caches": str(spec.get("caches") or "")}
 
 
 def options(words: Sequence[Any]) -> list[str]:
-    """The words of a command, each option with its values: what may be sorted."""
+    """Return the options of a command, each with its values, so that they can be sorted."""
     grouped: list[str] = []
     for word in map(str, words):
         if word.startswith("--") or not grouped:

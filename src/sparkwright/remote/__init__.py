@@ -1,4 +1,4 @@
-"""Reaching a host: one link each, one request an exec."""
+"""Connections to hosts: one link each, one request an exec."""
 
 from sparkwright.remote.link import Link, Need, open_link
 

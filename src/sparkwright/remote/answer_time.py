@@ -1,7 +1,7 @@
-"""The time that a host has for the whole answer to a question.
+"""The time limit for a host's whole answer to a question.
 
-A runner writes something every two seconds, so silence is noticed. A host that never stops writing would hold up a command, and
-with it the rows of every other host, so questions have an end. Runs have none: a deploy takes as long as its download.
+A runner writes something every two seconds, so silence is detected. A host that never stops writing would hold up a command, and
+with it the rows of every other host, so questions have a limit. Runs have none: a deploy takes as long as its download.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: for what a host reads from its files, and for what it asks its Docker Engine, its server or its disks; several times
-#: what a loaded host needs
+#: for answers from a host's files, and from its Docker Engine, its server or its disks, seconds; several times the need of a
+#: loaded host
 QUICK_S, LONG_S = 120.0, 600.0
 #: for a measurement on a server that serves others meanwhile
 MEASURED_S = 1800.0
@@ -19,7 +19,7 @@ VERBS: Mapping[str, float] = {
     **dict.fromkeys(("incident", "diagnose", "serving", "unlock"), LONG_S),
     "health": MEASURED_S,
 }
-#: modules that change nothing, where a plan has one of them as its only task
+#: the limit of a plan whose only task is one of these modules, which change nothing
 MODULES: Mapping[str, float] = {
     **dict.fromkeys(("gateway_own_key", "copy_key", "bench_cells"), QUICK_S),
     **dict.fromkeys(("doctor", "survey", "inspect_image", "inspect_server", "container_settings"), LONG_S),
@@ -28,7 +28,7 @@ MODULES: Mapping[str, float] = {
 
 
 def answer_s(header: Mapping[str, Any]) -> float | None:
-    """Return the seconds for a request; None for one that may take as long as it likes.
+    """Return the time limit of a request, seconds; None for no limit.
 
     Args:
         header: of the request: its verb, and the plan of a run.

@@ -1,6 +1,6 @@
-"""What runs on a host before sparkwright is there: a few words of POSIX shell.
+"""The bootstrap of a host without sparkwright: a few words of POSIX shell.
 
-One line and no exclamation mark, so that every login shell (bash, zsh, fish, csh) hands it to sh as it is.
+One line and no exclamation mark, so that every login shell (bash, zsh, fish, csh) passes it to sh unchanged.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sparkwright.visible import one_line
 #: below the user's home on the host
 FOLDER = ".local/share/sparkwright/runtime"
 UNPACKER = Path(__file__).with_name("unpack.py")
-#: on standard error, after the last words of a runtime that is there and did not start
+#: on standard error, after the last output of an existing runtime that did not start
 NO_START = "sparkwright: the runtime did not start"
 
-#: $1: the runtime's hash. $2: what the request needs ("light", "plan" or "engine"). Runs it, or says which Python there is.
-#: 76 and 77: the runtime was good enough to be talked to (see boot.py), and whatever went wrong then is told already.
+#: $1: the runtime's hash. $2: what the request needs ("light", "plan" or "engine"). Runs it, or reports the host's
+#: Python. 76 and 77: the runtime did start (see boot.py), and any later error is already reported.
 _START = (
     f'r="$HOME/{FOLDER}/$1"; p=; '
     'if [ -e "$r" ]; then { IFS= read -r p < "$r/python"; } 2>/dev/null; '
@@ -35,7 +35,7 @@ _START = (
     'echo; echo \'{"event": "no_python"}\''
 )
 
-#: what unpacks is the beginning of its own standard input
+#: the unpacker is the beginning of its own standard input
 _UNPACK = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 
 #: processors that the runtime's wheels are made for, as uname prints them
@@ -44,7 +44,7 @@ MACHINES = ("aarch64", "x86_64")
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python of a host: where it is there, its version ("3.12") and the processor ("aarch64")."""
+    """The Python of a host: its path, its version ("3.12") and the processor ("aarch64")."""
 
     path: str
     version: str
@@ -52,9 +52,9 @@ class Interpreter:
 
 
 def interpreter(answer: Event, host: str) -> Interpreter:
-    """What a host's `runtime_missing` says, each value matched before a path or a command is made of it.
+    """Return the interpreter in a host's `runtime_missing`, each value validated before it is part of a path or a command.
 
-    Raises Refused for a processor that sparkwright is not made for, Failed for a value that is none.
+    Raises Refused for a processor that sparkwright does not support, Failed for an invalid value.
     """
     if answer["machine"] not in MACHINES:
         wrong = one_line(answer["machine"], at_most=80)
@@ -65,19 +65,22 @@ def interpreter(answer: Event, host: str) -> Interpreter:
 
 
 def start(runtime: str, need: str) -> str:
-    """The command line that starts the runtime of this hash, reading a request from standard input.
+    """Return the command line that starts the runtime of this hash, reading a request from standard input.
 
-    need: what it imports ahead, while it waits for the request: see boot.py.
+    need: the imports ahead, while it waits for the request: see boot.py.
     """
     return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, need])
 
 
 def unpack(runtime: str, python: str) -> str:
-    """The command line that puts a runtime of this hash on the host: `unpacker()` and the archive are its standard input."""
+    """Return the command line that unpacks a runtime of this hash on the host.
+
+    Its standard input is `unpacker()` and the archive.
+    """
     length = len(unpacker())
     return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK, length, FOLDER, runtime])
 
 
 def unpacker() -> bytes:
-    """The program that unpacks, for the host's Python."""
+    """Return the program that unpacks, for the host's Python."""
     return UNPACKER.read_bytes()

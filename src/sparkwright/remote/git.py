@@ -1,8 +1,8 @@
-"""A repository of recipes, read with git: one commit, no work tree, no hooks, no submodules, and only by the ways that it allows.
+"""A git repository of recipes, read safely: one commit, no work tree, no hooks, no submodules, and allowed transports only.
 
-Nothing is checked out, so neither symlinks nor filters nor hooks of a stranger's repository come into play: files are read by
-commit and path. A repository of a few kilobytes can unpack to gigabytes (one large file under many names, folders within folders,
-deltas), so every step has a bound: time, processor time, the pack's size, git's memory, the list of files, the files together.
+Nothing is checked out, so neither symlinks nor filters nor hooks of a stranger's repository take effect: files are read by commit
+and path. A repository of a few kilobytes can unpack to gigabytes (one large file under many names, folders within folders,
+deltas), so every step has a limit: time, processor time, the pack's size, git's memory, the list of files, the files together.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from sparkwright.units import MIB
 from sparkwright.visible import one_line
 
 FETCH_S, READ_S = 180.0, 30.0
-#: of one file that git writes: a pack of all recipes that are known has 30 MB
+#: one file that git writes: a pack of all known recipes has 30 MB
 MOST_PACK_BYTES = 512 * MIB
-#: fetches that are kept; then the repository begins anew with the next one, for a pinned commit can be fetched again
+#: fetches that are kept; then the repository is created anew, as a pinned commit can be fetched again
 MOST_PACKS = 8
-#: address space of each process of git; only Linux keeps to it
+#: address space of each process of git; only Linux enforces it
 MOST_MEMORY_BYTES = 1024 * MIB
-#: of one object in git's memory; a larger file is streamed, and never read
+#: one object in git's memory; a larger file is streamed, and never read
 MOST_OBJECT_BYTES = 64 * MIB
 MOST_FILE_BYTES = MIB
 MOST_FILES = 100_000
-#: of the list of a commit's files: that of the Linux kernel has 9 MB
+#: the list of a commit's files: that of the Linux kernel has 9 MB
 MOST_LIST_BYTES = 16 * MIB
-#: of the files that one command reads: 173 recipes of vllm-project have 2 MB
+#: the files that one command reads: 173 recipes of vllm-project have 2 MB
 MOST_TEXT_BYTES = 32 * MIB
-#: of the files that git prints at once
+#: the files that git prints at once
 BATCH_BYTES = 4 * MIB
 #: the folder in which a repository waits while a new one is fetched; what git itself leaves when it is killed, a lock being
 #: in the way of every fetch after it; and the age of what is left by nobody who still runs
@@ -76,18 +76,20 @@ class File:
 
 @dataclass(frozen=True)
 class Repository:
-    """url: https, ssh or file, which the user wrote. name: for messages."""
+    """A git repository, cached on this laptop."""
 
+    #: https, ssh or file, as the user wrote it
     url: str
+    #: for messages
     name: str
 
     @property
     def folder(self) -> Path:
-        """Where this laptop keeps it; it can be fetched again."""
+        """The cached copy on this laptop; it can be fetched again."""
         return cache() / "registries" / f"{hashlib.sha256(self.url.encode()).hexdigest()[:20]}.git"
 
     def has(self, commit: str) -> bool:
-        """Whether a commit is here already."""
+        """Return True if a commit is in the cached copy."""
         return self.folder.is_dir() and self._run(["cat-file", "-e", f"{commit}^{{commit}}"], READ_S)[0] == 0
 
     def fetch(self, wanted: str) -> str:
@@ -117,13 +119,13 @@ class Repository:
             shutil.rmtree(old.parent, ignore_errors=True)
 
     def _is_full(self) -> bool:
-        """Whether earlier fetches left as much as is kept: each brings a pack, and nothing collects what is in it."""
+        """Return True if earlier fetches reached the limit of the cache: each adds a pack, and nothing collects their content."""
         packs = self.folder / "objects/pack"
         sizes = [path.stat().st_size for path in packs.glob("*.pack")] if packs.is_dir() else []
         return len(sizes) >= MOST_PACKS or sum(sizes) > MOST_PACK_BYTES
 
     def _fetched(self, wanted: str) -> str:
-        """As `fetch`, into the repository as it is."""
+        """Fetch like `fetch`, into the repository as it is."""
         if not (self.folder / "HEAD").is_file():
             self._git(["init", "--quiet", "--bare", str(self.folder)], READ_S, inside=False)
         words = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--force", "--", self.url]
@@ -170,7 +172,7 @@ class Repository:
                     rest = rest[size + 1 :]
 
     def text(self, file: File) -> str:
-        """Return the text of a file; empty where git does not return it."""
+        """Return the text of a file; empty if git does not return it."""
         return next((text for _, text in self.texts([file])), "")
 
     @property
@@ -201,7 +203,7 @@ class Repository:
         given: bytes = b"",
         most_bytes: int = output.MOST_BYTES,
     ) -> tuple[int, bytes, bytes]:
-        """Run git, which asks nothing, in the C locale. Local repositories are read only where the user's url is one."""
+        """Run git without prompts, in the C locale. Local repositories are read only if the user's url is one."""
         at = ["--git-dir", str(self.folder)] if inside else []
         limits = partial(_limit, int(timeout_s) + 1)
         try:
@@ -226,7 +228,7 @@ class Repository:
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed fetches left: old repositories beside a registry's own, and in it unfinished packs and locks of git.
 
-    They are known by their names, and by an age that no fetch reaches. A link is neither followed nor removed.
+    They are recognized by their names, and by an age that no fetch reaches. A link is neither followed nor removed.
 
     Args:
         folder: the repository of a registry.
@@ -245,13 +247,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _reason(errors: bytes) -> str:
-    """The line of git's errors that says why, without its full stop; advice for a person may follow it."""
+    """Return the line of git's errors with the reason, without its full stop; advice for a user may follow it."""
     lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
     return next((line for line in lines if line.startswith("fatal: ")), lines[-1]).rstrip(".")
 
 
 def _batches(files: Sequence[File]) -> Iterator[list[File]]:
-    """Files in groups of at most BATCH_BYTES, or of one."""
+    """Yield files in groups of at most BATCH_BYTES, or of one."""
     batch: list[File] = []
     size = 0
     for file in files:
@@ -283,7 +285,7 @@ def _environment(*, local: bool) -> dict[str, str]:
 
 
 def _limit(cpu_s: int) -> None:
-    """Limit this process and its children; macOS takes no limit of the address space, and has that of one object."""
+    """Limit this process and its children; macOS has no limit of the address space, so the limit of one object applies."""
     _lower(resource.RLIMIT_FSIZE, MOST_PACK_BYTES)
     _lower(resource.RLIMIT_CPU, cpu_s)
     if sys.platform == "linux":

@@ -1,4 +1,4 @@
-"""What a link to a host can do, and which kind a host needs."""
+"""The interface of a link to a host, and the choice of its kind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
-#: what a command will ask of a host: a short question, a plan, a plan with tasks that speak to its Docker Engine. It decides
-#: what the runner there imports while the laptop still plans, and nothing else.
+#: the kind of a command's requests: a short question, a plan, a plan with tasks that use the Docker Engine. It decides only the
+#: imports of the runner there while the laptop still plans.
 Need = Literal["light", "plan", "engine"]
 #: how long the planning thread may keep the interpreter while a connection's thread wants it: with Python's own 5 ms each of
 #: the handshake's many short steps waits that long
@@ -19,20 +19,23 @@ SWITCH_S = 0.0005
 
 
 class Link(Protocol):
-    """A way to a host, kept for the length of a command."""
+    """A connection to a host, kept for the length of a command."""
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
-        """Ask the host's runner and yield its events. Raises Unreachable when the answer breaks off."""
+        """Send a request to the host's runner and yield its events. Raises Unreachable if the answer breaks off."""
 
     def ready(self) -> None:
-        """Wait until the host is connected to. Raises Unreachable."""
+        """Wait for the connection. Raises Unreachable."""
 
     def close(self) -> None:
-        """Let go of the host. What runs there goes on."""
+        """Close the connection. Runs on the host continue."""
 
 
 def open_link(host: Host, need: Need = "engine") -> Link:
-    """The link for a host's `connection`. Connecting begins at once, in the background. need: what will be asked of it."""
+    """Return the link for a host's `connection`. Connecting begins at once, in the background.
+
+    need: the kind of requests to come.
+    """
     if host.connection == "ssh":
         from sparkwright.remote.ssh import paramiko_version, ssh_config
 

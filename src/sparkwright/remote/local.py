@@ -1,4 +1,4 @@
-"""A local host, and the sandbox: the same runner in a subprocess of the same Python."""
+"""The link to a local host, and to the sandbox: the same runner in a subprocess of the same Python."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
 CHUNK_BYTES = 64 * 1024
-#: of what a runner writes to standard error the end is kept
+#: kept of the end of a runner's standard error
 KEPT_CHUNKS = 2
 LAST_WORDS_S = 2.0
 
 
 class LocalLink:
-    """host: with connection local or sandbox."""
+    """A link to this machine. host: with connection local or sandbox."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -47,7 +47,7 @@ class LocalLink:
         last_words: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
         errors = threading.Thread(target=_drain, args=(process.stderr, last_words), daemon=True)
         errors.start()
-        with contextlib.suppress(BrokenPipeError), process.stdin as given:  # one that ended at once says why
+        with contextlib.suppress(BrokenPipeError), process.stdin as given:  # one that exits at once says why
             given.write(json.dumps(request, default=str).encode() + b"\n")
         received = Received()
         while data := process.stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ class LocalLink:
             raise Unreachable(f"the runner ended with {process.returncode}: {why}.")
 
     def ready(self) -> None:
-        """See `Link.ready`: it is this machine."""
+        """Do nothing: this machine is always connected. See `Link.ready`."""
 
     def close(self) -> None:
         """See `Link.close`."""
@@ -69,7 +69,7 @@ class LocalLink:
                 process.terminate()
 
     def _inherited(self) -> dict[str, str]:
-        """The laptop's environment without what `secrets` takes from it: those come over standard input, as over ssh."""
+        """Return the laptop's environment without the secrets: those come over standard input, as over ssh."""
         own = {self._host.key_variable, *(source.env for source in self._host.secret_sources.values())}
         return {name: value for name, value in os.environ.items() if name not in own}
 
@@ -89,7 +89,7 @@ class LocalLink:
 
 
 def _drain(pipe: IO[bytes], kept: deque[bytes]) -> None:
-    """Read as it is written: a runner whose pipe is full would wait for ever."""
+    """Read the output as it is written: a runner whose pipe is full would wait forever."""
     with pipe:
         while data := pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
             kept.append(data)

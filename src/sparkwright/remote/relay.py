@@ -12,26 +12,27 @@ from sparkwright.errors import Failed
 from sparkwright.transport.connection import MinimumRate, Progress, TimedOut
 
 CHUNK_BYTES = 256 * 1024
-#: an engine may lay a whole image out before its first byte; from there on the slowest way is a slow home connection
+#: an engine may unpack a whole image before its first byte; from there on the slowest link is a slow home connection
 SILENCE_S, SLOWEST = 3600.0, MinimumRate(64 * 2**20, 1800.0)
 ENDED_S = 1800.0
-#: chunks that are read for a program's last line, and characters of it; one that never stops talking is not waited for
+#: chunks that are read for a program's last line, and characters of it; endless output is not waited for
 LAST_WORDS, LAST_CHARACTERS = 64, 400
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the program that took the stream ended. said: its last line."""
+    """The exit of the program that read the stream."""
 
     code: int
+    #: its last line
     message: str
     sent_bytes: int
 
 
 def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> Ended:
-    """Carry all that the source's program writes to the target's, and wait for both.
+    """Copy the output of the source's program to the target's, and wait for both.
 
-    progress: called with the bytes so far. Raises Failed when either breaks off; the target never gets to see the end then.
+    progress: called with the bytes so far. Raises Failed if either breaks off; the target never sees the end then.
     """
     sent = 0
     clock: Progress | None = None
@@ -55,7 +56,7 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
 
 
 def _moved(source: Channel, target: Channel, clock: Progress | None) -> int:
-    """Carry one chunk; returns its bytes, 0 at the end. Raises TimedOut where both together are slower than SLOWEST."""
+    """Copy one chunk and return its bytes, 0 at the end. Raises TimedOut if both together are slower than SLOWEST."""
     started_s = time.monotonic()
     try:
         source.settimeout(clock.left_s() if clock else SILENCE_S)

@@ -1,6 +1,7 @@
 """The runtime: sparkwright's host side with its wheels, for one processor and Python, named by its content.
 
-Built once on the laptop, kept in its cache, shipped only where it is absent. The host needs neither internet nor root for it.
+Built once on the laptop, kept in its cache, uploaded only if the host does not have it. The host needs neither internet nor root
+for it.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from sparkwright.trust.names import MACHINE, PYTHON_VERSION, inside, matched
 if TYPE_CHECKING:
     import tarfile
 
-#: of a wheel, what belongs beside its packages (PEP 427); scripts, headers and data are left out
+#: files of a wheel that are installed beside its packages (PEP 427); scripts, headers and data are left out
 _BESIDE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
-#: what a host never imports
+#: folders that a host never imports
 _LEFT_OUT = {"tests", "test", "bin", "__pycache__"}
 
 
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
-    """Names the runtime: of the sources and of the requirements, whose hashes say which wheels."""
+    """Return the name of the runtime: the hash of the sources and of the requirements, which hold the wheels' hashes."""
     return hashlib.sha256(wheels.REQUIREMENTS.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
 
 
 def archive(python: str, machine: str, progress: wheels.Progress = lambda done, total, name: None) -> Path:
-    """The runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz of the laptop's cache, built if need be.
+    """Return the runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz of the laptop's cache, built if necessary.
 
-    One that is not as it was built is built again. progress: see `wheels.fetched`. Raises Failed when the wheels can't be had, or
-    a name that came from a host is none.
+    A damaged one is built again. progress: see `wheels.fetched`. Raises Failed if a wheel is not available, or a name that came
+    from a host is not valid.
     """
     made_for = f"{matched(PYTHON_VERSION, python, 'the Python')}-{matched(MACHINE, machine, 'the processor')}"
     path = inside(host_side.cache() / "runtime", f"{content_hash()}-{made_for}.tar.gz")
@@ -60,12 +61,12 @@ def _as_built(path: Path) -> bool:
 
 
 def _seal(path: Path) -> Path:
-    """Where the archive's own sha256 is kept."""
+    """Return the file with the archive's own sha256."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def _pack(parts: list[Path], tag: str, out: Any) -> None:
-    """Everything in one archive, the same bytes for the same content; first of all what there is, its size and its SHA-256."""
+    """Pack everything into one archive, the same bytes for the same content; first the manifest, with sizes and SHA-256."""
     import gzip
     import tarfile
 
@@ -83,7 +84,7 @@ def _pack(parts: list[Path], tag: str, out: Any) -> None:
 
 
 def _files(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    """What a wheel lays beside the others, and its content."""
+    """Yield the files that a wheel installs, with their content."""
     import zipfile
 
     with zipfile.ZipFile(wheel) as packed:

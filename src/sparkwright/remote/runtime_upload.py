@@ -1,4 +1,4 @@
-"""Sending the runtime to a host over a connection that stands already."""
+"""The upload of the runtime to a host over an existing connection."""
 
 from __future__ import annotations
 
@@ -22,10 +22,17 @@ def ship(
     found: bootstrap.Interpreter,
     where: str,
 ) -> Iterator[Event]:
-    """Send the runtime for this host and have it unpacked; yields how far it is.
+    """Upload the runtime for this host and unpack it there; yields the progress.
 
-    run: starts a command there. events: what it answers. found: its Python and processor. where: its name.
-    Raises Refused when the host can't take it, TimeoutError when nobody reads any more.
+    Args:
+        run: starts a command there.
+        events: its answers.
+        found: its Python and processor.
+        where: its name.
+
+    Raises:
+        Refused: the host can't take it.
+        TimeoutError: the host does not read any more.
     """
     yield event("note", task="", text=f"shipping the runtime for {found.machine}, Python {found.version}")
     data = runtime.archive(found.version, found.machine).read_bytes()
@@ -47,7 +54,7 @@ def ship(
 
 
 def no_start(channel: Channel) -> str:
-    """The last words of a runtime that is there and did not start; empty where there is none. Its command has ended."""
+    """Return the last output of a runtime that is there and did not start; empty if there is none. Its command has exited."""
     lines = _errors(channel).splitlines()
     if bootstrap.NO_START not in lines:
         return ""
@@ -56,7 +63,7 @@ def no_start(channel: Channel) -> str:
 
 
 def last_words(channel: Channel, message: str) -> str:
-    """The end of what a command said, its errors first."""
+    """Return the end of a command's output, its errors first."""
     text = _errors(channel).strip() or message.strip()
     return f"its last words: {one_line(text.splitlines()[-1][-200:])}" if text else "no output"
 
@@ -66,7 +73,10 @@ def _errors(channel: Channel) -> str:
 
 
 def _sent(channel: Channel, data: bytes) -> Iterator[Event]:
-    """A host that closes its ear has given up: its answer says why. Raises TimeoutError."""
+    """Send the archive and yield the progress. Raises TimeoutError.
+
+    A host that closes its input has given up: its answer has the reason.
+    """
     try:
         channel.sendall(bootstrap.unpacker())
         for start in range(0, len(data), CHUNK_BYTES):

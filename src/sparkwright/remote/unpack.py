@@ -1,10 +1,10 @@
-"""Puts a runtime on a host. Sent ahead of the archive and run by the host's own Python: nothing of sparkwright is there yet.
+"""Unpacks a runtime on a host. Sent ahead of the archive and run by the host's own Python: nothing of sparkwright is there yet.
 
     python3 -I -c '...' FOLDER NAME < this file and the archive         FOLDER: below the home. NAME: the runtime's hash
 
-A runtime stands under its name whole, compiled and on the disk, or not at all. Under one lock, so that two laptops don't mind
-each other, the next one also removes what an earlier attempt left, and old runtimes that no process and no timer uses.
-The last line of the output is an event: `shipped`, or `not_shipped` with the reason.
+A runtime has its name only if it is complete, compiled and synced to disk. Under one lock, so that two laptops don't interfere,
+the next one also removes what an earlier attempt left, and old runtimes that no process and no timer uses. The last line of the
+output is an event: `shipped`, or `not_shipped` with the reason.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-#: runtimes of other versions that stay although nobody uses them: laptops of a lab need not have the same
+#: unused runtimes of other versions that are kept: laptops of a lab may have different versions
 KEPT = 3
 BROKEN = (EOFError, LookupError, TypeError, ValueError, AttributeError, tarfile.TarError, zlib.error)
-#: what boot.py ends with when it could be talked to
+#: exit code of boot.py if it did start
 GOOD_START = 76
 
 
 def main(folder: str, name: str) -> int:
-    """Read an archive from standard input and put it in its place."""
+    """Read an archive from standard input and install it."""
     os.umask(0o077)
     place = Path.home() / folder / name
     try:
@@ -70,14 +70,14 @@ def _put(archive: IO[bytes], place: Path) -> None:
 
 @contextmanager
 def _turn(parent: Path) -> Iterator[None]:
-    """One at a time changes which folders there are."""
+    """Hold the lock on the set of runtimes."""
     with (parent / ".lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _unpack(archive: IO[bytes], new: Path) -> None:
-    """The manifest comes first: every other file is compared with it as it is written."""
+    """Unpack the archive. The manifest comes first: every other file is verified against it as it is written."""
     with tarfile.open(fileobj=archive, mode="r|gz") as tar:
         members = iter(tar)
         manifest = _read(tar, next(members, None))
@@ -105,13 +105,13 @@ def _read(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> bytes:
 
 
 def _sync(folder: Path) -> None:
-    """All of it on the disk before it gets its name: after a power cut it would otherwise stand there empty."""
+    """Sync the folder to disk before it gets its name: after a power cut it could otherwise be there but empty."""
     if subprocess.run(["sync", "-f", str(folder)], stdin=subprocess.DEVNULL, check=False).returncode:
         os.sync()
 
 
 def _complete(place: Path) -> bool:
-    """Whether another laptop has brought this runtime meanwhile, and every byte of it is right."""
+    """Return True if another laptop has uploaded this runtime meanwhile, and all of its files are intact."""
     try:
         manifest = json.loads((place / "manifest.json").read_bytes())
         files = {name: (place / name).read_bytes() for name in manifest}
@@ -122,7 +122,7 @@ def _complete(place: Path) -> bool:
 
 
 def _starts(place: Path) -> bool:
-    """Its compiled files are in no manifest, and its Python may be another's."""
+    """Return True if the runtime starts: its compiled files are in no manifest, and may be for another Python."""
     words = ["-IS", str(place / "lib/sparkwright/runner/boot.py"), str(place / "tag"), "engine"]
     try:
         python = (place / "python").read_text()
@@ -133,7 +133,7 @@ def _starts(place: Path) -> bool:
 
 
 def _replace(place: Path, new: Path) -> None:
-    """A timer that starts the runtime of this name goes on to start it."""
+    """Move the new runtime into place. A timer that starts the runtime of this name continues to do so."""
     if place.exists():
         if (place / "in-use").exists():
             (new / "in-use").touch()
@@ -159,7 +159,7 @@ def _prune(ours: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """First the name: a runner that begins meanwhile must not find half of it."""
+    """Remove a runtime, its name first: a runner that starts meanwhile must not find half of it."""
     away = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
     path.replace(away / path.name)
     shutil.rmtree(away, ignore_errors=True)

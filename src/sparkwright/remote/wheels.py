@@ -1,4 +1,4 @@
-"""The wheels of the runtime: pinned by version and hash, kept in the laptop's cache, never used without comparing the hash."""
+"""The wheels of the runtime: pinned by version and hash, kept in the laptop's cache, verified by hash before each use."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sparkwright.shell import join
 from sparkwright.visible import one_line
 
 REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
-#: what `make runtime-lock` resolves for, on each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
+#: the targets of `make runtime-lock`, on each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: manylinux tags that every wheel of the requirements has
 MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
-#: what pip and the libraries below it say when nobody answers
+#: messages of pip and its libraries if there is no answer
 _NOBODY = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
 )
@@ -32,17 +32,17 @@ Progress = Callable[[int, int, str], None]
 
 
 class Pin(NamedTuple):
-    """One line: a version, and the sha256 of every wheel that may stand for it."""
+    """A pinned requirement: a version, and the sha256 of every acceptable wheel."""
 
     version: str
     hashes: frozenset[str]
 
 
 def fetched(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> list[Path]:
-    """Every wheel for a Python ("3.12") and processor ("aarch64"), in the laptop's cache, each compared with its hash.
+    """Return every wheel for a Python ("3.12") and processor ("aarch64"), in the laptop's cache, each verified by its hash.
 
-    What is missing there or damaged is fetched. progress: is told how many of how many, and the name of the next.
-    Raises Failed when a wheel can't be had, or the index offers another one.
+    Missing or damaged ones are downloaded. progress: called with the number done, the total, and the next name. Raises Failed if
+    a wheel is not available, or the index offers another one.
     """
     if python not in PYTHONS or machine not in MACHINES:
         known = f"there is one for {', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
@@ -63,13 +63,13 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
 
 
 def here(python: str, machine: str) -> bool:
-    """Whether all wheels are in the laptop's cache and whole."""
+    """Return True if all wheels are in the laptop's cache and complete."""
     return set(_complete(_folder(python, machine))) == set(locked())
 
 
 @functools.lru_cache(maxsize=4)
 def locked(text: str = "") -> dict[str, Pin]:
-    """The lines of the requirements by the package's name."""
+    """Return the pinned requirements by the package's name."""
     text = text or REQUIREMENTS.read_text()
     pins = {}
     for line in text.replace("\\\n", " ").splitlines():
@@ -81,12 +81,12 @@ def locked(text: str = "") -> dict[str, Pin]:
 
 
 def written(name: str, version: str, hashes: Iterable[str]) -> str:
-    """A line of the requirements, as pip reads it."""
+    """Return a line of the requirements, as pip reads it."""
     return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{item}" for item in sorted(hashes))]) + "\n"
 
 
 def platform_words(machine: str, python: str) -> list[str]:
-    """pip's options for a host that is not this machine."""
+    """Return pip's options for a host that is not this machine."""
     tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX), f"manylinux2014_{machine}"]
     options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     return [*options, *(f"--platform={tag}" for tag in tags)]
@@ -97,7 +97,7 @@ def _folder(python: str, machine: str) -> Path:
 
 
 def _complete(folder: Path) -> dict[str, Path]:
-    """The wheels of a folder that are what the requirements pin, by the package's name."""
+    """Return the wheels of a folder that match the requirements, by the package's name."""
     by_hash = {digest: name for name, pin in locked().items() for digest in pin.hashes}
     found = {}
     for path in sorted(folder.glob("*.whl")):
@@ -108,12 +108,12 @@ def _complete(folder: Path) -> dict[str, Path]:
 
 
 def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, progress: Progress) -> None:
-    """Let pip fetch into a folder beside, and move in what is whole: a fetch that breaks off leaves nothing half."""
+    """Download with pip into a temporary folder, and move complete files in: an interrupted download leaves no partial one."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         lines = Path(temporary) / "requirements.txt"
         lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
-        # -P: the current folder may hold a project of somebody else
+        # -P: the current folder may hold an untrusted project
         words = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
         words += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
         words += ["--dest", temporary, "--requirement", str(lines)]
@@ -125,7 +125,7 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
 
 
 def _reported(words: list[str], total: int, progress: Progress) -> str:
-    """Run pip, telling how far it is; what it said when it failed, empty when it did not."""
+    """Run pip and report its progress. Returns its output if it failed, else an empty text."""
     lines, done = [], 0
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
         for line in pip.stdout or ():

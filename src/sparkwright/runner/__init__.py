@@ -1,1 +1,1 @@
-"""The host's side of a run: tasks in order, the host's lock, the journal, and the events that tell it all."""
+"""The host's side of a run: tasks in order, the host's lock, the journal, and the events."""

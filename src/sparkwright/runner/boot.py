@@ -1,11 +1,11 @@
 """The first file of a shipped runtime: puts its own folder on the path and answers one request.
 
-What the request needs is imported before it is read, while the laptop still plans ("light": a short question, "plan": a plan,
-"engine": one that speaks to Docker); in this thread, for a runner forks and a fork beside an importing thread inherits its
-locks for ever.
+The imports for the request are done before it is read, while the laptop still plans ("light": a short question, "plan": a plan,
+"engine": one that uses Docker); in this thread, because a runner forks, and a fork beside an importing thread inherits its locks
+forever.
 
-Says `ready` before it reads: whatever ends without that was no good start, and the laptop ships the runtime again. Only then does
-the laptop send its request: a login shell that starts something else in our place never gets to see it.
+It sends `ready` before it reads: a process that exits without that did not start, and the laptop ships the runtime again. Only
+then does the laptop send its request, so a login shell that starts something else instead never sees it.
 """
 
 import gc
@@ -14,10 +14,10 @@ import os
 import sys
 from pathlib import Path
 
-gc.set_threshold(100_000)  # what an import makes is no garbage
-#: the exit code of a runtime that was good enough to talk to, however the talk ended. An empty file ends with 0
+gc.set_threshold(100_000)  # objects of imports are no garbage
+#: the exit code of a runtime that did start, whatever followed. An empty file exits with 0
 GOOD_START = 76
-#: of a deploy that finds nothing to do
+#: the modules of a deploy without changes
 MODULES = (
     *("system.facts", "proof.preflight", "server.container", "image.docker_image"),
     *("model.hf_model", "proof.lint", "proof.liveness", "server.run_script"),
@@ -52,4 +52,4 @@ except BaseException:
 
     traceback.print_exc()
     os._exit(GOOD_START + 1)
-os._exit(GOOD_START)  # the answer is out; taking the interpreter apart would cost the host a quarter of it
+os._exit(GOOD_START)  # the answer is sent; the shutdown of the interpreter would take a quarter of its time

@@ -1,4 +1,4 @@
-"""A health check with all that it asks of the rest: how the decode rate is measured, and how a restart is run."""
+"""A health check with its dependencies: the measurement of the decode rate, and the run of a restart."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sparkwright.secret import Secret
 
 
 def composed(context: Context, settings: Settings, **given: Any) -> Check:
-    """The check of this host. given: as `Check` takes it."""
-    if settings.host and context.state.server:  # what it tells of is one of several
+    """Return the check of this host. given: arguments of `Check`."""
+    if settings.host and context.state.server:  # notifications name one of several servers
         settings = dataclasses.replace(settings, host=f"{settings.host}/{context.state.server}")
     return Check(context, settings, measure_speed, run_plan, **given)
 
@@ -36,7 +36,7 @@ def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Eve
 
 
 def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed:
-    """One `smoke_test` against the baseline of the last good state. A server that has none gets none from here."""
+    """Run one `smoke_test` against the baseline of the last good state. It never creates a baseline."""
     from sparkwright.host.containers import engine_of
     from sparkwright.host.records.baselines import Baselines, key_of
     from sparkwright.modules.proof.smoke_test import SmokeTest

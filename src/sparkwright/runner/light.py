@@ -1,4 +1,4 @@
-"""The runner for short questions that are asked of many hosts at once: half the imports of `main`, which answers all others.
+"""The runner for short questions that are sent to many hosts at once: half the imports of `main`, which answers all others.
 
 A host's whole answer to `status` costs it some 60 ms of CPU this way.
 """
@@ -39,7 +39,7 @@ def main() -> int:
         events = list(verb(request, machine, StateFolder.of(machine.home).of_server(request.get("server", ""))))
     except Refused as refusal:
         return int(_every().refuse(refusal))
-    except Exception:  # another verb, or what `main` has a sentence for
+    except Exception:  # another verb, or an error that `main` explains
         return int(_every().answer(request))
     hidden = Redactor(request.get("secrets", {}).values())
     for event in events:

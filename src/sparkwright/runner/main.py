@@ -1,21 +1,21 @@
-"""Where a request from the laptop arrives: one JSON line on standard input, events on standard output.
+"""The runner's entry point: a request from the laptop as one JSON line on standard input, events on standard output.
 
 {"verb": "run", "plan": {...}, "env": {...}, "secrets": {...}}     start a run, detached, and follow it; with "restart": {...},
-                                                                   keep that when it has ended well (see restart_plan.py)
+                                                                   keep that if it succeeds (see restart_plan.py)
 {"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
 {"verb": "stop", "run": "" | id}                                   ask the current run to stop at a safe point
 {"verb": "runs", "all": bool}                                      one `run` event for each kept run that may change something,
                                                                    or for all of them, newest first
 {"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
-{"verb": "diagnose", "container": name, ...}                       what is wrong with its server, in one event (see diagnose.py)
-{"verb": "status", "container": name, "gateway": bool}             what the host is doing, in one event (see status.py)
+{"verb": "diagnose", "container": name, ...}                       diagnose its server, in one event (see diagnose.py)
+{"verb": "status", "container": name, "gateway": bool}             the host's status, in one event (see status.py)
 {"verb": "checks", "since_s": seconds}                             its checks since then, in one event
-{"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
-{"verb": "serving", "name": "" | container}                        does a server here give a token
+{"verb": "history"}, {"verb": "incident", "run": "" | id}          the host's records (see records.py)
+{"verb": "serving", "name": "" | container}                        ask a server here for a token
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 {"verb": "clean", "name": host}                                    remove sparkwright's own folders (see clean.py)
 
-Of a host that serves several each may have "server": container, the one that is asked about.
+On a host that serves several, each may have "server": container.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Verb = Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]
 
 
 def main() -> int:
-    """Answer one request. The exit code says only whether the conversation worked; the recap says how the run ended."""
+    """Answer one request. The exit code is only that of the exchange; the recap has the outcome of the run."""
     try:
         request = requests.read(sys.stdin.buffer)
     except Refused as refusal:
@@ -58,15 +58,15 @@ def main() -> int:
 
 
 def refuse(refusal: Refused) -> int:
-    """Answer what can't be read."""
+    """Answer a request that can't be read."""
     _say([_refusal({}, refusal)], Redactor())
     return 0
 
 
 def answer(request: dict[str, Any]) -> int:
-    """Answer this request; what `main` returns."""
+    """Answer a request and return the exit code of `main`."""
     hidden = Redactor(request.get("secrets", {}).values())
-    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what a run makes
+    os.umask(os.umask(0o022) | 0o022)  # no other user may write to a run's files
     os.environ.update(request.get("env", {}))
     os.environ.update({name: value for name, value in request.get("secrets", {}).items() if name in PROXIES})
     os.environ["LC_ALL"] = "C"
@@ -74,7 +74,7 @@ def answer(request: dict[str, Any]) -> int:
     try:
         state = StateFolder.of(machine.home)
         state.tighten()
-        private.close(machine.home / ".local/share/sparkwright")  # the runtime, which this very process runs
+        private.close(machine.home / ".local/share/sparkwright")  # the runtime of this very process
         _say(_verb(request["verb"])(request, machine, state.of_server(request.get("server", ""))), hidden)
     except SparkwrightError as error:
         _say([_refusal(request, error)], hidden)
@@ -89,7 +89,7 @@ def answer(request: dict[str, Any]) -> int:
 
 
 def _verb(name: str) -> Verb:
-    """What answers a verb. Raises Refused for one that is none."""
+    """Return the function of a verb. Raises Refused for an unknown one."""
     if name in _VERBS:
         return _VERBS[name]
     if name not in _SHORT:
@@ -100,7 +100,7 @@ def _verb(name: str) -> Verb:
 
 
 def _say(events: Iterable[Event], hidden: Redactor) -> None:
-    """Write events to the laptop. When it no longer listens there is nobody to tell: the run goes on without."""
+    """Write events to the laptop. If it does not listen any more, the run continues without it."""
     out = sys.stdout.buffer
     try:
         for row in events:
@@ -132,7 +132,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
 
 
 def _detach(book: Journal) -> None:
-    """A session of its own, without the laptop's pipes: what happens to them no longer matters."""
+    """Start a session of its own, without the laptop's pipes, so that the run outlives the connection."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(book.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE)
@@ -142,7 +142,10 @@ def _detach(book: Journal) -> None:
 
 
 class _Log(io.TextIOBase):
-    """What is printed goes to runner.log, secrets as dots; what a full disk does not take is lost, and the swap goes on."""
+    """The standard output of a run: goes to runner.log, secrets as dots.
+
+    What a full disk refuses is lost, and the run continues.
+    """
 
     def __init__(self, hidden: Redactor) -> None:
         self._hidden = hidden
@@ -167,7 +170,7 @@ def _stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 
 def _at_work(state: StateFolder) -> Path:
-    """The run that "stop" means when none is named: the one that holds the lock, or the only one there is."""
+    """Return the run for a "stop" without an id: the one that holds the lock, or the only one in progress."""
     owner, alive = lock.inspect(state)
     living = journal.living(state)
     holding = [folder for folder in living if owner is not None and alive and folder.name == owner.run]
@@ -203,7 +206,7 @@ def _refusal(request: dict[str, Any], error: SparkwrightError) -> Event:
 
 
 _VERBS: dict[str, Verb] = {"run": _run, "attach": _attach, "stop": _stop, "runs": _runs}
-#: what answers the other verbs, in verbs/: imported when it is asked
+#: the functions of the other verbs, in verbs/: imported on use
 _SHORT = {
     "checks": "status.read_checks",
     "clean": "clean.clean",
@@ -219,6 +222,6 @@ _SHORT = {
 
 
 if __name__ == "__main__":
-    # docker's SDK imports it where it is installed, for addresses with ssh://: half of its time. A host's runtime has none either
+    # docker's SDK imports it if installed, for addresses with ssh://: half of its time. A host's runtime does not have it either
     sys.modules["paramiko"] = None  # type: ignore[assignment]
     sys.exit(main())

@@ -31,17 +31,16 @@ DEFAULT_RETRIES = 3
 
 @dataclass
 class PlayRun:
-    """Runs a Plan. `run()` returns the recap event; everything else is said through `emit`.
-
-    stop_requested: asked between tasks; a stop counts as a failure, so that rescue and always act. cluster: the members' runs.
-    """
+    """Runs a Plan. `run()` returns the recap event; everything else goes through `emit`."""
 
     plan: Plan
     machine: Machine
     state: StateFolder
     secrets: Mapping[str, Secret]
     emit: Callable[[Event], None]
+    #: called between tasks; a stop counts as a failure, so that rescue and always run
     stop_requested: Callable[[], bool] = lambda: False
+    #: the channel to the other members' runs
     cluster: Channel | None = None
 
     def __post_init__(self) -> None:
@@ -62,12 +61,12 @@ class PlayRun:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the `facts` module found, in this play or an earlier one."""
+        """The result of the `facts` module, in this play or an earlier one."""
         found: dict[str, Any] = self.registered.setdefault("facts", {})
         return found
 
     def run(self) -> Event:
-        """All steps, then the handlers that were notified. Never raises."""
+        """Run all steps, then the handlers that were notified. Never raises."""
         started_s = time.monotonic()
         try:
             with self.root:
@@ -90,7 +89,7 @@ class PlayRun:
         )
 
     def _exit(self, failure: Result | None) -> Exit:
-        """The exit code this run ends with. "Refused" is only true while nothing was touched."""
+        """Return the exit code of this run. It is "refused" only if nothing was touched."""
         if failure is None:
             done = (self.unproved and self.unproved.exit) or Exit.OK
             return Exit.CHANGES if self.plan.check and self.counts["changed"] else done
@@ -101,7 +100,7 @@ class PlayRun:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _steps(self, steps: tuple[Step, ...], *, stoppable: bool = True) -> Result | None:
-        """Run steps until one fails; the failure, or None."""
+        """Run steps until one fails. Returns the failure, or None."""
         for step in steps:
             if self.ended is not None:
                 return None
@@ -114,7 +113,10 @@ class PlayRun:
         return None
 
     def _block(self, block: Block, stoppable: bool) -> Result | None:
-        """Its tasks, its rescue, its always. A condition that can't be evaluated is a failure inside it, as of its first task."""
+        """Run a block: its tasks, its rescue, its always.
+
+        A condition that can't be evaluated is a failure inside the block, as of its first task.
+        """
         failed_before, outer = self.counts["failed"], self.registered["failed_result"]
         try:
             applies, failure = self._holds(block.when), None
@@ -134,11 +136,11 @@ class PlayRun:
             self.counts["failed"] = failed_before
             failure = self._steps(block.rescue, stoppable=False)
         failure = self._steps(block.always, stoppable=False) or failure
-        self.registered["failed_result"] = outer  # a rescue around this one still speaks of what it rescues
+        self.registered["failed_result"] = outer  # an outer rescue still has its own failure
         return failure
 
     def _tell_members(self, failure: Result | None) -> None:
-        """In a cluster a run that fails, or begins a rescue, fails for all. Each failure is told once."""
+        """Report a failure to the cluster: a run that fails, or begins a rescue, fails for all. Each failure is reported once."""
         if failure is not None and failure is not self.known_to_members and self.cluster is not None:
             self.known_to_members = failure
             at, msg = ("", failure.msg) if failure is self.stopped else self.failed_as
@@ -152,7 +154,7 @@ class PlayRun:
                 self._finish(step, Result(skipped=True, msg="condition of the block is false"), 0.0)
 
     def _reported(self, task: Task, result: Result) -> Result | None:
-        """Finish what never began: as a task that starts and ends at once."""
+        """Report a step that never began, as a task that starts and ends at once."""
         self.emit(event("task_started", **_about(task)))
         return self._finish(task, result, 0.0)
 
@@ -181,13 +183,13 @@ class PlayRun:
         return self._finish(task, result, time.monotonic() - started_s)
 
     def _guarded(self, result: Result) -> Result:
-        """The result of a task; the guard's own failure when it killed the server meanwhile."""
+        """Return the result of a task, or the guard's own failure if it killed the server meanwhile."""
         guards = self.context.guards
         guards.heard(result.data)
         return guards.outcome(result)
 
     def _attempts(self, task: Task) -> Result:
-        """Once, or until the condition holds: `retries` more times, as Ansible counts them."""
+        """Run a task once, or until its condition holds: `retries` more times, as Ansible counts them."""
         tries = 1 + (task.retries or (DEFAULT_RETRIES if task.until else 0))
         for attempt in range(1, tries + 1):
             result = self._once(task)
@@ -196,9 +198,9 @@ class PlayRun:
                 self._judge(task, result)
                 done = self._holds(task.until, task, result) if task.until else not result.failed
             except expressions.ExpressionError as error:
-                done = not result.failed  # of a try that failed they may ask for what it never found
+                done = not result.failed  # after a failed attempt they may use names that it never set
                 if done and not self._known_after(error):
-                    result.failed, result.msg = True, str(error)  # what it did and found stays
+                    result.failed, result.msg = True, str(error)  # its changes and data stay
                 elif done:
                     raise
             if done or self.context.check:
@@ -224,7 +226,7 @@ class PlayRun:
             return self._went_wrong(error, task.module)
 
     def _went_wrong(self, error: BaseException, module: str) -> Result:
-        """What a task ends with instead of its own result. In check mode "known after", where that is all there is to it."""
+        """Return the result of a task that raised an error. In check mode "known after", if nothing else is wrong."""
         if isinstance(error, expressions.ExpressionError):
             known_after = self._known_after(error)
             return Result(skipped=True, msg=known_after) if known_after else Result(failed=True, msg=str(error))
@@ -246,7 +248,7 @@ class PlayRun:
         return sound(kind().run(args, self._context_of(task)), task.module)
 
     def _context_of(self, task: Task) -> RunContext:
-        """The run's context; of a task that is about another server of this host, with that one's memory."""
+        """Return the run's context; for a task about another server of this host, with the state of that server."""
         if not task.server:
             return self.context
         names = self._names(expressions.names_in_value(task.server))
@@ -255,14 +257,14 @@ class PlayRun:
         return dataclasses.replace(self.context, state=self.state.of_server(str(server)))
 
     def _judge(self, task: Task, result: Result) -> None:
-        """`changed_when` and `failed_when` have the last word."""
+        """Apply `changed_when` and `failed_when`, which override the module's own result."""
         if task.changed_when is not None and not result.failed:
             result.changed = self._holds(task.changed_when, task, result)
         if task.failed_when is not None:
             result.failed = self._holds(task.failed_when, task, result)
 
     def _finish(self, task: Task, result: Result, seconds: float) -> Result | None:
-        """Count it, say it; the result if the play must stop here."""
+        """Count and report a result. Returns it if the play must stop here."""
         ignored = result.failed and task.ignore_errors
         if result.failed:
             self.counts["ignored" if ignored else "failed"] += 1
@@ -301,11 +303,16 @@ class PlayRun:
         return expressions.holds(conditions, names)
 
     def _names(self, wanted: frozenset[str]) -> dict[str, Any]:
-        """What expressions may use: variables, facts and results; an open variable is rendered when it is asked for."""
+        """Return the names for expressions: variables, facts and results; an open variable is rendered on first use."""
         return self._scope(wanted, {}, ())
 
     def _scope(self, wanted: frozenset[str], opened: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
-        """opened: the open variables that are rendered already. inside: those that are being rendered now, outermost first."""
+        """Return the names for expressions.
+
+        Args:
+            opened: the open variables that are rendered already.
+            inside: those that are being rendered now, outermost first.
+        """
         for name in sorted(wanted & self.plan.open_vars.keys() - opened.keys()):
             if name in inside:
                 raise expressions.ExpressionError(f"variables refer to each other: {' -> '.join((*inside, name))}")
@@ -316,11 +323,11 @@ class PlayRun:
         return {**self.plan.vars, **self.registered, **requested}
 
     def _known_after(self, error: expressions.ExpressionError) -> str:
-        """In check mode a result that an earlier change would produce is not an error, it is known after it."""
+        """Return the message for a result that is "known after" an earlier change in check mode; empty if it is an error."""
         expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.touched_by
         return KNOWN_AFTER + self.touched_by if expected else ""
 
 
 def _about(task: Task) -> dict[str, str]:
-    """What every event of a task says of it."""
+    """Return the fields that all events of a task have."""
     return {"task": task.id, "name": task.name, "module": task.module, "where": task.where}

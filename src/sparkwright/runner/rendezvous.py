@@ -1,4 +1,7 @@
-"""Where the runs of a cluster's members meet, for the length of a run: the head's listener, and each one's channel to it."""
+"""The rendezvous of the runs of a cluster's members: the head's listener, and each member's channel to it.
+
+It lasts as long as the run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _TOKEN = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Of the run of one plan; for a plan of no cluster, and for one that only checks, nothing of it happens."""
+    """The rendezvous of one plan's run; it does nothing for a plan without a cluster, or in check mode."""
 
     plan: Plan
     secrets: Mapping[str, Secret]
@@ -33,17 +36,17 @@ class Rendezvous:
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster, when there is somebody to meet."""
+        """The cluster, if there are members to wait for."""
         return None if self.plan.check else self.plan.cluster
 
     @property
     def lock_wait_s(self) -> float:
-        """How long to wait for the host's lock: no longer than the other members wait for this run."""
+        """The longest wait for the host's lock, seconds: no longer than the other members wait for this run."""
         return min(self.plan.wait_s, self.cluster.join_s) if self.cluster is not None else self.plan.wait_s
 
     @contextlib.contextmanager
     def having(self, held: AbstractContextManager[T]) -> Iterator[T]:
-        """Hold it, as the host's lock. When that is refused, the other members learn why, instead of waiting for this one."""
+        """Hold a context manager, such as the host's lock. If it is refused, the other members get the reason at once."""
         with contextlib.ExitStack() as stack:
             try:
                 got = stack.enter_context(held)
@@ -56,10 +59,10 @@ class Rendezvous:
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[Channel | None]:
-        """The channel, once the runs of all members have come; None: there is nobody to meet.
+        """Yield the channel, once the runs of all members have joined; None without a cluster.
 
-        However the block ends, the others learn of it; the head stays until they have said goodbye. Raises what `Channel.join`
-        and `Coordinator` raise.
+        At the end of the block the others are informed in any case; the head stays until they have left. Raises what
+        `Channel.join` and `Coordinator` raise.
         """
         if self.cluster is None:
             yield None
@@ -112,7 +115,7 @@ class Rendezvous:
 
     @property
     def _token(self) -> Secret:
-        """The deploy's token. Raises Refused when it is none."""
+        """The deploy's token. Raises Refused if it is not valid."""
         token = self.secrets.get(TOKEN, Secret(""))
         if not _TOKEN.fullmatch(token.reveal()):
             raise Refused(f"invalid request: the secret {TOKEN} of a cluster's plan is not 64 hexadecimal digits.")

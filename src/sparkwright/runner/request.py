@@ -1,4 +1,4 @@
-"""A request as it comes over standard input: one JSON line. What is not as it should be is refused before anything is done."""
+"""A request on standard input: one JSON line. An invalid one is refused before anything is done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read(source: IO[bytes]) -> dict[str, Any]:
-    """The request. Raises Refused with what is wrong with it."""
+    """Read a request. Raises Refused with the reason if it is not valid."""
     line = source.readline(LINE_BYTES + 1)
     if len(line) > LINE_BYTES:
         raise _refused(f"it is longer than {LINE_BYTES} bytes")
@@ -24,7 +24,7 @@ def read(source: IO[bytes]) -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """The request of a line. Raises Refused."""
+    """Parse the request of a line. Raises Refused."""
     try:
         request = bounds.parsed(line)
     except ValueError:
@@ -38,7 +38,7 @@ def parsed(line: bytes) -> dict[str, Any]:
 
 
 def unknown(verb: str) -> Refused:
-    """Why this verb is refused."""
+    """Return the refusal of an unknown verb."""
     return _refused(f"'{one_line(verb, at_most=40)}' is not a verb of this runner")
 
 
@@ -59,7 +59,7 @@ def _is_environment(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Seconds, or nothing; not a number (NaN) is none."""
+    """Return True for seconds, or None; False for anything else, NaN included."""
     return value is None or (isinstance(value, int | float) and abs(value) < 10**12)
 
 

@@ -1,4 +1,4 @@
-"""The restart plan that comes down with a run: kept when the run has ended well, for the health check to restart by."""
+"""The restart plan that is sent with a run: kept if the run succeeds, for restarts by the health check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.trust.redact import Redactor
 
 
 def keep(given: dict[str, Any], state: StateFolder, hidden: Redactor, note: Callable[[str], None]) -> None:
-    """Keep it. What goes wrong is noted and never fails the run; so is what keeps an installed check from restarting by it."""
+    """Keep the restart plan. An error is noted and never fails the run; so is a reason why an installed check can't use it."""
     try:
         if given:
             restart_plans.keep(state, given, hidden)
@@ -25,7 +25,7 @@ def keep(given: dict[str, Any], state: StateFolder, hidden: Redactor, note: Call
 
 
 def _runtime_of_checks() -> str:
-    """The host's side that the installed checks run, where that is this one; else empty."""
+    """Return the hash of the host's side that the installed checks run, if it is this one; else empty."""
     from sparkwright import host_side
     from sparkwright.health.schedule import places
 
@@ -34,5 +34,5 @@ def _runtime_of_checks() -> str:
 
 
 def _heals(state: StateFolder) -> bool:
-    """Whether a check was installed that restarts: `Settings.heal`, whose import costs every deploy 10 ms."""
+    """Return True if a check that restarts is installed: `Settings.heal`, whose import costs every deploy 10 ms."""
     return (state.read("health-settings") or {}).get("heal") == "restart"

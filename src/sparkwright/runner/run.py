@@ -1,4 +1,4 @@
-"""One plan run in this process, its events in the journal of the run."""
+"""The run of one plan in this process, with its events in the journal of the run."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def play(
 
 
 def _alone(plan: Plan) -> str:
-    """The name of the container that a plan of a host's only server is about; empty where it is about none."""
+    """Return the container's name in a plan of a host's only server; empty if it has none."""
     name = (restart_plans.restarted_by(plan).get("spec") or {}).get("name")
     return name if isinstance(name, str) and STEP.fullmatch(name) else ""
 
 
 @contextlib.contextmanager
 def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -> Iterator[None]:
-    """A run that measures, only beside nobody: not beside one that works on the host, nor beside one that measures too."""
+    """For a plan that measures: wait until no run works on the host, and let no other run measure meanwhile."""
     if not plan.measures:
         yield
         return
@@ -104,7 +104,7 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
 
 
 def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
-    """How a run ended that measures: where another one has begun to work on the host meanwhile, a failure proves nothing."""
+    """Return the recap of a run that measures: if another run began on the host meanwhile, its failure is inconclusive."""
     owner, alive = lock.inspect(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
     if not alive:
         return recap
@@ -113,5 +113,5 @@ def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
 
 
 def recap_of(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:
-    """The recap of a run that an error ended."""
+    """Return the recap of a run that an error ended."""
     return recaps.of_error(host, error, seconds, msg=f"{error.message} {error.fix}".strip())

@@ -1,9 +1,9 @@
-"""What the host's own clock starts: one check of each of its servers, with no laptop.
+"""The program of the host's timer: one check of each of its servers, with no laptop.
 
     python -I .../sparkwright/runner/scheduled_checks.py TAG-FILE        (a shipped runtime: the tag says what it was made for)
     python -I .../sparkwright/runner/scheduled_checks.py                 (sparkwright as it is installed here)
 
-Ends with 0 when it checked, whatever the state is: systemd's own failure means that the check itself broke.
+Exits with 0 if it checked, whatever the state: a failed systemd unit means that the check itself failed.
 """
 
 import os
@@ -14,7 +14,8 @@ from pathlib import Path
 def main(words: list[str]) -> int:
     """Check every server once.
 
-    75: this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one.
+    Returns:
+        75 if this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one.
     """
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["LC_ALL"] = "C"

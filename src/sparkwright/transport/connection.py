@@ -1,6 +1,6 @@
-"""A stream of bytes to a server over TCP, TLS or a unix socket, every wait of which ends at one deadline.
+"""A byte stream to a server over TCP, TLS or a unix socket, with one deadline for all of its waits.
 
-Python's own timeouts are for each wait: a server that sends a byte now and then keeps a client for ever. Here the time is one
+Python's own timeouts are for each wait: a server that sends a byte now and then keeps a client forever. Here the time is one
 budget over name lookup, connect, handshake, sending and receiving.
 """
 
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
     import ssl
 
 PIECE_BYTES = 1 << 16
-#: tried of the addresses that a name has
+#: addresses of a name that are tried
 ADDRESSES = 8
-#: a connection that reads for long is probed by the kernel: after so many seconds without a byte, so often, so many times
+#: the kernel probes a silent connection: after IDLE_S without a byte, every PROBE_S, PROBES times
 IDLE_S, PROBE_S, PROBES = 10, 5, 4
 
 
 class TransportError(Exception):
-    """An exchange that gave no usable answer. The message is the end of a sentence, "does not answer within 5 s", in this
-    package's own words: it repeats no URL, no header and nothing that the other side sent.
+    """An exchange without a usable answer.
+
+    The message is the end of a sentence, "does not answer within 5 s", in this package's own words: it repeats no URL, no header
+    and nothing that the other side sent.
     """
 
 
@@ -45,12 +47,12 @@ class ConnectFailed(TransportError):
 
     @property
     def refused(self) -> bool:
-        """True where nothing listens at that address."""
+        """True if nothing listens at that address."""
         return isinstance(self.error, ConnectionRefusedError | FileNotFoundError)
 
 
 class Untrusted(TransportError):
-    """The server showed another certificate than the one expected, or one that nobody vouches for. Nothing was sent to it."""
+    """The server presented another certificate than the expected one, or one without a trusted issuer. Nothing was sent to it."""
 
 
 class Interrupted(TransportError):
@@ -62,7 +64,7 @@ class InvalidAnswer(TransportError):
 
 
 class TooLarge(InvalidAnswer):
-    """The answer has more bytes than asked for."""
+    """The answer has more bytes than the limit."""
 
     def __init__(self, message: str, most_bytes: int = 0) -> None:
         super().__init__(message)
@@ -70,52 +72,53 @@ class TooLarge(InvalidAnswer):
 
 
 class InvalidRequest(TransportError):
-    """The request cannot be sent: its URL or a header holds what the protocol does not allow."""
+    """The request can't be sent: its URL or a header violates the protocol."""
 
 
 class InvalidHeader(InvalidRequest):
-    """A header field of the request, such as one with a key, holds what HTTP does not allow."""
+    """A header field of the request, such as one with a key, violates HTTP."""
 
 
 class Clock(Protocol):
-    """The time that is left for the next wait."""
+    """The time limit of the waits."""
 
     def left_s(self) -> float:
-        """Seconds, more than 0. Raises TimedOut when there are none."""
+        """Return the seconds left for the next wait, more than 0. Raises TimedOut if there are none."""
 
     def waited(self, seconds: float, received: int) -> None:
-        """A wait has ended after so many seconds, with so many bytes."""
+        """Record a wait, with its seconds and received bytes."""
 
 
 class Deadline:
-    """One budget of seconds for everything that follows."""
+    """A time limit for everything together."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end_s = time.monotonic() + seconds
 
     def left_s(self) -> float:
-        """Seconds until the end. Raises TimedOut after it."""
+        """Return the seconds until the end. Raises TimedOut after it."""
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
             raise TimedOut(f"does not answer within {self.seconds:g} s")
         return left_s
 
     def waited(self, seconds: float, received: int) -> None:
-        """Nothing: the clock goes on by itself."""
+        """Do nothing: the time passes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinimumRate:
-    """The slowest that a long transfer may be: so many bytes in each so many seconds of waiting for them."""
+    """The minimum rate of a long transfer: this many bytes in these seconds of waiting for them."""
 
     bytes: int
     seconds: float
 
 
 class Progress:
-    """A deadline that moves on with each part of a transfer. Only the time spent waiting for the other side counts: what the
-    reader does with the bytes may take as long as it likes.
+    """A deadline that advances with each part of a transfer.
+
+    Only the time spent waiting for the other side counts: the reader may take any time with the bytes.
     """
 
     def __init__(self, rate: MinimumRate) -> None:
@@ -124,13 +127,13 @@ class Progress:
         self._received = 0
 
     def left_s(self) -> float:
-        """Seconds until the next part has to be there. Raises TimedOut when it is not."""
+        """Return the seconds until the next part is due. Raises TimedOut after that."""
         if self._waited_s >= self.rate.seconds:
             raise TimedOut(f"sends less than {self.rate.bytes} bytes in {self.rate.seconds:g} s")
         return self.rate.seconds - self._waited_s
 
     def waited(self, seconds: float, received: int) -> None:
-        """Count a wait, and begin anew where enough has come."""
+        """Count a wait, and restart if enough bytes were received."""
         self._waited_s += seconds
         self._received += received
         if self._received >= self.rate.bytes:
@@ -139,7 +142,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The certificate that a server has to show before anything is sent to it."""
+    """The certificate that a server must present before anything is sent to it."""
 
     #: False: any certificate will do; for a server whose identity does not matter, never where a secret is sent
     verify: bool = True
@@ -148,7 +151,7 @@ class Tls:
 
 
 class Connection:
-    """An open stream. clock: of all its waits; may be exchanged for another one on the way."""
+    """An open stream. clock: the limit of all its waits; may be replaced on the way."""
 
     def __init__(self, sock: socket.socket, clock: Clock) -> None:
         self._socket = sock
@@ -159,10 +162,10 @@ class Connection:
         """Connect to the first address of a host that answers.
 
         Args:
-            keep_alive: the kernel probes a silent connection, so that an unplugged cable is told from a peer that takes its time.
+            keep_alive: the kernel probes a silent connection, to tell an unplugged cable from a slow peer.
 
         Raises:
-            TimedOut, ConnectFailed, or InvalidRequest for what is no host's name.
+            TimedOut, ConnectFailed, or InvalidRequest for an invalid host name.
         """
         addresses = _addresses(host, port, clock)[:ADDRESSES]
         for n, (family, address) in enumerate(addresses):
@@ -170,7 +173,7 @@ class Connection:
             try:
                 sock.settimeout(
                     clock.left_s() / (len(addresses) - n)
-                )  # one that is silent leaves the others their share
+                )  # a silent address leaves time for the others
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if keep_alive:
@@ -188,7 +191,7 @@ class Connection:
 
     @classmethod
     def unix(cls, path: str, clock: Clock) -> Connection:
-        """Connect to a unix socket. One whose queue is full is waited for, as TCP does: Python's own timeouts refuse it.
+        """Connect to a unix socket. If its queue is full, wait as TCP does: Python's own timeouts refuse it.
 
         Raises:
             TimedOut or ConnectFailed.
@@ -210,7 +213,7 @@ class Connection:
             raise
 
     def secure(self, host: str, tls: Tls) -> None:
-        """Speak TLS from here on, once the server has shown the right certificate.
+        """Use TLS from here on, once the server has presented the right certificate.
 
         Raises:
             Untrusted, TimedOut, Interrupted.
@@ -269,11 +272,11 @@ class Connection:
         raise TimedOut("stopped sending")
 
     def detach(self) -> socket.socket:
-        """Return the socket, for what keeps its own time from here on."""
+        """Return the socket, for code that keeps its own time from here on."""
         return self._socket
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
@@ -285,7 +288,7 @@ class Connection:
 
 
 def converse(path: str, data: bytes, *, timeout_s: float, most_bytes: int) -> bytes:
-    """Send data to a unix socket and return everything that comes back until its end.
+    """Send data to a unix socket and return the whole answer.
 
     Raises:
         TransportError: one of its kinds; TooLarge beyond most_bytes.
@@ -301,7 +304,7 @@ def converse(path: str, data: bytes, *, timeout_s: float, most_bytes: int) -> by
 
 
 def dial(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Return a connected socket, for programs that keep their own time from here on.
+    """Return a connected socket, for code that keeps its own time from here on.
 
     Args:
         timeout_s: of the name lookup and the connecting together; the socket's own timeout afterwards.
@@ -322,7 +325,7 @@ def dial(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def lookup(host: str, timeout_s: float) -> set[str]:
-    """Return the addresses of a host's name; none where it has none or the resolver does not answer within timeout_s."""
+    """Return the addresses of a host's name; none if it has none or the resolver does not answer within timeout_s."""
     try:
         return {str(address[0]) for _, address in _addresses(host, 0, Deadline(timeout_s))}
     except TransportError:
@@ -330,7 +333,7 @@ def lookup(host: str, timeout_s: float) -> set[str]:
 
 
 def _addresses(host: str, port: int, clock: Clock) -> list[tuple[int, Any]]:
-    """The families and addresses of a host. The resolver has no deadline of its own: it is left to itself when it is late."""
+    """Return the families and addresses of a host. The resolver has no deadline of its own: a late one is abandoned."""
     found: list[Any] = []
     failure: list[Exception] = []
 
@@ -371,7 +374,7 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    """Return the context that checks a certificate against the system's authorities, or not at all where its hash decides."""
+    """Return the context that checks a certificate against the system's authorities, or not at all if its hash decides."""
     import ssl
 
     if not tls.verify or tls.sha256:

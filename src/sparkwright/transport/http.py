@@ -1,11 +1,11 @@
 """One HTTP request and its response: within S seconds, at most B bytes, on a connection of its own.
 
-`request` reads the response into memory; its deadline counts from the name lookup to the last byte. `open_stream` is for longer
-ones: the head has a deadline, the body a minimum rate and, where the reader knows one, a size. Redirects are followed, and the
-environment's proxies used, only where the caller says so.
+`request` reads the response into memory; its deadline covers everything from the name lookup to the last byte. `open_stream` is
+for longer ones: the head has a deadline, the body a minimum rate and, if the reader knows one, a size. Redirects are followed,
+and the environment's proxies used, only if the caller says so.
 
-http.client is not used: its limits are for each read, and importing it takes 25 ms of the 120 that `status` may cost.
-Source: RFC 9110 and 9112; the request is HTTP/1.1 with `Connection: close`.
+http.client is not used: its limits are for each read, and importing it takes 25 ms of the 120 that `status` may cost. Source: RFC
+9110 and 9112; the request is HTTP/1.1 with `Connection: close`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sparkwright.transport.connection import (
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
-#: of the status line and the header fields, those of interim responses too; of a line between two chunks
+#: limits of the status line and the header fields, with those of interim responses; and of a line between two chunks
 HEAD_BYTES, LINE_BYTES = 64 * 1024, 4096
 REDIRECTED = (301, 302, 303, 307, 308)
-#: never sent to another origin than the one that they were for
+#: never sent to another origin than their own
 PRIVATE = ("authorization", "cookie", "proxy-authorization")
 PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,16})?")
@@ -46,7 +46,7 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 
 
 class Headers(Mapping[str, str]):
-    """The header fields of a response; a name is found in any case, a field that stands there twice is joined by commas."""
+    """The header fields of a response; names are case-insensitive, a repeated field is joined by commas."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = dict(fields)
@@ -63,7 +63,7 @@ class Headers(Mapping[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response that was read to its end."""
+    """A response that was read completely."""
 
     status: int
     headers: Headers
@@ -71,7 +71,7 @@ class Response:
     url: str  #: that answered, after redirects
 
     def json(self) -> Any:
-        """Return the body's value. Raises InvalidAnswer for what is no JSON, or nested too deep."""
+        """Return the body's value. Raises InvalidAnswer if it is not JSON, or nested too deep."""
         try:
             return bounds.json_of(self.body, most_bytes=max(len(self.body), 1))
         except bounds.TooMuch as error:
@@ -81,7 +81,7 @@ class Response:
 
     @property
     def text(self) -> str:
-        """The body as text; bytes that are not UTF-8 are replaced."""
+        """Return the body as text; bytes that are not UTF-8 are replaced."""
         return self.body.decode(errors="replace")
 
 
@@ -119,10 +119,10 @@ def request(
         url: http:// or https://, without user and password.
         timeout_s: for everything together, redirects too.
         headers: Host, Content-Length and Connection are set here.
-        most_bytes: of the body; a larger one is refused, where possible by its Content-Length before it is read.
-        most_error_bytes: of the body of a response with another status than 2xx, where that is another bound.
-        redirects: how many are followed, of a GET or HEAD; the last one is returned as it is where there are more. From https
-            none leads to http, and credentials go to the origin that they were for and no other.
+        most_bytes: of the body; a larger one is refused, if possible by its Content-Length before it is read.
+        most_error_bytes: of the body of a response with a status other than 2xx, if that limit differs.
+        redirects: how many are followed, of a GET or HEAD; beyond that the redirect itself is returned. None leads from https to
+            http, and credentials are sent to their own origin only.
 
     Raises:
         TransportError: one of its kinds (connection.py).
@@ -187,12 +187,12 @@ class Stream:
             raise InvalidAnswer("encodes its answer in a way that was not asked for")
         if self.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise InvalidAnswer("compresses its answer, which was not asked for")
-        #: the number of bytes that the body will have; None where it ends with its chunks or its connection
+        #: the number of bytes of the body; None if it ends with its chunks or its connection
         self.size = 0 if empty else None if coding else _length(self.headers)
         self._chunked = bool(coding) and not empty
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the body's pieces as they come. Raises Interrupted where it ends early."""
+        """Yield the body's pieces as they come. Raises Interrupted if it ends early."""
         if self._chunked:
             yield from self._chunks()
         elif self.size is not None:
@@ -204,7 +204,7 @@ class Stream:
                 yield piece
 
     def read(self, most_bytes: int) -> bytes:
-        """Return the whole body. Raises TooLarge where it is longer."""
+        """Return the whole body. Raises TooLarge if it is longer."""
         if (self.size or 0) > most_bytes:
             raise TooLarge(f"sends more than {_shown(most_bytes)}", most_bytes)
         found = bytearray()
@@ -215,7 +215,7 @@ class Stream:
         return bytes(found)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.connection.close()
 
     def __enter__(self) -> Stream:
@@ -227,13 +227,13 @@ class Stream:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def _more(self) -> bool:
-        """Receive something; False at the end."""
+        """Receive some bytes; False at the end."""
         piece = self.connection.receive(PIECE_BYTES)
         self._buffer += piece
         return bool(piece)
 
     def _line(self, most_bytes: int) -> bytes:
-        """The next line, without its end. Raises TooLarge for a longer one."""
+        """Return the next line, without its end. Raises TooLarge for a longer one."""
         seen = 0
         while (end := self._buffer.find(b"\n", seen, most_bytes + 1)) < 0:
             seen = len(self._buffer)
@@ -246,7 +246,7 @@ class Stream:
         return line
 
     def _head(self) -> tuple[int, Headers]:
-        """Status and fields of the final response; interim ones (100, 103) are passed over."""
+        """Return status and fields of the final response; interim ones (100, 103) are skipped."""
         left = HEAD_BYTES
         while True:
             status, fields, size = self._one_head(left)
@@ -287,7 +287,7 @@ class Stream:
                 raise InvalidAnswer("sends a chunk without its size")
             size = int(found[1], 16)
             if not size:
-                return  # what follows are trailers, which nobody reads
+                return  # the rest are trailers, which are ignored
             yield from self._exactly(size)
             if self._line(LINE_BYTES):
                 raise InvalidAnswer("sends a chunk of another size than it says")
@@ -324,7 +324,7 @@ def _length(headers: Headers) -> int | None:
 def _sent(
     method: str, url: str, headers: Mapping[str, str], body: bytes | None, deadline: Deadline, route: Route
 ) -> Stream:
-    """A response whose head has come."""
+    """Send a request and return the response when its head has arrived."""
     where = split(url)
     proxy = _proxy(where) if route.proxies and not route.unix else None
     connection = _connected(where, proxy, deadline, route)
@@ -361,7 +361,7 @@ def split(url: str) -> SplitResult:
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port of a URL: credentials for one origin are for no other. Raises InvalidRequest."""
+    """Return scheme, host and port of a URL, to which its credentials are limited. Raises InvalidRequest."""
     where = split(url)
     return where.scheme, where.hostname or "", where.port or PORTS[where.scheme]
 
@@ -369,7 +369,7 @@ def origin(url: str) -> tuple[str, str, int]:
 def _request_bytes(
     method: str, where: SplitResult, headers: Mapping[str, str], body: bytes | None, *, absolute: bool
 ) -> bytes:
-    """The request as it is sent. absolute: its target is the URL, as a proxy takes it."""
+    """Return the request as bytes. absolute: its target is the whole URL, as a proxy requires it."""
     path = (where.path or "/") + (f"?{where.query}" if where.query else "")
     fields = {"Host": where.netloc, "Accept-Encoding": "identity", **headers, "Connection": "close"}
     if body is not None or method == "POST":
@@ -407,7 +407,7 @@ def _opened(end: SplitResult, deadline: Deadline, route: Route) -> Connection:
 
 
 def _redirect(method: str, url: str, stream: Stream) -> str:
-    """The URL that a response leads to; empty where it is not followed."""
+    """Return the URL that a response redirects to; empty if it is not followed."""
     location = stream.headers.get("location", "")
     if stream.status not in REDIRECTED or method not in ("GET", "HEAD") or not location:
         return ""
@@ -422,13 +422,13 @@ def _redirect(method: str, url: str, stream: Stream) -> str:
 
 
 def _kept(headers: Mapping[str, str], url: str, further: str) -> dict[str, str]:
-    """The headers that go along on a redirect."""
+    """Return the headers that are kept on a redirect."""
     same = origin(url) == origin(further)
     return {name: value for name, value in headers.items() if same or name.lower() not in PRIVATE}
 
 
 def _proxy(where: SplitResult) -> SplitResult | None:
-    """The environment's proxy for a URL; None where there is none. Raises InvalidRequest for one that is not http://."""
+    """Return the environment's proxy for a URL; None if there is none. Raises InvalidRequest for one that is not http://."""
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
     found = getproxies_environment()
@@ -453,7 +453,7 @@ def _proxy_headers(proxy: SplitResult | None) -> dict[str, str]:
 
 
 def _tunnel(connection: Connection, proxy: SplitResult, target: str) -> None:
-    """Have a proxy connect through to a host. Raises Interrupted where it does not."""
+    """Open a tunnel to a host through a proxy. Raises Interrupted if the proxy refuses."""
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     lines += [f"{name}: {value}" for name, value in _proxy_headers(proxy).items()]
     connection.send("\r\n".join([*lines, "", ""]).encode("latin-1"))

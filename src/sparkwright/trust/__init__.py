@@ -1,4 +1,5 @@
-"""What comes from a host, a hub, a registry, an image, a log or a file is matched, bounded and made visible here, before use.
+"""Validation of untrusted input: everything from a host, hub, registry, image, log or file.
 
-docs/security.md says who is trusted with what. Standard library only: both sides import it.
+It is matched, bounded and made visible here, before use. docs/security.md documents the trust model. Standard library only: both
+sides import it.
 """

@@ -1,6 +1,6 @@
-"""How much of what comes from outside is read: bytes, depth, seconds and numbers, and the readers that keep to them.
+"""Limits on how much is read from outside: bytes, depth, seconds and numbers, and the readers that enforce them.
 
-`json_of` reads JSON, `clean` makes what is shown of it visible, `parsed` reads what this tool wrote itself.
+`json_of` reads JSON, `clean` makes control characters visible, `parsed` reads what this tool wrote itself.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ INDEX_BYTES = 64 * MIB
 #: the answer of a server under test, of Ollama, of a hub: the largest is /metrics with 300 kB
 ANSWER_BYTES = 8 * MIB
 JSON_DEPTH = 100
-#: of what is shown; docker's own inspect is 8 deep
+#: depth of what is shown; docker's own inspect is 8 deep
 SHOWN_DEPTH = 32
-#: of one document that a host sends; some 100 MiB as Python's objects
+#: values in one document of a host; some 100 MiB as Python objects
 PARTS = 1_000_000
-#: no size in bytes and no count of tokens reaches it
+#: above any size in bytes and any count of tokens
 MOST_NUMBER = 2**53
-#: no figure of a host is larger, nanoseconds included, and every format and sum of two takes it
+#: above any number of a host, nanoseconds included; every format, and a sum of two, can hold it
 LARGEST = 2**63
 
 
 class TooMuch(ValueError):
-    """More than anything honest has; the message is the end of a sentence: "has more than 4 MiB"."""
+    """More than the limit; the message is the end of a sentence: "has more than 4 MiB"."""
 
 
 def parsed(raw: bytes | str) -> Any:
-    """The value of a JSON text whose length is bounded already. Raises ValueError for what is none, too deep nesting included."""
+    """Parse a JSON text whose length is bounded already. Raises ValueError if it is invalid or nested too deep."""
     try:
         return json.loads(raw)
     except RecursionError:
@@ -47,7 +47,7 @@ def parsed(raw: bytes | str) -> Any:
 def json_of(
     raw: bytes | str, *, most_bytes: int = ANSWER_BYTES, depth: int = JSON_DEPTH, most_parts: float = math.inf
 ) -> Any:
-    """The value of a JSON text. Raises ValueError for what is none, TooMuch for one that is too large or nested too deep."""
+    """Parse a JSON text. Raises ValueError if it is invalid, TooMuch if it is too large or nested too deep."""
     if len(raw) > most_bytes:
         raise TooMuch(f"has more than {most_bytes / MIB:g} MiB")
     marks = (",", "[", "{") if isinstance(raw, str) else (b",", b"[", b"{")
@@ -64,10 +64,9 @@ def json_of(
 
 
 def clean(value: Any, depth: int = SHOWN_DEPTH) -> Any:
-    """A value of JSON with every text visible, keys too. A number that is none (NaN) or beyond LARGEST is null: not known;
-    what JSON does not have (a path) is its text.
+    """Return a JSON value with every text visible, keys too.
 
-    Raises TooMuch beyond so many levels.
+    A number that is NaN or beyond LARGEST becomes null: unknown. What JSON does not have (a path) becomes its text.
     """
     if isinstance(value, str):
         return visible(value)
@@ -85,7 +84,7 @@ def clean(value: Any, depth: int = SHOWN_DEPTH) -> Any:
 
 
 def is_deeper(value: Any, depth: int) -> bool:
-    """Whether lists and mappings stand in each other more than DEPTH times."""
+    """Return True if lists and mappings are nested more than DEPTH times."""
     layer = [value]
     for _ in range(depth + 1):
         layer = [
@@ -101,7 +100,7 @@ def is_deeper(value: Any, depth: int) -> bool:
 
 
 def bytes_of(path: Path, most_bytes: int) -> bytes:
-    """A file's content. Raises OSError, or TooMuch for a larger one, and for a pipe or a device, which may have no end."""
+    """Read a file. Raises OSError, or TooMuch for a larger one, and for a pipe or a device, which may have no end."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise TooMuch("is not a regular file")
@@ -112,7 +111,7 @@ def bytes_of(path: Path, most_bytes: int) -> bytes:
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    """A model's config.json. Raises OSError, or ValueError for what is no JSON object within bounds."""
+    """Read a model's config.json. Raises OSError, or ValueError if it is not a JSON object within the limits."""
     found = json_of(bytes_of(path, CONFIG_BYTES), most_bytes=CONFIG_BYTES, depth=CONFIG_DEPTH)
     if not isinstance(found, dict):
         raise ValueError("is not a JSON object")
@@ -120,12 +119,12 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def count_of(value: Any, most: int = MOST_NUMBER) -> int | None:
-    """A whole number from 0 to MOST as somebody tells it; None for anything else, which is unknown."""
+    """Return a whole number from 0 to MOST; None for anything else, which means unknown."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
 
 
 def number_of(text: str, most: float = MOST_NUMBER) -> float | None:
-    """A finite number between -MOST and MOST as it is printed; None for anything else, which is unknown."""
+    """Parse a finite number between -MOST and MOST; None for anything else, which means unknown."""
     try:
         found = float(text) if len(text) <= 64 else math.nan
     except ValueError:

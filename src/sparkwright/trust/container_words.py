@@ -1,8 +1,9 @@
-"""What a recipe writes in docker's words: which spellings mean something, checked before they reach an engine.
+"""Validation of the container options of a recipe, in docker's spelling, before they reach an engine.
 
-Each check is named after what a text should be, and returns why it is none; empty when it is one.
-What docker refuses is refused here before the running server is touched. A few spellings that docker takes are refused too, where
-they would leave a port to chance or would be read back otherwise than they were written; tests/project/docker_words.py has all.
+Each check is named after what a text should be, and returns why it is not; empty if it is.
+
+What docker refuses is refused here before the running server is touched. A few spellings that docker accepts are refused too, if
+they would leave a port to chance or would be read back differently; tests/project/docker_words.py has all.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 _GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:/=-]+(?:,[\w.:/=-]+)*)?", re.ASCII)
 _LIMIT = re.compile(r"-1|[0-9]{1,19}")
 IPC = ("", "host", "private", "shareable", "none")
-#: the limits that an engine knows (go-units); an address space (`as`) is none of them
+#: the limits that an engine supports (go-units); an address space (`as`) is not among them
 LIMITS = (
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime",
     "sigpending", "stack",
 )  # fmt: skip
 VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]+")
-#: of a mount's options at most one of each row, the last two rows for folders of the host and for named volumes only
+#: a mount has at most one option of each row; the last two rows are for folders of the host and for named volumes only
 MODES = (("ro", "rw"), ("z", "Z"), ("cached", "consistent", "delegated"))
 PROPAGATION = ("shared", "rshared", "slave", "rslave", "private", "rprivate")
 COPY = ("nocopy",)
@@ -37,7 +38,7 @@ PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 def size(text: str) -> str:
-    """Nothing is asked for by an empty one."""
+    """Return why a text is not a size; an empty one is valid and means none."""
     if not text:
         return ""
     try:
@@ -47,7 +48,7 @@ def size(text: str) -> str:
 
 
 def size_bytes(text: str) -> int:
-    """Docker's spelling of a size in bytes; its units are binary. Raises Refused for anything else."""
+    """Parse docker's spelling of a size in bytes; its units are binary. Raises Refused for anything else."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise Refused(f"{quoted(text)} is not a size: write 64gb, 512m or 1024.")
@@ -74,7 +75,7 @@ def port(text: str) -> str:
 
 
 def published_twice(ports: Sequence[str]) -> str:
-    """The first of some published ports that can't be opened beside one before it; empty when all can."""
+    """Return the first of some published ports that conflicts with an earlier one; empty if none does."""
     seen: list[tuple[str, str, str]] = []
     for item in ports:
         plain, _, protocol = item.partition("/")
@@ -93,7 +94,10 @@ def gpus(text: str) -> str:
 
 
 def ipc(text: str) -> str:
-    """`container:NAME` is kept by its id, and would differ at every deploy."""
+    """Return why a text is not a valid IPC mode; empty if it is.
+
+    `container:NAME` is not: docker keeps it by id, and it would differ at every deploy.
+    """
     message = f'{quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
     return "" if text in IPC else message
 
@@ -126,7 +130,7 @@ def volume(text: str) -> str:
 
 
 def source(text: str) -> str:
-    """Why this is neither a folder of the host nor a volume's name; empty when it is."""
+    """Return why this is neither a folder of the host nor a volume's name; empty if it is."""
     if ":" in text:
         return f"{quoted(text)} has a colon, which docker can't mount."
     if text.startswith(("/", "~/")) or VOLUME_NAME.fullmatch(text):
@@ -135,7 +139,7 @@ def source(text: str) -> str:
 
 
 def target(text: str) -> str:
-    """Why a container can't have this as a mount point; empty when it can."""
+    """Return why a container can't have this as a mount point; empty if it can."""
     if ":" in text or "\0" in text:
         return f"{quoted(text)} has a colon, which docker can't mount."
     if not text.startswith("/"):
@@ -144,7 +148,7 @@ def target(text: str) -> str:
 
 
 def mount_point(text: str) -> str:
-    """A mount point in its shortest form, as docker compares them."""
+    """Return a mount point in its shortest form, as docker compares them."""
     steps: list[str] = []
     for step in PurePosixPath(text).parts[1:]:
         steps = steps[:-1] if step == ".." else [*steps, step]
@@ -152,7 +156,7 @@ def mount_point(text: str) -> str:
 
 
 def variable(name: str, value: str) -> str:
-    """Why no process can have this environment variable; empty when one can."""
+    """Return why no process can have this environment variable; empty if one can."""
     if name and "=" not in name and "\0" not in name + value:
         return ""
     return f"{quoted(name)} can't be an environment variable: a name is not empty and has no =, and neither part has a NUL."

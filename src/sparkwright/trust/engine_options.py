@@ -1,4 +1,4 @@
-"""What a host says of the options that its image's engine lists, before it is believed or kept."""
+"""Validation of the options that a host reports for its image's engine, before they are used or kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHAPE = re.compile(r"[\w .,{}?*+:/-]*")
 
 
 def engine_options(value: Any) -> dict[str, Any] | None:
-    """The value, {"like": VERSION, "differ": {name: shape or null}} or None. Raises ValueError for what is none."""
+    """Return a valid {"like": VERSION, "differ": {name: shape or null}} or None. Raises ValueError for anything else."""
     if value is None:
         return None
     if not isinstance(value, dict) or set(value) != {"like", "differ"} or not isinstance(value["differ"], dict):

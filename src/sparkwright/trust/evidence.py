@@ -1,6 +1,6 @@
-"""Files that a host sends, on this machine: in a folder made for them, each name from a list, nothing followed or replaced.
+"""Storage of the files that a host sends: in a folder made for them, each name from a list, nothing followed or replaced.
 
-This user's alone: logs and inspects hold what was said to a server.
+Accessible to this user alone: logs and inspects hold what was sent to a server.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sparkwright.trust.names import STEP, matched
 
 
 def keep(folder: Path, files: Mapping[str, str]) -> None:
-    """Make the folder and write the files into it. An empty folder that is there already will do.
+    """Create the folder and write the files into it. An existing empty folder is used.
 
-    Raises Refused when something is there, Failed when it can't be written.
+    Raises Refused if something is there already, Failed if it can't be created or written.
     """
     for name in files:
         matched(STEP, name, "the name of a file")

@@ -1,4 +1,4 @@
-"""Where in a container a recipe may put a file."""
+"""Validation of the paths at which a recipe may put a file in a container."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 from sparkwright.visible import one_line
 
-#: in the state folder of a host: the files of recipes, each named by the SHA-256 of what stands in it
+#: in the state folder of a host: the files of recipes, each named by the SHA-256 of its content
 FOLDER = "recipe_files"
-#: what the kernel, Docker, the loader and the login go by: a file there changes more than a server's settings
+#: used by the kernel, Docker, the loader and the login: a file there changes more than a server's settings
 SENSITIVE = (
     *(
         "/dev",
@@ -32,7 +32,7 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9._@+~-]{1,200}){1,20}")
 
 
 def why_not_a_place(path: str) -> str:
-    """Why no file can be put there, as "must ..."; empty when one can."""
+    """Return why no file can be put there, as "must ..."; empty if one can."""
     if not _PATH.fullmatch(path):
         return "must be a path in the container, as /etc/engine/options.yml, of letters, digits and . _ - @ + ~"
     if {"..", "."} & {*path.split("/")}:

@@ -1,4 +1,4 @@
-"""The name of an image, REPOSITORY[:TAG][@DIGEST]: its parts, taken apart and put together here and nowhere else."""
+"""The name of an image, REPOSITORY[:TAG][@DIGEST]: the only place that parses and builds it."""
 
 from __future__ import annotations
 
@@ -22,38 +22,41 @@ REPOSITORY_BYTES = 255
 
 
 def pinned(ref: str, digest: str) -> str:
-    """A reference with this digest; as it is without one."""
+    """Return a reference with this digest; unchanged without one."""
     return f"{ref}{AT}{digest}" if digest else ref
 
 
 def tagged(ref: str) -> str:
-    """A reference without its digest."""
+    """Return a reference without its digest."""
     return ref.partition(AT)[0]
 
 
 def digest_of(ref: str) -> str:
-    """The digest of a reference; empty for one that is not pinned."""
+    """Return the digest of a reference; empty for one that is not pinned."""
     return ref.partition(AT)[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An image reference in its parts. repository: as the user wrote it, with its registry. tag, digest: empty if absent."""
+    """An image reference in its parts."""
 
+    #: as the user wrote it, with its registry
     repository: str
+    #: empty if absent
     tag: str = ""
+    #: empty if absent
     digest: str = ""
 
     @classmethod
     def parse(cls, ref: str) -> Name:
-        """Of repository[:tag][@digest]."""
+        """Parse repository[:tag][@digest]."""
         name = tagged(ref)
         head, _, tail = name.rpartition(":")
         return cls(head, tail, digest_of(ref)) if head and "/" not in tail else cls(name, "", digest_of(ref))
 
     @classmethod
     def given(cls, ref: str) -> Name:
-        """Of what a person, a recipe or a lock names. Raises Refused when it is no image reference."""
+        """Parse the image reference of a user, a recipe or a lock. Raises Refused if it is not one."""
         reason = why_not_an_image(ref)
         if reason:
             raise Refused(f"the image '{one_line(ref, at_most=80)}' {reason}.")
@@ -61,7 +64,7 @@ class Name:
 
     @property
     def registry(self) -> str:
-        """The registry's host and port; docker.io where none is written."""
+        """The registry's host and port; docker.io by default."""
         first, slash, _ = self.repository.partition("/")
         return first if slash and ("." in first or ":" in first or first == "localhost") else DOCKER_HUB
 
@@ -73,7 +76,7 @@ class Name:
 
     @property
     def asked(self) -> str:
-        """What a registry or an engine is asked for: by digest where there is one; a tag beside it is only for people."""
+        """Return the reference for a registry or an engine: by digest if there is one; a tag beside it is only for people."""
         return pinned(self.repository, self.digest) if self.digest else self.by_tag
 
     @property
@@ -83,16 +86,16 @@ class Name:
 
     @property
     def proved(self) -> str:
-        """The tag that an image gets once it was proved to be this digest; it proves nothing itself."""
+        """The tag of an image that was verified to be this digest; the tag itself proves nothing."""
         return f"{self.repository}:{self.digest.replace(':', '-')}"
 
     def at(self, mirror: str) -> Name:
-        """The same image at a mirror, as HOST[:PORT][/PREFIX]."""
+        """Return the same image at a mirror, HOST[:PORT][/PREFIX]."""
         return Name(f"{mirror.rstrip('/')}/{self.path}", self.tag, self.digest)
 
 
 def why_not_an_image(ref: str) -> str:
-    """Why this is not REPOSITORY[:TAG][@DIGEST]; empty when it is. What passes is safe in a URL's path and as one word."""
+    """Return why this is not REPOSITORY[:TAG][@DIGEST]; empty if it is. A valid one is safe in a URL's path and as one word."""
     name, at, digest = ref.partition(AT)
     head, colon, tail = name.rpartition(":")
     repository, tag = (head, tail) if colon and "/" not in tail else (name, None)

@@ -1,4 +1,4 @@
-"""Bytes from outside as lines, however they come: linear in the bytes, and a line without an end costs no memory."""
+"""Bytes from outside as lines, in chunks of any size: linear time, and bounded memory for a line without an end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 
 class Lines:
-    """at_most: bytes of a line that are kept. What a longer one has beyond is read over."""
+    """Splits bytes into lines.
+
+    at_most: bytes of a line that are kept; the rest of a longer one is skipped.
+    """
 
     def __init__(self, at_most: int) -> None:
         self._at_most = at_most
@@ -15,7 +18,7 @@ class Lines:
         self._over = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, int]]:
-        """The lines that end in these bytes, without their newline, each with how many bytes of it were read over."""
+        """Yield the lines that end in these bytes, without their newline, each with the number of its skipped bytes."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             self._keep(data[start:end])
@@ -24,7 +27,7 @@ class Lines:
         self._keep(data[start:])
 
     def end(self) -> Iterator[tuple[bytes, int]]:
-        """What stands after the last newline, if anything does."""
+        """Yield what follows the last newline, if anything does."""
         if self._kept:
             yield self._taken()
 

@@ -1,4 +1,7 @@
-"""What a lock, a hub or a folder may say of a model: its id and revision, the names, sizes and hashes of its files."""
+"""Validation of a model's id and revision, and of the names, sizes and hashes of its files.
+
+They come from a lock, a hub or a folder.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,21 @@ OWN = (".before", ".cache/huggingface", ".cache/sparkwright")
 
 
 def why_not_an_id(text: str) -> str:
-    """Why this is not the name of a model on a hub; empty when it is."""
+    """Return why this is not the name of a model on a hub; empty if it is."""
     if ".." in text or "--" in text or not _ID.fullmatch(text):
         return "is not a model's name on the hub, as OWNER/NAME: letters, digits, `.`, `_` and `-`"
     return ""
 
 
 def why_not_a_revision(text: str) -> str:
-    """Why this is not a branch, a tag or a commit; empty when it is."""
+    """Return why this is not a branch, a tag or a commit; empty if it is."""
     if not text or len(text) > REVISION_CHARACTERS or text != one_line(text) or _NO_REF.search(text):
         return "is not a branch, tag or commit, as git allows them"
     return ""
 
 
 def why_not_a_model_file(name: str) -> str:
-    """Why no file of a model can have this name; empty when one can."""
+    """Return why no file of a model can have this name; empty if one can."""
     reason = why_not_a_file(name)
     if reason:
         return reason
@@ -51,7 +54,10 @@ def why_not_a_model_file(name: str) -> str:
 
 
 def why_not_together(names: Iterable[str]) -> str:
-    """Why these can't be the files of one folder: too many, one twice, or one that is the folder of another. Empty: they can."""
+    """Return why these can't be the files of one folder; empty if they can.
+
+    Too many, a duplicate, or one that is the folder of another.
+    """
     ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
     if len(ordered) > FILES_AT_MOST:
         return f"{len(ordered)} files; at most {FILES_AT_MOST} are read"
@@ -64,7 +70,7 @@ def why_not_together(names: Iterable[str]) -> str:
 
 
 def why_not_a_row(row: Mapping[str, Any]) -> str:
-    """Why this can't be a file's size and hash; empty when it can. A row: path, size_bytes, and sha256 or blob_id."""
+    """Return why this can't be a file's size and hash; empty if it can. A row: path, size_bytes, and sha256 or blob_id."""
     size, sha256, blob_id = (row.get(key) for key in ("size_bytes", "sha256", "blob_id"))
     if type(size) is not int or not 0 <= size <= BYTES_AT_MOST:
         return f"a size of {_shown(size)} bytes"
@@ -76,7 +82,7 @@ def why_not_a_row(row: Mapping[str, Any]) -> str:
 
 
 def checked(rows: Sequence[Any], what: str, *, fix: str = "") -> list[dict[str, Any]]:
-    """The rows of a model's files as they are. Raises Failed that names WHAT and the first that can't be."""
+    """Return the rows of a model's files if all are valid. Raises Failed that names WHAT and the first invalid one."""
     for row in rows:
         name = row.get("path") if isinstance(row, Mapping) else None
         reason = why_not_a_model_file(name) if isinstance(name, str) else "is not text"

@@ -1,4 +1,4 @@
-"""What a recipe says of a container's networks and names, in docker's words: checked, and brought into one spelling."""
+"""A recipe's network and name options of a container, in docker's spelling: validated and normalized."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOSTNAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A
 
 
 def parts(text: str) -> tuple[str, list[str]]:
-    """A network's name and the container's aliases there. NAME, or docker's own longer form, name=NAME,alias=ALIAS."""
+    """Return a network's name and the container's aliases there, from NAME or docker's longer form, name=NAME,alias=ALIAS."""
     if "=" not in text:
         return text, []
     pairs = [word.partition("=")[::2] for word in text.split(",")]
@@ -25,13 +25,16 @@ def parts(text: str) -> tuple[str, list[str]]:
 
 
 def spelled(name: str, aliases: Iterable[str]) -> str:
-    """The inverse of `parts`, with the aliases without order."""
+    """Return the inverse of `parts`, with the aliases in a fixed order."""
     names = sorted(set(aliases))
     return ",".join([f"name={name}", *(f"alias={item}" for item in names)]) if names else name
 
 
 def network(text: str) -> str:
-    """`container:NAME` is kept by its id, and would differ at every deploy."""
+    """Return why a text is not a valid network; empty if it is.
+
+    `container:NAME` is not: docker keeps it by id, and it would differ at every deploy.
+    """
     if not text:
         return ""
     name, aliases = parts(text)
@@ -51,7 +54,7 @@ def further_network(text: str) -> str:
 
 
 def own_names(texts: Iterable[str]) -> list[str]:
-    """The networks among some that somebody has to have made."""
+    """Return the networks that are not built in, which the user has to create."""
     return [name for name in dict.fromkeys(parts(text)[0] for text in texts if text) if name not in BUILT_IN]
 
 
@@ -61,7 +64,7 @@ def hostname(text: str) -> str:
 
 
 def _host_and_address(text: str) -> tuple[str, str]:
-    """docker takes NAME:ADDRESS, and NAME=ADDRESS since 25."""
+    """Split NAME:ADDRESS, or NAME=ADDRESS, which docker takes since 25."""
     split = min((at for at in (text.find(":"), text.find("=")) if at >= 0), default=len(text))
     return text[:split], text[split + 1 :].removeprefix("[").removesuffix("]")
 
@@ -86,5 +89,5 @@ def dns(text: str) -> str:
 
 
 def dns_alike(texts: Iterable[str] | None) -> list[str]:
-    """In their order: the first one is asked first."""
+    """Normalize DNS servers, in their order: the first one is asked first."""
     return [str(ipaddress.ip_address(text)) if is_address(text) else text for text in texts or ()]

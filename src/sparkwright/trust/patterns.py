@@ -1,4 +1,4 @@
-"""Regular expressions of users: one that can take for ever on a line that a stranger wrote is refused before it is used."""
+"""Regular expressions of users: one that may take exponential time on hostile input is refused before it is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENDLESS = 100
 
 
 def why_not(pattern: str) -> str:
-    """What is wrong with a pattern that is to search logs, as "is no regular expression: ..."; empty when nothing is."""
+    """Return what is wrong with a pattern for searching logs, as "is no regular expression: ..."; empty if nothing is."""
     if len(pattern) > PATTERN_CHARS:
         return f"has more than {PATTERN_CHARS} characters"
     try:
@@ -25,7 +25,7 @@ def why_not(pattern: str) -> str:
 
 
 def _nested(nodes: Any, *, inside: bool) -> bool:
-    """Whether a repeat without an end stands in another one."""
+    """Return True if an unbounded repeat is inside another one."""
     for kind, of in nodes:
         if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
             endless = of[1] is sre.MAXREPEAT or of[1] > ENDLESS
@@ -46,4 +46,4 @@ def _parts(kind: Any, of: Any) -> list[Any]:
             return [of[1]]
         case sre.GROUPREF_EXISTS:
             return [part for part in of[1:] if part is not None]
-    return []  # what is possessive or atomic never goes back
+    return []  # possessive and atomic groups never backtrack

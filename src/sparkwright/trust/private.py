@@ -1,6 +1,6 @@
 """Folders and files that only their user may enter, read or write, whatever the umask: 0700 and 0600.
 
-They hold what a run did, why a server failed, who may change the host (its lock) and what is shipped to hosts.
+They hold the records of runs, why a server failed, the host's lock, and what is sent to hosts.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ OTHERS = 0o077
 
 
 def folder(path: Path) -> Path:
-    """The folder, made with those above it that are absent; one that stood open to others is closed. Raises OSError."""
+    """Create a folder with its missing parents, close it to other users, and return it. Raises OSError."""
     made(path)
     close(path)
     return path
 
 
 def made(path: Path) -> None:
-    """Make what is absent of a folder and those above it, each closed to others; what is there stays as it is. Raises OSError."""
+    """Create the missing parts of a folder's path, each closed to other users; existing ones are unchanged. Raises OSError."""
     for parent in reversed([parent for parent in (path, *path.parents) if not parent.exists()]):
         parent.mkdir(mode=FOLDER, exist_ok=True)  # another command may make it at the same time
 
 
 def close(path: Path) -> None:
-    """Take from others what they may do with a file or folder of this user's; a link and what is not there are left alone."""
+    """Remove other users' permissions from a file or folder of this user; links and missing files are ignored."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -38,9 +38,9 @@ def close(path: Path) -> None:
 
 
 def _close(path: Path) -> None:
-    """Close the very thing that stands there: in a folder of another user's, a name may lead elsewhere a moment later.
+    """Close the opened file itself: in a folder of another user, the name may lead elsewhere a moment later.
 
-    A file with a second name is left alone by root: it may be one of the system's.
+    Root does not change a file with a second name: it may be one of the system's.
     """
     on_linux = hasattr(os, "O_PATH")
     handle = os.open(path, (os.O_PATH if on_linux else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -55,7 +55,7 @@ def _close(path: Path) -> None:
 
 
 def tighten(top: Path) -> None:
-    """Close a folder, and once, when it stood open, all that is in it. Raises OSError."""
+    """Close a folder and, if it was open, everything in it. Raises OSError."""
     try:
         stood_open = top.stat().st_mode & OTHERS
     except FileNotFoundError:
@@ -68,17 +68,17 @@ def tighten(top: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open(..., opener=opener)`: a file that it makes is the user's alone."""
+    """For `open(..., opener=opener)`: create files that only the user may access."""
     return os.open(path, flags, FILE)
 
 
 def touch(path: Path) -> None:
-    """An empty file."""
+    """Create an empty file."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE))
 
 
 def held(path: Path) -> bool:
-    """Whether a living process holds the lock of a file. No clock is asked, and no pid."""
+    """Return True if a living process holds the lock of a file. Neither a clock nor a pid is consulted."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a recipe says of a container's processes and their limits, in docker's words: checked, brought into one spelling."""
+"""A recipe's process options and limits of a container, in docker's spelling: validated and normalized."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def memory_swap(text: str) -> str:
 
 
 def swap_bytes(text: str) -> int:
-    """Memory and swap together; -1: as much swap as there is. Raises Refused for what is no size."""
+    """Parse memory and swap together; -1: as much swap as there is. Raises Refused if it is not a size."""
     return -1 if text == _UNLIMITED else container_words.size_bytes(text)
 
 
@@ -72,7 +72,7 @@ def cpuset(text: str) -> str:
 
 
 def cpuset_alike(text: str | None) -> list[int]:
-    """The CPUs one by one; none for what names none."""
+    """Return the CPUs one by one; empty if none is named."""
     if not text or not _CPUS.fullmatch(text):
         return []
     ends = [word.partition("-") for word in text.split(",")]
@@ -84,12 +84,15 @@ def oom_score_adj(number: int) -> str:
 
 
 def pid(text: str) -> str:
-    """`container:NAME` is kept by its id, and would differ at every deploy."""
+    """Return why a text is not a valid PID mode; empty if it is.
+
+    `container:NAME` is not: docker keeps it by id, and it would differ at every deploy.
+    """
     return "" if text in ("", "host") else f'{quoted(text)} is not a PID mode: write host, or "" for the default.'
 
 
 def working_dir(text: str) -> str:
-    """Nothing is asked for by an empty one."""
+    """Return why a text is not a working directory; an empty one is valid and means none."""
     absolute = text.startswith("/") and "\0" not in text
     return "" if not text or absolute else f"{quoted(text)} is not a folder of the container: begin with /."
 
@@ -109,7 +112,7 @@ def stop_signal_alike(text: str | None) -> str:
 
 
 def _signal(text: str) -> str:
-    """A signal by its full name, whichever of its spellings is given; empty when it is none."""
+    """Return a signal by its full name, from any of its spellings; empty if it is not one."""
     name = text.upper().removeprefix("SIG")
     if name.isdecimal() and 0 < int(name) < len(_SIGNALS):
         name = _SIGNALS[int(name)]
@@ -120,7 +123,7 @@ def _signal(text: str) -> str:
 
 
 def duration_ns(text: str) -> int:
-    """A duration as Go writes it, 1m30s. Raises Refused for anything else."""
+    """Parse a duration as Go writes it, 1m30s. Raises Refused for anything else."""
     steps = _STEP.findall(text)
     if not steps or "".join(map("".join, steps)) != text:
         raise Refused(f"{quoted(text)} is not a duration: write 30s or 1m30s.")
@@ -148,7 +151,7 @@ def _not_a_time(text: str) -> str:
 
 
 def health_config(check: Mapping[str, str]) -> dict[str, Any]:
-    """A health check as the engine is told it."""
+    """Return a health check in the engine's API format."""
     found: dict[str, Any] = {}
     for part, text in check.items():
         if part == "test":
@@ -159,7 +162,7 @@ def health_config(check: Mapping[str, str]) -> dict[str, Any]:
 
 
 def health_alike(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A health check as the engine keeps it, without what it leaves to its defaults."""
+    """Normalize a health check as the engine keeps it, without its defaults."""
     found = {name: config[name] for name in _HEALTH.values() if config and config.get(name)}
     return {"Test": [OFF]} if found.get("Test") == [OFF] else found
 
@@ -179,12 +182,12 @@ def tmpfs(text: str) -> str:
 
 
 def tmpfs_rows(texts: Iterable[str]) -> dict[str, str]:
-    """Folders with their options, as the engine keeps them."""
+    """Return folders with their options, as the engine keeps them."""
     return {folder: rest for folder, _, rest in (text.partition(":") for text in texts)}
 
 
 def tmpfs_alike(rows: Mapping[str, str] | None) -> dict[str, str]:
-    """Options without order, and without `rw`, which is meant without it."""
+    """Normalize options: in a fixed order, and without the default `rw`."""
     return {
         container_words.mount_point(folder): ",".join(sorted({*rest.split(",")} - {"", "rw"}))
         for folder, rest in (rows or {}).items()

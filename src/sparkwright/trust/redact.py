@@ -1,6 +1,6 @@
-"""The secrets of a run become dots in what is written down or sent: in values, as they are and as programs spell them.
+"""Redaction of a run's secrets in what is written down or sent: as plain values, and as programs encode them.
 
-For secrets whose values are known; hidden.py goes by names and looks.
+For secrets whose values are known; secret_patterns.py finds others by name and form.
 """
 
 from __future__ import annotations
@@ -12,33 +12,36 @@ from urllib.parse import quote as percent
 from urllib.parse import quote_plus, unquote
 
 DOTS = "••••"
-#: a shorter one turns up in words that are no secret, and is refused on the laptop
+#: a shorter one would occur in words that are no secret, so the laptop refuses it
 SHORTEST = 8
-#: the fields of an event that say what kind of event it is, and of which task
+#: the fields that identify an event and its task
 STRUCTURE = frozenset({"event", "time", "task", "module", "status", "exit", "host", "run", "register", "schema"})
 
 
 class Redactor:
-    """secrets: the values to hide; empty ones are none."""
+    """Replaces secrets by dots.
+
+    secrets: the values to hide; empty ones are ignored.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         found = {form for secret in secrets if secret for form in _forms(secret)}
-        self._forms = sorted(found, key=len, reverse=True)  # a part of a longer form must not spoil it
+        self._forms = sorted(found, key=len, reverse=True)  # a longer form before its own parts
         self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
 
     def text(self, text: str) -> str:
-        """The text with each secret in it as dots."""
+        """Return a text with each secret in it as dots."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, DOTS)
         return text
 
     def hides(self, line: bytes) -> bool:
-        """Whether a secret is in this JSON, whose letters are not escaped."""
+        """Return True if a secret is in this JSON, whose letters are not escaped."""
         return any(form in line for form in self._in_json)
 
     def value(self, value: Any) -> Any:
-        """A value as JSON has it, every text in it redacted, names of fields too."""
+        """Return a JSON value with every text in it redacted, names of fields too."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -50,13 +53,15 @@ class Redactor:
         return self.text(str(value))
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """An event, redacted; what says which event it is stays as it is."""
+        """Return an event, redacted; the fields that identify it are unchanged."""
         return {key: value if key in STRUCTURE else self.value(value) for key, value in event.items()}
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """A secret as it is, and as JSON, Python, a shell, a URL and base64 write it. Of several lines each
-    counts by itself too, of a URL its password."""
+    """Yield a secret as it is, and as JSON, Python, a shell, a URL and base64 write it.
+
+    Of several lines each counts by itself too, of a URL its password.
+    """
     from shlex import quote
 
     from sparkwright.trust.secret_names import password_of
@@ -72,7 +77,8 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """What of it stands in any base64 text that holds it, wherever in its groups of three bytes it begins (`user:password`)."""
+    """Yield the part of a secret that is in any base64 text with it, at each offset in a group of three bytes (`user:password`).
+    """
     from base64 import b64encode
 
     for before in range(3):

@@ -1,4 +1,4 @@
-"""What a recipe says of a container's rights, in docker's words: checked, and brought into one spelling."""
+"""A recipe's security options of a container, in docker's spelling: validated and normalized."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def capabilities(names: Iterable[str] | None) -> list[str]:
 
 
 def capabilities_kept(names: Iterable[str]) -> list[str]:
-    """As docker's own client sends them."""
+    """Return capabilities as docker's own client sends them."""
     return [capability if capability == ALL else f"CAP_{capability}" for capability in capabilities(names)]
 
 
@@ -61,13 +61,13 @@ def security_opt(text: str) -> str:
 
 
 def security_opts(texts: Iterable[str] | None) -> list[str]:
-    """In one spelling: NAME=VALUE; what is the default anyway is left out."""
+    """Normalize security options: NAME=VALUE, without the defaults."""
     found = {"=".join(_parts(text)) for text in texts or ()}
     return sorted(found - {"no-new-privileges=false", "seccomp=builtin"})
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """docker takes NAME=VALUE, and NAME:VALUE of old."""
+    """Split NAME=VALUE, or docker's old NAME:VALUE."""
     name, _, value = text.partition("=") if "=" in text else text.partition(":")
     return name, value if value or name != "no-new-privileges" else "true"
 
@@ -83,12 +83,12 @@ def device(text: str) -> str:
 
 
 def _is_access(text: str) -> bool:
-    """Read, write, make: each at most once."""
+    """Return True if a text is a device's access: read, write, make, each at most once."""
     return 0 < len(text) <= len({*text} & {*"rwm"})
 
 
 def device_row(text: str) -> dict[str, str]:
-    """A device as the engine keeps it."""
+    """Return a device as the engine keeps it."""
     outside, *rest = text.split(":")
     mode = rest.pop() if rest and not rest[-1].startswith("/") else "rwm"
     return {"PathOnHost": outside, "PathInContainer": rest[0] if rest else outside, "CgroupPermissions": mode}
@@ -99,7 +99,7 @@ def device_rows(texts: Iterable[str]) -> list[dict[str, str]]:
 
 
 def devices_alike(rows: Iterable[Mapping[str, Any]] | None) -> list[str]:
-    """Devices in one spelling, without order: HOST:CONTAINER:ACCESS."""
+    """Normalize devices, in a fixed order: HOST:CONTAINER:ACCESS."""
     found = []
     for row in rows or ():
         mode = "".join(item for item in "rwm" if item in str(row.get("CgroupPermissions") or "rwm"))
@@ -130,7 +130,7 @@ def sysctls(settings: Mapping[str, str]) -> str:
 
 
 def is_of_network(sysctl: str) -> bool:
-    """Whether a kernel setting belongs to the network; else to shared memory and message queues."""
+    """Return True if a kernel setting belongs to the network, False if to shared memory and message queues."""
     return _OF_NETWORK.fullmatch(sysctl) is not None
 
 

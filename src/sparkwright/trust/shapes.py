@@ -1,4 +1,4 @@
-"""What a value from outside must look like, as data, and the check that it does.
+"""Schemas of untrusted values, as data, and their validation.
 
 A shape is one of these:
     str  bool  int  float  object    a value of this type; float takes whole numbers too, bool is neither; object takes anything
@@ -11,7 +11,7 @@ A shape is one of these:
     a compiled pattern               a text that matches it from end to end
     a function                       whatever it returns; it raises ValueError for what does not fit
 
-`fitted` and `checked` refuse the whole for one part that does not fit. A `Partial` object, a shape too, goes on without it.
+`fitted` and `checked` refuse the whole value if one part does not fit. A `Partial` object, a shape too, drops that part.
 """
 
 from __future__ import annotations
@@ -37,9 +37,13 @@ LAST_MOMENT_S = 253_370_764_800
 
 
 class Misfit(ValueError):
-    """A value that is not of its shape. why: as "is not text". at: where in the value, as `.Config.Env[2]`.
+    """A value that is not of its shape.
 
-    missing: the field that is not there. place: the steps of `at`.
+    Args:
+        why: as "is not text".
+        at: where in the value, as `.Config.Env[2]`.
+        missing: the missing field.
+        place: the steps of `at`.
     """
 
     def __init__(self, why: str, at: str = "", missing: str = "", place: tuple[str | int, ...] = ()) -> None:
@@ -49,26 +53,25 @@ class Misfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """A field that may be missing, and what it is then; without a value it stays missing."""
+    """A field that may be missing, with its default; without one it stays missing."""
 
     shape: Shape
     value: Any = ABSENT
 
 
 def optional(shape: Shape) -> Usual:
-    """A field that may be missing or null, and stays so."""
+    """Return the shape of a field that may be missing or null."""
     return Usual((None, shape))
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A shape: an object without the fields that do not fit, as a file has it that is old, damaged, or another version's.
-
-    needs: without them it is none. strict: nor with a field that does not fit, or is unknown.
-    """
+    """A shape: an object that drops fields that do not fit, for a file that is old, damaged, or of another version."""
 
     fields: Mapping[str, Shape] = field(default_factory=dict)
+    #: required fields
     needs: tuple[str, ...] = ()
+    #: a field that is unknown or does not fit makes the whole object invalid
     strict: bool = False
 
     def __call__(self, value: Any) -> dict[str, Any]:
@@ -89,7 +92,7 @@ class Partial:
         return kept
 
     def of(self, value: Any) -> dict[str, Any] | None:
-        """What is left of the object; None when it is none."""
+        """Return the valid part of the object; None if it is not valid."""
         try:
             return self(value)
         except ValueError:
@@ -97,7 +100,7 @@ class Partial:
 
 
 def fitted(value: Any, shape: Shape, where: str) -> Any:
-    """The value as its shape says, missing fields filled in. Raises ValueError that names the place below WHERE."""
+    """Return a value that fits its shape, missing fields filled in. Raises ValueError that names the place below WHERE."""
     try:
         return _fitted(value, shape)
     except ValueError as error:
@@ -105,7 +108,7 @@ def fitted(value: Any, shape: Shape, where: str) -> Any:
 
 
 def checked(value: Any, shape: Shape, what: str) -> Any:
-    """As `fitted`. Raises Failed that names WHAT and the part of it that does not fit."""
+    """Return the value like `fitted`. Raises Failed that names WHAT and the part of it that does not fit."""
     try:
         return _fitted(value, shape)
     except ValueError as error:
@@ -117,39 +120,38 @@ def checked(value: Any, shape: Shape, what: str) -> Any:
 
 
 def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
-    """The objects of a list that have this shape."""
+    """Return the objects of a list that have this shape."""
     found = map(shape.of, values) if isinstance(values, list) else ()
     return [row for row in found if row is not None]
 
 
 def built(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
-    """Return a dataclass of an object from JSON: fields that the dataclass does not have are left out, as a newer version sends
-    them.
+    """Return a dataclass from a JSON object, without the fields that the dataclass does not have (a newer version may send them).
 
     Args:
-        data: already held against a shape.
-        fields: instead of those of data.
+        data: already validated against a shape.
+        fields: override those of data.
     """
     known = {field.name for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in {**data, **fields}.items() if name in known})
 
 
 def line(value: Any) -> str:
-    """A shape: text for one line; its newlines become visible."""
+    """Shape of a text for one line; its newlines become visible."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return one_line(value)
 
 
 def text(value: Any) -> str:
-    """A shape: text that can be written to a file again."""
+    """Shape of a text that can be written to a file again."""
     if not isinstance(value, str) or any("\ud800" <= item <= "\udfff" for item in value):
         raise ValueError("is not text")
     return value
 
 
 def within(low: float, high: float) -> Callable[[Any], Any]:
-    """A shape: a number in these bounds."""
+    """Return the shape of a number within bounds."""
 
     def check(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -159,21 +161,21 @@ def within(low: float, high: float) -> Callable[[Any], Any]:
     return check
 
 
-#: a shape: seconds since the epoch
+#: shape of seconds since the epoch
 moment = within(0, LAST_MOMENT_S)
-#: a shape: a figure of a host
+#: shape of a number of a host
 number = within(-LARGEST, LARGEST)
 
 
 def integer(value: Any) -> int:
-    """A shape: a count."""
+    """Shape of a count."""
     if not isinstance(value, int):
         raise ValueError("is not a whole number")
     return int(number(value))
 
 
 def row(*shapes: Shape) -> Callable[[Any], Any]:
-    """A shape: a list of so many values, each of its own shape."""
+    """Return the shape of a list with a fixed number of values, each of its own shape."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(shapes):
@@ -184,7 +186,7 @@ def row(*shapes: Shape) -> Callable[[Any], Any]:
 
 
 def writable(value: Any) -> Any:
-    """A shape: whatever JSON holds, as long as it can be written again."""
+    """Shape of any JSON value that can be written again."""
     try:
         json.dumps(value, allow_nan=False).encode()
     except (ValueError, RecursionError):
@@ -213,7 +215,7 @@ def _fitted(value: Any, shape: Shape) -> Any:
 
 
 def _below(error: ValueError, step: str, *place: str | int) -> Misfit:
-    """The error as the whole's, of which this is a step."""
+    """Return the error of a part as the error of the whole value."""
     found = error if isinstance(error, Misfit) else Misfit(str(error))
     return Misfit(found.why, step + found.at, found.missing, place + found.place)
 

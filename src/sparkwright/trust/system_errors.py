@@ -1,4 +1,4 @@
-"""What the operating system refused, as a sentence: a full disk, a read-only folder, a home that is a file."""
+"""Errors of the operating system as sentences: a full disk, a read-only folder, a home that is a file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-#: less than this is none: a line of a log
+#: a disk with less free space than this, a line of a log, is full
 ROOM_BYTES = 4096
 
 
 def sentence(error: BaseException) -> str:
-    """Where and why; empty for an error that is not the system's. Writing names no file: the disk that is full is looked for."""
+    """Return where and why it failed; empty for an error that is not the system's.
+
+    A failed write names no file: then the full disk is looked up.
+    """
     if not isinstance(error, OSError) or not error.strerror:
         return ""
     place = error.filename
@@ -24,7 +27,7 @@ def sentence(error: BaseException) -> str:
 
 
 def full(places: Iterable[Path]) -> Path | None:
-    """The first of some folders (or of those above, where one is not there) whose disk has no room; None when all have."""
+    """Return the first of some folders (or their existing parents) whose disk is full; None if none is."""
     for place in places:
         there = next((parent for parent in (place, *place.parents) if parent.exists()), None)
         if there is None:

@@ -1,4 +1,4 @@
-"""Real runs of a cluster's members: each a runner as on a host, detached, in a home of its own, over sockets of this machine."""
+"""Real runs of a cluster's members: each a detached runner in a home of its own, as on a host, over sockets of this machine."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def swap(*tasks: Task, rescue: tuple[Task, ...]) -> Block:
 
 @dataclass
 class Member:
-    """One host's run. It works in `home`."""
+    """One host's run. Its tasks write into `home`."""
 
     home: Path
     name: str
@@ -91,7 +91,7 @@ class Member:
         self.events.extend(decode(line) for line in self.process.stdout)
 
     def laptop_vanishes(self) -> None:
-        """What the laptop followed it with is gone."""
+        """Kill the process that follows the run for the laptop."""
         assert self.process is not None
         self.process.kill()
 
@@ -102,7 +102,7 @@ class Member:
         process.wait()
 
     def pid(self) -> int:
-        """Of the detached runner."""
+        """Return the pid of the detached runner."""
         owner = until(lambda: lock.inspect(self.state)[0], f"{self.name} has its lock")
         return int(owner.pid)
 
@@ -114,7 +114,7 @@ class Member:
         return lock.inspect(self.state)[1]
 
     def recap(self) -> Event:
-        """How it ended, from its journal: also when the laptop is gone."""
+        """Return the recap, from its journal: also if the laptop is gone."""
         until(lambda: any(self.state.runs()), f"{self.name} has begun")
         (folder,) = list(self.state.runs())[:1]
         until(lambda: not journal.lives(folder), f"{self.name} has ended")
@@ -126,14 +126,14 @@ class Member:
         return recap
 
     def story(self) -> list[Event]:
-        """Its events so far."""
+        """Return its events so far."""
         return [decode(line) for folder in self.state.runs() for line in _lines(folder / "events.jsonl")]
 
     def notes(self) -> list[str]:
         return [item["text"] for item in self.story() if item["event"] == "note"]
 
     def outcome(self, task: str) -> tuple[str, str]:
-        """Status and message of a task; ("", "") when it has none yet."""
+        """Return status and message of a task; ("", "") if it has none yet."""
         found = (item for item in self.story() if item["event"] == "task_finished" and item["name"] == task)
         return next(((item["status"], item["msg"]) for item in found), ("", ""))
 
@@ -142,7 +142,7 @@ class Member:
         return next(item["data"] for item in found)
 
     def said(self) -> str:
-        """What its tasks wrote."""
+        """Return the output of its tasks."""
         path = self.home / "said"
         return path.read_text() if path.exists() else ""
 
@@ -172,14 +172,14 @@ class Group:
         return Plan(run, self.hosts[rank], "Test", steps, secrets=(TOKEN,), cluster=value, who="a@b", **fields)
 
     def start(self, *steps: Step, **fields: Any) -> list[Member]:
-        """The same steps on every member."""
+        """Start the same steps on every member."""
         return [self.begin(rank, *steps, **fields) for rank in range(self.world)]
 
     def begin(self, rank: int, *steps: Step, **fields: Any) -> Member:
         return self.members[rank].start(self.plan(rank, *steps, **fields))
 
     def end(self) -> None:
-        """Nothing of it goes on."""
+        """End all of its processes."""
         for member in self.members:
             owner, alive = lock.inspect(member.state) if member.home.exists() else (None, False)
             if alive and owner is not None:

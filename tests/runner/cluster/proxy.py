@@ -1,4 +1,4 @@
-"""The cable between two hosts: forwards bytes until it is cut, and then no more, without a word to either side."""
+"""The cable between two hosts: forwards bytes until it is cut; then neither side gets a signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cable:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """From now on nothing arrives on the other side."""
+        """Stop forwarding: from now on nothing arrives on the other side."""
         self._whole.clear()
 
     def close(self) -> None:

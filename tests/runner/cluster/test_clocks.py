@@ -1,4 +1,4 @@
-"""A member whose clock is not the head's says so, with the figure and how certain it is."""
+"""A member whose clock differs from the head's reports it, with the difference and its accuracy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAR_S = 10**9
 
 
 class Head:
-    """A head whose clock is ahead, seconds; it lets both members come."""
+    """A head whose clock is ahead, seconds; it lets both members join."""
 
     def __init__(self, of: Group, ahead_s: float) -> None:
         self.group, self.ahead_s = of, ahead_s

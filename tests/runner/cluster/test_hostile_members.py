@@ -1,4 +1,4 @@
-"""A member that has the token and does not keep to the protocol: it is lost, and the others learn that, and no more is kept of it."""
+"""A member that has the token and violates the protocol is lost; the others learn that, and nothing more of it is kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAR_S = 10**9
 
 
 class Hostile:
-    """A member of a group that speaks for itself."""
+    """A member of a group that sends arbitrary messages."""
 
     def __init__(self, group: Group, rank: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", group.port), timeout=60)
@@ -32,7 +32,7 @@ class Hostile:
         self.sock.sendall(b"".join(map(self.session.seal, messages)))
 
     def heard(self, kind: str) -> dict[str, Any]:
-        """The next event of a kind."""
+        """Return the next event of a kind."""
         while (found := self.session.opened(self._line(wire.LINE_BYTES)))["kind"] != kind:
             continue
         return found

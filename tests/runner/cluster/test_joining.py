@@ -1,4 +1,4 @@
-"""Before the first task all members' runs have come, each with its host's lock; else none of them touches anything."""
+"""Before the first task all members' runs have joined, each with its host's lock; else none of them changes anything."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path,
 
 
 def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tmp_path: Path) -> None:
-    """Each has the lock of one host and waits for that of the other: the wait has a limit, and one of them at least lets go."""
+    """Each has the lock of one host and waits for the other's: the wait has a limit, and at least one of them gives up."""
     value, two = Group(tmp_path, name="one", join_s=8), Group(tmp_path, name="two", join_s=8)
     two.members = [type(member)(member.home, member.name) for member in value.members]
     try:

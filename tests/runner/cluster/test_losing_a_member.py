@@ -1,4 +1,4 @@
-"""A member that is killed, frozen or cut off is noticed by all others, whoever it is, and all that can run their rescue."""
+"""A member that is killed, frozen or cut off is noticed by all others, and all that can run their rescue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESCUE = (sh("Restore previous server", "echo restored >> said"),)
 
 
 def begun(pair: Group) -> list[Member]:
-    """All have come; each works until its file `ready` is there."""
+    """Wait until all have joined; each works until its file `ready` exists."""
     wait = sh("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
     members = pair.start(swap(wait, barrier("prepared"), rescue=RESCUE))
     for member in members:
@@ -43,7 +43,7 @@ def test_who_is_killed_is_lost_for_all_others(tmp_path: Path, rank: int) -> None
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_who_is_frozen_is_lost_and_restores_too_when_it_goes_on(tmp_path: Path, rank: int) -> None:
-    """The others have nothing to say for as long, and are not lost."""
+    """The others are silent for as long, and are not lost."""
     with group(tmp_path, world=3, beat_s=BEAT_S) as three:
         members = begun(three)
         frozen, others = members[rank], [member for member in members if member is not members[rank]]

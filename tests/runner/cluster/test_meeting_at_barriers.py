@@ -1,4 +1,4 @@
-"""Runs of a cluster's members meet: all reach a barrier, or it fails for all and each runs its rescue."""
+"""Barriers of a cluster's runs: all reach one, or it fails for all and each runs its rescue."""
 
 from __future__ import annotations
 

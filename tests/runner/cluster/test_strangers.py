@@ -1,4 +1,4 @@
-"""Whoever else reaches the head's listener learns nothing, costs little, and keeps no member from meeting."""
+"""Strangers at the head's listener learn nothing, cost little, and keep no member from joining."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pair(tmp_path: Path) -> Iterator[Group]:
 
 
 def listening(pair: Group) -> Member:
-    """The head, which waits for its worker."""
+    """Return the head, which waits for its worker."""
     head = pair.begin(0, *STEPS)
     until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
     return head
@@ -47,7 +47,7 @@ def goes_on(pair: Group, head: Member) -> None:
 
 
 def dropped(one: socket.socket) -> bytes:
-    """What the other side still says until it hangs up."""
+    """Return everything that the other side sends until it hangs up."""
     found = b""
     with contextlib.suppress(ConnectionResetError):
         while data := one.recv(65536):
@@ -114,7 +114,7 @@ def test_a_member_with_the_token_of_another_deploy_does_not_come_in(pair: Group)
 
 
 def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
-    """A stranger on the head's address, who can't prove that it has the token, gets nothing but a proof for its own nonce."""
+    """A stranger at the head's address, without the token, gets nothing but a proof for its own nonce."""
     with socket.create_server(("127.0.0.1", pair.port)) as false:
         worker = pair.begin(1, *STEPS, cluster={"join_s": 1.0})
         near, _ = false.accept()
@@ -128,7 +128,7 @@ def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
 
 
 def test_a_recorded_connection_opens_nothing_the_second_time(pair: Group, tmp_path: Path) -> None:
-    """What a member of this very token once said, of a first run, said again to a second one."""
+    """Replay a message of a first run, by a member with this very token, to a second run."""
     with cable(pair.port) as link:
         head = pair.begin(0, *STEPS)
         worker = pair.begin(1, *STEPS, cluster={"port": link.port})
@@ -163,6 +163,6 @@ def test_two_hundred_that_say_nothing_keep_no_member_out(pair: Group) -> None:
 
 
 def _peak_kib(head: Member) -> int:
-    """The memory that the detached runner has needed at most."""
+    """Return the peak memory of the detached runner."""
     status = Path(f"/proc/{head.pid()}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])

@@ -1,4 +1,4 @@
-"""The clock: that something keeps it, and (told on the laptop) that it agrees with the laptop's."""
+"""The clock: that it is synchronized, and (compared on the laptop) that it agrees with the laptop's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def against(host_s: float, laptop_s: float, user: str) -> Finding:
-    """The host's clock beside the laptop's, both seconds since the epoch at the same moment. Which is right is not told."""
+    """Compare the host's clock with the laptop's, both seconds since the epoch at the same moment.
+
+    It does not decide which is right.
+    """
     off_s, source = host_s - laptop_s, known.CLOCK.source
     if abs(off_s) <= known.CLOCK_WARNING_S:
         return Finding(BESIDE, "ok", "in sync", source=source)

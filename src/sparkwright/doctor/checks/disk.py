@@ -1,4 +1,4 @@
-"""Room on the disks that images and models go to."""
+"""Free space on the disks for images and models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _room(host: Host, what: str, folder: Path, seen: set[int]) -> Finding | None:
-    """The finding of one disk; None for a disk that was checked already."""
+    """Return the finding of one disk; None for a disk that was checked already."""
     try:
         place = next(parent for parent in (folder, *folder.parents) if _there(parent))
         device = place.stat().st_dev

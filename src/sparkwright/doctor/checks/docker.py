@@ -1,4 +1,4 @@
-"""Docker: whether this login may use it, and whether it comes up at boot."""
+"""Docker: is this login allowed to use it, and does it start at boot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, live: bool) -> Finding:
-    """Why Docker does not answer: no right to ask, or nobody there."""
+    """Return the finding for a Docker that does not answer: no permission to use it, or it is not running."""
     if not isinstance(error, SocketDenied) or live:
         return Finding(NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
     if member:
@@ -53,11 +53,11 @@ def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, liv
 
 
 def _group(host: Host) -> tuple[str, list[str]]:
-    """The group's number and members, as a new login would get them."""
+    """Return the group's number and members, as a new login would have them."""
     rows = [row for row in host.rows("/etc/group") if len(row) == 4 and row[0] == GROUP]
     return (rows[0][2], rows[0][3].split(",")) if rows else ("", [])
 
 
 def _live_groups(host: Host) -> list[str]:
-    """The groups of this very login, by number."""
+    """Return the groups of this very login, by number."""
     return next((row[1].split() for row in host.rows("/proc/self/status") if row[0] == "Groups"), [])

@@ -1,4 +1,4 @@
-"""The driver and its GSP firmware, which come in pairs; and whether the one that is loaded is the one that is installed."""
+"""The driver and its GSP firmware, which come in pairs; and the loaded driver against the installed one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _branch(name: str, driver: str) -> Finding:
 
 
 def _firmware(driver: str, loaded: str, folders: list[str]) -> Finding:
-    """The firmware of a driver lies in a folder of its version."""
+    """Compare the driver with its GSP firmware, which is in a folder of its version."""
     firmware = [name for name in folders if version_in(name) == name and numbers(name)[0] >= min(known.DRIVERS)]
     source = known.DRIVER_PAIR.source
     if loaded and loaded != driver:

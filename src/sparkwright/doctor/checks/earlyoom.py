@@ -1,4 +1,4 @@
-"""Who ends processes before memory runs out, and whether the engine would be the one."""
+"""The process that kills others before memory runs out, and the risk that it kills the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def threshold_bytes(words: Sequence[str], total: int) -> int | None:
-    """Below how much available memory it acts, bytes; None for options that can't be read. -m PERCENT, -M KiB."""
+    """Return the available memory below which it acts, bytes; None if its options can't be parsed. -m PERCENT, -M KiB."""
     value, kind = "", "-m"
     for at, word in enumerate(words):
         if word in ("-m", "-M"):

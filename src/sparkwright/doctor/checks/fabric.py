@@ -36,7 +36,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def problems_of(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
-    """Of one port: verdict, evidence, fix, source."""
+    """Yield the problems of one port: verdict, evidence, fix, source."""
     up = [link for link in links if link.active]
     down = [link.adapter for link in links if not link.active]
     if down:
@@ -79,7 +79,7 @@ def _shown(links: list[Link]) -> str:
 
 
 def memory(host: Host) -> Iterator[Finding]:
-    """A kernel that keeps its CMA for itself: what it counts as free there is more than there is."""
+    """Check for a kernel that keeps its CMA for itself and reports more of it as free than exists."""
     release = (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100]
     memory, about = host.memory() or {}, known.CMA
     if "CmaFree" not in memory or "CmaTotal" not in memory:

@@ -1,4 +1,4 @@
-"""The GPU's heat and its clock cap: whether it slows itself down, and whether the cap that was set still holds."""
+"""The GPU's temperature and clock cap: is it throttled, and is the cap that was set still in effect."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ SLOWED = "Active"
 
 
 def cap_mhz(host: Host) -> int | None:
-    """The clock cap that `provision` set; None for none."""
+    """Return the clock cap that `provision` set; None for none."""
     found = re.search(settings_table.CAP, host.read(settings_table.PATHS[settings_table.CLOCK]) or "")
     return int(found[1]) if found else None
 
 
 def check(host: Host) -> Iterator[Finding]:
-    """What the driver does not tell (as "[N/A]") is not judged; without a temperature nothing is."""
+    """Check the GPU's temperature and clock cap.
+
+    A value that the driver does not report ("[N/A]") is not judged; without a temperature the result is unknown.
+    """
     about, cap = known.HEAT, cap_mhz(host)
     cells = [word.strip() for word in (host.printed(*QUERY) or "").partition("\n")[0].split(",")]
     celsius, clock = (number_of(cell) for cell in (*cells, "")[:2])

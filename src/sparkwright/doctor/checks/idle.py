@@ -59,7 +59,7 @@ def _spinning(host: Host, pids: list[str]) -> Finding:
 
 
 def _ticks(host: Host, pid: str) -> int | None:
-    """Its processor time so far, clock ticks; None for a process that is gone or hidden."""
+    """Return a process's processor time so far, clock ticks; None if it is gone or hidden."""
     fields = (host.read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     try:
         return int(fields[USER]) + int(fields[SYSTEM])

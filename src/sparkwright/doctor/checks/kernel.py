@@ -1,4 +1,4 @@
-"""The kernel: what is reported of it, and whether another waits for a reboot. It is reported, never changed."""
+"""The kernel: known problems of it, and a newer one that waits for a reboot. It is reported, never changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _fast_links(host: Host) -> list[str]:
-    """ConnectX ports that are up."""
+    """Return the ConnectX ports that are up."""
     devices = host.names_in("/sys/class/infiniband")
     state = "/sys/class/infiniband/{}/ports/1/state"
     return [name for name in devices if "ACTIVE" in (host.read(state.format(name)) or "")]

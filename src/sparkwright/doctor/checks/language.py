@@ -1,4 +1,4 @@
-"""The locale of logins: that it is there. Which one it is does not matter here: everything is run with LC_ALL=C."""
+"""The locale of logins: that it exists. Its language does not matter here: everything is run with LC_ALL=C."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _wanted(host: Host) -> tuple[str, str]:
-    """(the locale of a login, where it is from): what ssh sends wins over the host's own files."""
+    """Return (the locale of a login, its source): the one that ssh sends overrides the host's own files."""
     if not host.context.machine.root:
         for name in ("LC_CTYPE", "LANG"):
             if os.environ.get(name) and os.environ[name] != _configured(host)[0]:
@@ -52,5 +52,5 @@ def _configured(host: Host) -> tuple[str, str]:
 
 
 def _plain(name: str) -> str:
-    """en_US.UTF-8 and en_US.utf8 are one."""
+    """Normalize a locale's name: en_US.UTF-8 and en_US.utf8 are the same."""
     return name.lower().replace("-", "").strip()

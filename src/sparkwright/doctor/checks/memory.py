@@ -1,4 +1,4 @@
-"""Memory budget: whether the recipe's server fits this host, with all that is held now; and the guard of the memory."""
+"""Memory budget: does the recipe's server fit this host beside everything that runs now; and the memory guard."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ GUARD = "memory guard"
 
 
 def check(host: Host) -> Iterator[Finding]:
-    """Yield what the recipe's server would leave or lacks, and whether the memory is guarded while it serves."""
+    """Yield the memory that the recipe's server would leave or lacks, and the state of the memory guard."""
     yield from _budget(host)
     if good_states.last(host.context.state) and not host.context.machine.sandbox:
         yield _guard(host)
 
 
 def _guard(host: Host) -> Finding:
-    """The guard of the service: nothing else stops a server that grows before the host is lost."""
+    """Check the guard of the service: nothing else stops a server that grows before the host is lost."""
     source, state = known.BUDGET.source, host.context.state
     if service_guard.running(state):
         return Finding(GUARD, "ok", "it runs", source=source)
@@ -61,7 +61,7 @@ def _budget(host: Host) -> Iterator[Finding]:
 
 
 def of_host(host: Host) -> Budget | None:
-    """The budget of the recipe's server on this host; None without a recipe, or where the host can't be read."""
+    """Return the budget of the recipe's server on this host; None without a recipe, or if the host can't be read."""
     if not host.wanted.engine_memory or host.memory() is None:
         return None
     stay = host.wanted.ollama == "leave"

@@ -1,6 +1,6 @@
-"""Mounts of our containers whose source a container could replace, or where a link stands by now.
+"""Mounts of our containers whose source a container could replace, or is now a link.
 
-A start by sparkwright refuses them, or makes the folder anew. This shows them before Docker starts the container by itself, as
+A start by sparkwright refuses them, or creates the folder anew. This shows them before Docker starts the container by itself, as
 it does after a reboot.
 """
 
@@ -25,7 +25,7 @@ def check(host: Host) -> Iterator[Finding]:
         client = host.context.docker()
         rows = [row for row in client.api.containers(all=True) if is_ours(row)]
         found = [inspected for row in rows if (inspected := containers.inspect(client, str(row["Id"]))) is not None]
-    except Exception:  # refused, away or restarting: the check `docker` says which
+    except Exception:  # refused, down or restarting: the check `docker` reports which
         yield Finding(NAME, "unknown", "Docker does not answer", source=SOURCE)
         return
     fix = f"sparkwright deploy --host {host.wanted.name}" if host.wanted.name else "sparkwright deploy"

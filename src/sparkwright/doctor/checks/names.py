@@ -1,4 +1,4 @@
-"""Names: the host's own, what avahi made of it, and whether the outside is found."""
+"""Names: the host's own, its name in avahi, and the resolution of outside names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _own(host: Host, own: str) -> Finding:
 
 
 def _avahi(host: Host, own: str) -> Iterator[Finding]:
-    """avahi-daemon shows the name it took in its own title: avahi-daemon: running [spark-2.local]."""
+    """Check the name that avahi-daemon took, from its own title: avahi-daemon: running [spark-2.local]."""
     titles = " ".join(word for words in host.processes("avahi-daemon") for word in words)
     found = re.search(r"running \[([^\]]{1,255})\]", titles)
     if not found:
@@ -52,7 +52,7 @@ def _avahi(host: Host, own: str) -> Iterator[Finding]:
 
 
 def _hub(host: Host) -> Finding:
-    """The hub is where models come from, or the proxy on the way to it; an address needs no looking up."""
+    """Check that the hub's name can be resolved, or that of the proxy on the way to it; an address needs no resolution."""
     machine = host.context.machine
     proxy = machine.env.get("HTTPS_PROXY") or machine.env.get("https_proxy") or ""
     name = urlsplit(proxy if "://" in proxy else machine.hub_url).hostname or ""

@@ -1,4 +1,4 @@
-"""Ollama: whether it holds memory now, comes back at boot, and listens to everybody."""
+"""Ollama: does it hold memory now, start at boot, and listen on every address."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _open(host: Host) -> Iterator[Finding]:
-    """A service that listens on every address lets anybody load a model into the engine's memory."""
+    """Check the address: a service that listens on every one lets anybody load a model into the engine's memory."""
     words = (host.printed("systemctl", "show", ollama_places.SERVICE, "-p", "Environment", "--value") or "").split()
     host_is = next((word.strip('"').partition("=")[2] for word in words if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in host_is or "[::]" in host_is:

@@ -1,4 +1,4 @@
-"""The platform of the image that will be pulled, before 20 GB of it are."""
+"""The platform of the image, before 20 GB of it are pulled."""
 
 from __future__ import annotations
 

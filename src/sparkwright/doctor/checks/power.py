@@ -1,4 +1,4 @@
-"""The GPU's power: a Spark that is stuck in a low-power state is busy, slow, and says nothing of it."""
+"""The GPU's power: a Spark that is stuck in a low-power state is busy and slow, and reports no error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUERY = ("nvidia-smi", "--query-gpu=utilization.gpu,clocks.sm,power.draw", "--fo
 
 
 def figures(host: Host) -> tuple[float, float, float] | None:
-    """Utilization in percent, SM clock in MHz, power in watts; None where one of them is not told."""
+    """Return utilization in percent, SM clock in MHz, power in watts; None if one of them is not known."""
     rows = (host.printed(*QUERY) or "").splitlines()
     found = [number_of(word.strip()) for word in rows[0].split(",")] if rows else []
     match found:

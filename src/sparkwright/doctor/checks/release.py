@@ -1,4 +1,4 @@
-"""DGX OS: its release, the update it came to, and whether all of the memory is there."""
+"""DGX OS: its release, its last update, and a check that all of the memory is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a logout takes with it: shared memory (RemoveIPC) and the user's own services, unless lingering is on."""
+"""The effects of a logout on shared memory (RemoveIPC) and the user's services, unless lingering is enabled."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _remove_ipc(host: Host) -> tuple[str, str]:
-    """(its value, where that stands); the last file by name counts, and the default is yes."""
-    drop_ins = {  # the same name in /etc hides the others
+    """Return (the value of RemoveIPC, its source); the last file by name counts, and the default is yes."""
+    drop_ins = {  # the same name in /etc overrides the others
         name: f"{folder}/logind.conf.d/{name}"
         for folder in reversed(FOLDERS)
         for name in host.names_in(f"{folder}/logind.conf.d")

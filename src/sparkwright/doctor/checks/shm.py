@@ -1,4 +1,4 @@
-"""Shared memory: what stands in /dev/shm is memory that CPU and GPU share, and what a killed engine left stays until a reboot."""
+"""Shared memory: files in /dev/shm take memory that CPU and GPU share, and those of a killed engine stay until a reboot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _size_bytes(host: Host) -> int | None:
-    """How much it may hold; None where it can't be read, and of a pretend host, whose folder is on a disk."""
+    """Return the capacity of /dev/shm; None if it can't be read, or on a simulated host, whose folder is on a disk."""
     if host.context.machine.root:
         return None
     try:
@@ -47,7 +47,7 @@ def _size_bytes(host: Host) -> int | None:
 
 
 def _bytes(host: Host, path: str) -> int:
-    """What a file takes of the memory; 0 for one that is gone."""
+    """Return how much memory a file takes; 0 if it is gone."""
     try:
         return host.context.machine.path(path).lstat().st_blocks * BLOCK_BYTES
     except OSError:

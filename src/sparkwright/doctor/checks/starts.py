@@ -1,7 +1,6 @@
 """Other ways in which the recipe's server is started on this host: scripts, units, compose files, cron.
 
-A server that was brought in order once is often started from somewhere else later, after a reboot or by a colleague, with the
-settings of before.
+A server that was once fixed is often started from somewhere else later, after a reboot or by a colleague, with the old settings.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ OF_SYSTEM = (
     *("usr/local/bin/*", "opt/*.sh", "opt/*/*.sh", "opt/*/*compose*.y*ml", "srv/*/*.sh", "srv/*/*compose*.y*ml"),
 )
 MOST_FILES, MOST_BYTES, SHOWN = 400, 1 << 16, 3
-#: what starts a server, or describes one that a program starts
+#: text that starts a server, or describes one that a program starts
 STARTS = re.compile(
     r"\b(?:docker|podman)(?:\s|-)+(?:run|start|create|restart|compose)\b|\bvllm\s+serve\b|\bvllm\.entrypoints\b"
     r"|\bllama-server\b|\bsglang\.launch_server\b|^\s*image:|^Image=",
     re.MULTILINE,
 )
-#: what sparkwright itself writes
+#: the mark of files that sparkwright itself writes
 OURS = "Written by sparkwright"
 
 
 def check(host: Host) -> Iterator[Finding]:
-    """Look at the files that people keep such starts in; those that this login can't read are passed over."""
+    """Inspect the files that usually hold such starts; those that this login can't read are skipped."""
     wanted = host.wanted
     if not wanted.recipe:
         yield Finding(NAME, "unknown", "the host has no recipe, so no server to look for")
@@ -86,7 +85,7 @@ def _paths(folder: Path, glob: str) -> Iterator[Path]:
 
 
 def _start(text: str, wanted: Wanted) -> tuple[int, str] | None:
-    """Return the line and the kind of a start of the recipe's server in a file; None where there is none."""
+    """Return the line and the kind of a start of the recipe's server in a file; None if there is none."""
     lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
     if not STARTS.search("\n".join(lines)):
         return None
@@ -98,7 +97,7 @@ def _start(text: str, wanted: Wanted) -> tuple[int, str] | None:
 
 
 def _signs(wanted: Wanted) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """Yield by what such a start is known to be of this server: its model, its container's name, its port."""
+    """Yield the signs by which a start is recognized as this server's: its model, its container's name, its port."""
     if wanted.model_dir:
         yield "with this model", re.compile(rf"{re.escape(wanted.model_dir)}(?![\w.-])")
         yield "with this model", re.compile(rf"(?<![\w.-]){re.escape(Path(wanted.model_dir).name)}(?![\w.-])")

@@ -1,4 +1,4 @@
-"""Swap: how much of it is in use. That there is some is fine."""
+"""Swap: how much of it is in use. Having swap is fine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NVIDIA Container Toolkit, and whether its CDI specification is of the driver that is here."""
+"""The NVIDIA Container Toolkit, and the CDI specification: is it for the installed driver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _cdi(host: Host, driver: str, version: str) -> Finding:
-    """A specification is as old as the driver it names; its date would only say when it was copied."""
+    """Check the CDI specification by the driver that it names; its date would only be that of a copy."""
     specs = _specs(host)
     new = numbers(version) >= known.CDI_REFRESH_SINCE
     refresh = new and host.printed("systemctl", "cat", known.CDI_REFRESH) is not None
@@ -48,7 +48,7 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
     if found:
         evidence = f"{path} is for driver {found}, but {driver} is installed: {known.CDI.says}"
         written = path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
-        if written:  # by that command, this very file
+        if written:  # this very file is written by that command
             return Finding("CDI", "bad", evidence, fix, known.CDI.source, repair)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
     if any(specs.values()):
@@ -59,7 +59,7 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
 
 
 def _specs(host: Host) -> dict[str, str]:
-    """Path of each specification of nvidia, and the driver that it names ("" when it names none)."""
+    """Return the path of each specification of nvidia, with the driver that it names ("" for none)."""
     found: dict[str, str] = {}
     for folder in known.CDI_FOLDERS:
         for name in host.names_in(folder):

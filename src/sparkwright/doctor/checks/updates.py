@@ -1,4 +1,4 @@
-"""Updates, as NVIDIA's own program for a Spark tells them. They come from the Dashboard; sparkwright installs none."""
+"""Updates, as NVIDIA's own program for a Spark reports them. They are installed with the DGX Dashboard, not by sparkwright."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN_CHARS = 160
 
 
 def check(host: Host) -> Iterator[Finding]:
-    """Its words are shown, not judged: what its exit codes mean is not documented."""
+    """Show the program's output without a verdict: its exit codes are not documented."""
     answer = host.output(PROGRAM, timeout_s=TIMEOUT_S)
     if answer is None:
         yield Finding(NAME, "unknown", f"{PROGRAM} is not here, or does not answer", source=known.OTA)

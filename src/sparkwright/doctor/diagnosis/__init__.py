@@ -1,1 +1,1 @@
-"""What is wrong with a server, from what runs: its container, its log, its counters, one token and one measured stream."""
+"""The diagnosis of a running server: its container, its log, its counters, one token and one measured stream."""

@@ -1,4 +1,7 @@
-"""The whole diagnosis of a host: look, ask, measure where that disturbs nobody, and say it in one sentence with its causes."""
+"""The diagnosis of a host's server: inspect it, probe it, measure it if that disturbs no requests, and explain the result.
+
+The result is one sentence, with ranked causes.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +35,29 @@ from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
-#: how long a server that exits at a request may take to do so
+#: how long a server may take to exit at a request, seconds
 ENDS_S = 2.0
 AGAIN_S = 0.2
 
 
 @dataclass
 class Answer:
-    """seen: the server. place: where it stands. measured: None where nothing was. causes: ranked. unknown: what nobody could
-    tell, in sentences."""
+    """The diagnosis of a host's server."""
 
+    #: the server
     seen: DiagnosisInput
+    #: the state of the server
     place: ServerState
+    #: the rate that one stream should have
     expected: Expected = field(default_factory=Expected)
+    #: None if nothing was measured
     measured: Measured | None = None
+    #: ranked; those that could not be determined have the verdict unknown
     causes: Sequence[Cause] = ()
     gpu: gpu.State = field(default_factory=gpu.State)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON: the schema of `diagnose --json`, docs/diagnose.md."""
+        """Return plain JSON: the schema of `diagnose --json`, docs/diagnose.md."""
         rate = self.measured.tok_per_s if self.measured else None
         box = self.seen.box
         return {
@@ -75,7 +82,7 @@ class Answer:
 
 
 def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
-    """Diagnose this host's server. Changes nothing; of an idle server it asks a token and a few short answers."""
+    """Diagnose this host's server. Changes nothing; it asks an idle server for a token and a few short answers."""
     good, limits = good_states.last(context.state), Settings.of(context.state).limits
     if facts.token_s:
         limits = replace(limits, token_s=facts.token_s)
@@ -88,17 +95,21 @@ def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Diagnosis:
-    """good: the last verified state. url, key: of the server."""
+    """A diagnosis in progress."""
 
     context: Context
+    #: the facts from the user's files
     asked: RecipeFacts
+    #: the last verified state
     good: Mapping[str, Any]
     limits: Limits
+    #: of the server
     url: str
+    #: the server's API key
     key: str
 
     def of(self, seen: DiagnosisInput) -> Answer:
-        """Ask the server that was seen, and measure it where that disturbs nobody."""
+        """Probe the server, and measure it if that disturbs no requests."""
         if (place := worker.standing(self.context, self.good, seen)) is not None:
             return self._not_measured(seen, place)
         asking = ServerProbe(
@@ -117,7 +128,7 @@ class _Diagnosis:
         return self._measured(seen, model) if place is None else self._not_measured(seen, place)
 
     def _with_token(self, asking: ServerProbe, seen: DiagnosisInput, model: str) -> DiagnosisInput:
-        """With what came of asking for a token, unless others use it. A server that ended at the request is inspected again."""
+        """Add the result of a token request, unless others use the server. If it exited at the request, it is inspected again."""
         probe = asking.others(seen.probe, seen)
         if not probe.running:
             words = list((seen.inspected.get("Config") or {}).get("Cmd") or ())
@@ -126,7 +137,10 @@ class _Diagnosis:
         return self._after_an_error(seen) if probe.token == "error" else seen
 
     def _after_an_error(self, seen: DiagnosisInput) -> DiagnosisInput:
-        """Whether the server ended at the request: its process outlives its last answer by a moment."""
+        """Inspect the server again after an error, in case it exited at the request.
+
+        Its process outlives its last answer by a moment.
+        """
         began_s = time.monotonic()
         while seen.inspected and time.monotonic() - began_s < ENDS_S:
             now = inspect.again(seen, self.context, self.good)
@@ -153,19 +167,19 @@ class _Diagnosis:
         host = self._of_host(seen, Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization_percent))
         why = slow_causes.causes(replace(about, share=share, slow=slow))
         rows = slow_causes.ranked([*host, *down_causes.before_now(seen), *why])
-        if slow:  # what is wrong too, and makes no token slow, comes after what was measured to
+        if slow:  # other problems, which slow no token down, come after the measured causes
             rows.sort(key=lambda cause: cause.verdict != "found" or not cause.of_rate)
         return Answer(seen, verdict(expected, found, slow, rows), expected, found, _named_once(rows), state)
 
     def _of_host(self, seen: DiagnosisInput, now: Gpu) -> list[Cause]:
-        """What the Docker Engine and the host have to do with it."""
+        """Return the causes that lie in the Docker Engine and the host."""
         granted = seen.box.policy and not seen.broken and not seen.asleep
         policy = str((self.good.get("spec") or {}).get("restart", "")) if granted else ""
         return [*_docker(seen), *host_faults.causes(self.context, seen, now, policy, self.limits)]
 
 
 def _of_another_task(seen: DiagnosisInput) -> ServerState | None:
-    """A server that answered and generates no text, so that there is nothing to measure; None for one that does."""
+    """Return the state of a server that answers but generates no text, so that there is no rate to measure; None if it does."""
     other, noun = tasks.aside(seen.engine.http), tasks.noun(seen.engine.http)
     return ServerState("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
 
@@ -180,7 +194,7 @@ def _with_listener(seen: DiagnosisInput, context: Context, url: str) -> Diagnosi
 
 
 def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> ServerState:
-    """The sentence of a server that was measured, or should have been."""
+    """Return the sentence about a measured server, or why it could not be measured."""
     worst = next((cause for cause in rows if cause.verdict == "found"), None)
     rate = found.tok_per_s
     if found.error or rate is None:
@@ -205,7 +219,7 @@ def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequen
 
 
 def _figure(rate: float) -> str:
-    """47, 5.7: one decimal where there is one."""
+    """Format a number with at most one decimal: 47, 5.7."""
     return f"{round(rate, 1):g}"
 
 
@@ -214,7 +228,7 @@ def _because(cause: Cause | None) -> str:
 
 
 def _docker(seen: DiagnosisInput) -> list[Cause]:
-    """The Docker Engine itself, and what could not be seen without it."""
+    """Return the causes in the Docker Engine itself, and what could not be inspected because of it."""
     if not seen.engine_error:
         return []
     message = f"{seen.engine_error}; cannot read its container or log"
@@ -222,7 +236,7 @@ def _docker(seen: DiagnosisInput) -> list[Cause]:
 
 
 def _named_once(rows: Sequence[Cause]) -> list[Cause]:
-    """Two rules may see the same; the first, which explains more, stays."""
+    """Drop a cause with the name of an earlier one: two rules may see the same, and the first explains more."""
     kept: dict[str, Cause] = {}
     for cause in rows:
         kept.setdefault(cause.name, cause)

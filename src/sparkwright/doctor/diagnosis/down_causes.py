@@ -1,4 +1,4 @@
-"""Why a server does not serve: what its end, its port, its log and the runs on its host say. Pure."""
+"""The causes of a server that does not serve: its exit, its port, its log and the runs on its host. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from sparkwright.engines.slowness.cause import Cause, Verdict
 from sparkwright.health.judging.observation import Limits
 from sparkwright.visible import count
 
-#: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)
+#: the exit code of a process that was killed (128 + SIGKILL), and of one that exited on request (128 + SIGTERM)
 KILLED, TERMINATED = 137, 143
-#: the exit code that Docker writes for a container that was running before the engine started and is not any more
+#: the exit code that Docker sets for a container that was running before the engine started and is not any more
 FOUND_DEAD = 255
-#: so soon after a boot the engine finds out, seconds
+#: how soon after a boot the engine finds out, seconds
 BOOT_S = 600.0
 
 
 def causes(seen: DiagnosisInput) -> list[Cause]:
-    """All that have evidence."""
+    """Return all causes that have evidence."""
     return [cause for ask in ASKED for cause in ask(seen)]
 
 
 def failed(seen: DiagnosisInput) -> bool:
-    """Whether the engine ended by a fault of its own, as far as Docker and its log tell."""
+    """Return True if the engine exited because of its own failure, as far as Docker and its log show."""
     ended = seen.box.status in ("exited", "dead", "restarting") and seen.end.code not in (
         None,
         0,
@@ -40,14 +40,14 @@ def failed(seen: DiagnosisInput) -> bool:
 
 
 def before_now(seen: DiagnosisInput) -> list[Cause]:
-    """What happened to a server that serves: it counts when it is a loop, and is noted otherwise."""
+    """Return the restarts of a server that serves: a cause if they are a loop, otherwise a note."""
     verdict: Verdict = "found" if seen.loop else "noted"
     restarts = (replace(restart, verdict=verdict) for restart in _restarts(seen))
     return [replace(restart, of_rate=False) for restart in (*_cut_off(seen), *restarts)]
 
 
 def last_words(seen: DiagnosisInput) -> Reading:
-    """Why the engine failed: as its present start says, or, where nothing answers, the start before it."""
+    """Return why the engine failed: from the log of its present start or, if nothing answers, of the previous one."""
     if seen.log is not None and seen.log.failure.value:
         return seen.log.failure
     return seen.failure if seen.probe.health != 200 else UNKNOWN
@@ -79,7 +79,7 @@ def _port(seen: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _stopped(seen: DiagnosisInput) -> Iterator[Cause]:
-    """Docker starts again what ends by itself, by such a policy; what was stopped by hand it leaves."""
+    """Yield a manual stop: with such a policy Docker restarts a container that exits by itself, but not one that was stopped."""
     if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken or seen.asleep:
         return
     if seen.end.code == FOUND_DEAD:
@@ -93,7 +93,7 @@ def _stopped(seen: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _host_went_down(seen: DiagnosisInput) -> Iterator[Cause]:
-    """The host or the Docker Engine ended under the server: nobody stopped it."""
+    """Yield the end of the host or the Docker Engine while the server ran: nobody stopped it."""
     if seen.box.status != "exited" or seen.end.code != FOUND_DEAD:
         return
     says = f"exit code {FOUND_DEAD}: Docker found it dead when the engine started"
@@ -152,7 +152,7 @@ def _slow_start(seen: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _restarts(seen: DiagnosisInput) -> Iterator[Cause]:
-    """It ended by itself at least once: Docker counts no restart by hand."""
+    """Yield the exits of the server by itself: Docker does not count manual restarts."""
     if seen.box.restarts and seen.box.status != "exited" and not last_words(seen).value:
         when = f", the last one {units.about(seen.now_s - seen.end.at_s)} ago" if seen.end.at_s is not None else ""
         sentence = f"{seen.box.restarts} restarts{when} with exit code {seen.end.code}; its last line: {seen.last_line}"

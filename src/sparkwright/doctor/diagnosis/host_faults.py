@@ -1,4 +1,4 @@
-"""What is wrong with a server's host or settings although it may be fast: by the rules of the health checks."""
+"""Faults of a server's host or settings, even if the server is fast: by the rules of the health checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.health.probe import machine_of
 from sparkwright.health.record import Gpu
 from sparkwright.host.module import Context
 
-#: of health/judging/questions.py: the question, the cause that a bad answer is, and what helps
+#: the question of health/judging/questions.py, the cause for a bad answer, and the fix
 MEMORY = "stop other processes (`invoke plan` lists what holds memory)"
 ASKED = {
     "temperature": ("the GPU is too hot", "check fans and airflow; the GPU throttles when it gets hotter"),
@@ -23,13 +23,13 @@ ASKED = {
         "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
     ),
 }
-#: what of them can make tokens slow
+#: those that can make tokens slow
 OF_RATE = frozenset(("temperature", "memory", "swap", "drift"))
 WEIGHT = 70
 
 
 def causes(context: Context, seen: DiagnosisInput, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
-    """What is bad of them, and what could not be told, each with its evidence. policy: the one that was verified."""
+    """Return what is bad or unknown of the host, each with its evidence. policy: the verified restart policy."""
     observed = Observation(
         seen.now_s,
         container=seen.box,

@@ -1,4 +1,4 @@
-"""Looking at a server's container: what it is, how it ended, what its log says. Changes nothing, and asks no server."""
+"""The inspection of a server's container: its state, its exit, its log. Changes nothing, and sends the server no request."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ from sparkwright.host.runs import cut_off, lock
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.visible import one_line
 
-#: of the end of a log
+#: lines read from the end of a log
 LINES = 2000
-#: of what Docker says of a start that it refused: the reason stands at its end
+#: kept of Docker's error for a failed start: the reason is at its end
 ERROR_CHARS = 500
-#: Docker waits at least so long before it starts a container again
+#: Docker waits at least this long before it restarts a container, seconds
 RESTARTS_S = 0.1
 
 
 def inspect_server(
     context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float
 ) -> DiagnosisInput:
-    """What is there now. good: the last verified state. name: of the recipe's container, for where nothing was verified."""
+    """Inspect the server.
+
+    Args:
+        good: the last verified state.
+        name: the recipe's container, used if nothing was verified.
+    """
     verified = str((good.get("spec") or {}).get("name", ""))
     found = DiagnosisInput(
         now_s,
@@ -58,7 +63,7 @@ def inspect_server(
 
 
 def _booted_s(context: Context, now_s: float) -> float | None:
-    """When the host booted; None where its uptime can't be read."""
+    """Return when the host booted; None if its uptime can't be read."""
     try:
         return now_s - float(context.machine.path("/proc/uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -66,19 +71,19 @@ def _booted_s(context: Context, now_s: float) -> float | None:
 
 
 def url_of(seen: DiagnosisInput, good: Mapping[str, Any]) -> str:
-    """Where the server answers: as its container publishes it, else as the verified one did; empty when neither tells."""
+    """Return the server's URL: as its container publishes it, else as the verified one did; empty if neither is known."""
     if seen.inspected:
         return containers.url_of(dict(seen.inspected))
     return url_of_spec(good["spec"]) if good else ""
 
 
 def again(seen: DiagnosisInput, context: Context, good: Mapping[str, Any]) -> DiagnosisInput:
-    """The same container a moment later."""
+    """Inspect the same container a moment later."""
     return _with_container(replace(seen, log=None), context, good, seen.box.name)
 
 
 def _with_runs(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
-    """Who works on the host, and who was cut off at it."""
+    """Add the run that works on the host, or the one that was cut off."""
     owner, alive = lock.inspect(context.state)
     if owner is None or owner.run == context.run_id:
         return seen
@@ -121,7 +126,7 @@ def _engine_error(context: Context, error: SparkwrightError) -> str:
 
 
 def end_of(inspected: Mapping[str, Any]) -> End:
-    """How the container's last start ended, as Docker keeps it; empty for one that never did."""
+    """Return how the container's last start exited, as Docker keeps it; empty if none did."""
     state = inspected["State"]
     at_s = containers.moment(str(state.get("FinishedAt") or ""))
     known = at_s is not None and state.get("Status") != "running"  # Docker forgets it once it has started it again
@@ -134,12 +139,12 @@ def end_of(inspected: Mapping[str, Any]) -> End:
 
 
 def _with_log(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
-    """What the present start says of itself, and how the last one that ended did."""
+    """Add the log of the present start and the failure of the last start that exited."""
     box = seen.box
     try:
         now = evidence.log(context, box.name) if box.status != "created" else None
         before = _before(seen, context)
-    except Exception:  # a log driver that keeps none, an engine that goes away: the rest is told all the same
+    except Exception:  # a log driver without logs, an engine that goes away: the rest is reported nevertheless
         return seen
     reader = Reader(seen.engine.log)
     reader.push("\n".join(before).encode())
@@ -150,7 +155,7 @@ def _with_log(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
 
 
 def _before(seen: DiagnosisInput, context: Context) -> list[str]:
-    """The last lines of the start that ended last: what the present one printed is not of them."""
+    """Return the last lines of the start that exited last, without those of the present one."""
     if seen.box.status == "running" and not seen.box.restarts:
         return []
     raw = log_reader.end(context.docker(), seen.box.name, LINES, until_s=_until_s(seen))
@@ -158,7 +163,7 @@ def _before(seen: DiagnosisInput, context: Context) -> list[str]:
 
 
 def _until_s(seen: DiagnosisInput) -> float | None:
-    """When the start that ended last wrote its last line: another one may have begun since; None where none can have."""
+    """Return when the last exited start wrote its last line, as a later one may have begun since; None if none can have."""
     if seen.box.status == "running":
         return containers.moment(str(seen.inspected["State"].get("StartedAt") or ""))
     if seen.box.status == "restarting" and seen.end.at_s is not None:

@@ -1,4 +1,4 @@
-"""What is asked of a diagnosis: what the user's files say of a server."""
+"""The facts from the user's files that a diagnosis of a server uses."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class RecipeFacts:
-    """What the user's files say, as far as they can be read; nothing of it is needed.
+    """The facts from the user's files, as far as they can be read; all are optional."""
 
-    container: its name. tok_per_s: what the recipe expects of one stream. model_id: on the hub. base_url: where the server
-    answers, for one whose container does not publish its port. token_s: how long a token may take, 0 as the checks have it.
-    """
-
+    #: its name
     container: str = ""
+    #: the server's URL, for one whose container does not publish its port
     base_url: str = ""
     model: str = ""
+    #: on the hub
     model_id: str = ""
+    #: the rate that the recipe expects of one stream
     tok_per_s: float | None = None
     platform: Literal["gb10", "ascend"] = "gb10"
+    #: how long a token may take, seconds; 0 for the limit of the health checks
     token_s: float = 0.0
     key: str = ""

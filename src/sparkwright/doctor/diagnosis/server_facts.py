@@ -1,4 +1,4 @@
-"""What a server runs with, gathered for `engine.causes`: from its container, its log and its host, never from a recipe."""
+"""The facts of a running server for `engine.causes`: from its container, its log and its host, never from a recipe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seen(
     found: Measured | None,
     url: str,
 ) -> cause.Seen:
-    """Everything that was inspected. found, url: of a server that was measured."""
+    """Return the facts of an inspected server. found, url: of a server that was measured."""
     config = server.inspected.get("Config") or {}
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
     command, advises = server.engine.command([str(word) for word in words]), server.engine.advice
@@ -64,7 +64,7 @@ def seen(
 
 
 def _on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None, str]:
-    """Whether a running container computes on the GPU that it asks for, and what tells it; nothing of one that asks for none."""
+    """Return (True if a running container computes on the GPU that it requests, the evidence); None: unknown or not requested."""
     asks = (server.inspected.get("HostConfig") or {}).get("DeviceRequests")
     if not asks or server.box.status != "running":
         return None, ""
@@ -73,14 +73,14 @@ def _on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None, str]
 
 
 def _version(server: DiagnosisInput, url: str) -> str | None:
-    """As its log says, else as the server does."""
+    """Return the engine's version from its log, else from the server."""
     answer = server.log.value("version") if server.log is not None else None
     found = answer or (http_probe.version(server.engine.http, url) if url else None)
     return str(found) if found else None
 
 
 def _model_folder(context: Context, good: Mapping[str, Any], server: DiagnosisInput, model: str) -> Path | None:
-    """The model's folder on the host: what the container mounts where the engine was told to look."""
+    """Return the model's folder on the host: the source of the mount with the engine's model path."""
     for bind in (server.inspected.get("HostConfig") or {}).get("Binds") or ():
         source, _, target = str(bind).partition(":")
         inside = target.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Asking the server itself: /health, its counters, and one token where that disturbs nobody."""
+"""Requests to the server: /health, its counters, and one token if that disturbs no other requests."""
 
 from __future__ import annotations
 
@@ -21,30 +21,34 @@ AGAIN_S = 0.5
 
 @dataclass(frozen=True)
 class ServerProbe:
-    """http: how its engine is asked. url, key: of the server. limits: where good ends.
+    """Probes a server."""
 
-    remembered: the counters that the last check saw."""
-
+    #: the HTTP interface of its engine
     http: Http
+    #: of the server
     url: str
+    #: the server's API key
     key: str
+    #: the limits of a healthy server
     limits: Limits
+    #: the counters of the last check
     remembered: Mapping[str, Any]
+    #: waits, seconds
     pause: Callable[[float], None] = time.sleep
 
     def health(self) -> Probe:
-        """What answers at the port."""
+        """Probe /health."""
         found = http_probe.ask(self.url, self.http.health, timeout_s=max(HEALTH_S, self.http.health_s))
         return Probe(self.url, health=found.status, error=found.error)
 
     def served_name(self, known: str) -> str:
-        """The name that requests use: the one that was verified, else the first that the server tells."""
+        """Return the model name for requests: the verified one, else the first that the server lists."""
         answer = http_probe.ask(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_S)
         names = openai_api.served(self.http, answer.json())
         return known if known in names else next(iter(names), known)
 
     def others(self, probe: Probe, seen: DiagnosisInput) -> Probe:
-        """Whether somebody else uses it, and whether they get their tokens: read twice, and longer where nothing moves."""
+        """Detect other clients and their token rate: read the counters twice, and for longer if nothing moves."""
         before, at_s = self._counters(), time.monotonic()
         if roles.RUNNING not in before:
             return probe
@@ -72,7 +76,7 @@ class ServerProbe:
         return replace(probe, token="error", error=message)
 
     def _watched(self, probe: Probe, seen: DiagnosisInput, before: Mapping[str, float]) -> Probe:
-        """Watch requests that get no token, until one does, they end, or it is long enough to be sure."""
+        """Watch requests that get no token until one does, they end, or the time is long enough to be sure."""
         still_s = self._still_already_s(seen, _beats(before))
         began_s = time.monotonic() - still_s
         most_s = min(self.limits.frozen_s, max(still_s + AGAIN_S, self.limits.token_s * 2))
@@ -86,14 +90,14 @@ class ServerProbe:
         return replace(probe, still_s=time.monotonic() - began_s)
 
     def _still_already_s(self, seen: DiagnosisInput, beats: float) -> float:
-        """How long the counter has stood where it stands, by what the last check saw of the same start."""
+        """Return how long the counter has been unchanged, according to the last check of the same start."""
         last = self.remembered
         same = last.get("start") == start_of(seen.box) and last.get("heartbeat", last.get("generated")) == beats
         options = last.get("running") or last.get("token") == "none"
         return max(0.0, seen.now_s - float(last["time_s"])) if same and options else 0.0
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
-        """Tokens a second meanwhile; None where none came, or an engine counts them only when a request ends."""
+        """Return the tokens a second meanwhile; None if there were none, or the engine counts them only when a request ends."""
         generated = after.get(roles.GENERATED, 0.0) - before.get(roles.GENERATED, 0.0)
         return generated / (time.monotonic() - since_s) if generated > 0 and not self.http.apart else None
 

@@ -1,4 +1,4 @@
-"""From what was seen to where a server stands: a table of questions, the first that has an answer decides. No I/O here."""
+"""The state of a server by a table of questions: the first that has an answer decides. No I/O here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkwright.visible import count
 Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
 State = Literal["ok", "asleep", "busy", "in progress", "starting", "unknown", Bad]
 
-#: how `diagnose` exits for each
+#: the exit code of `diagnose` for each
 EXITS: dict[State, Exit] = {
     **dict.fromkeys(("ok", "asleep"), Exit.OK),
     **dict.fromkeys(("busy", "in progress", "starting", "unknown"), Exit.INCONCLUSIVE),
@@ -29,15 +29,17 @@ LINE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """said: one sentence, true by itself. fix: the command that helps, if one does."""
+    """The state of a server."""
 
     state: State
+    #: one sentence, complete by itself
     message: str
+    #: the command that helps, if one does
     fix: str = ""
 
 
 def standing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Where a server stands that does not serve, or can't be measured; None for one that gave a token and has nothing to do."""
+    """Return the state of a server that is not serving or can't be measured, or None if it generated a token and is idle."""
     found = next((server_state for ask in QUESTIONS if (server_state := ask(seen, limits)) is not None), None)
     if not seen.busy:
         return found
@@ -47,7 +49,8 @@ def standing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def is_slow(seen: DiagnosisInput, limits: Limits) -> bool:
-    """Whether this start takes longer than the last measured one explains; not while Docker may still call it a restart."""
+    """Return True if this start takes longer than the last measured one explains; False while Docker may still call it a restart.
+    """
     if seen.box.status != "running" or seen.age_s is None:
         return False
     return seen.age_s > (max(SETTLED_S, limits.ready_factor * seen.ready_s) if seen.ready_s else seen.allowed_s)
@@ -58,7 +61,7 @@ def _down(message: str, fix: str) -> ServerState:
 
 
 def _engine(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Without Docker's word only the port can tell; where it answers, the rest is measured all the same."""
+    """Judge a server without the Docker Engine: only its port tells if it runs; if that answers, it is measured nevertheless."""
     if not seen.engine_error or seen.probe.health == 200:
         return None
     if seen.probe.health is None:
@@ -86,7 +89,7 @@ def _container(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
     if box.status == "created":
         why = f": {seen.end.error}" if seen.end.error else ""
         return _down(f"{box.name} was created but never started{why}", RESTART)
-    if seen.broken:  # a container that Docker would start again and left was stopped by hand, whatever it did before
+    if seen.broken:  # Docker would restart it, so it was stopped manually, whatever happened before
         message = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
         return ServerState("crash-looping", message, SEE_LOGS)
     if box.status in ("exited", "dead"):
@@ -95,7 +98,7 @@ def _container(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _loop(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Docker starts it again and again, and it does not answer meanwhile."""
+    """Judge a crash loop: Docker keeps restarting the container, and it does not answer."""
     box, restarts = seen.box, seen.box.restarts or 0
     if seen.engine_error or seen.probe.health == 200:
         return None
@@ -108,7 +111,7 @@ def _loop(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _start(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Nothing answers at the port of a container that runs, or its engine says that it does not serve yet."""
+    """Judge a start: nothing answers at the port of a running container, or its engine reports that it does not serve yet."""
     name, health, age_s = seen.box.name, seen.probe.health, seen.age_s
     loading = health in seen.engine.http.loading
     if health is None:
@@ -162,7 +165,7 @@ def _token(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _others(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Requests of others: they are not disturbed, and whether they get their tokens is seen without asking."""
+    """Judge by the requests of others: they are not disturbed, and the counters show if they get tokens."""
     probe = seen.probe
     if not probe.running:
         return None
@@ -188,7 +191,7 @@ WAIT = "Wait, then try again."
 
 
 def _ended(seen: DiagnosisInput, more: str = "") -> str:
-    """exited (1) 20 s ago, its last line: "..."; more: said before the line."""
+    """Return a sentence like: exited (1) 20 s ago, its last line: "..."; more: inserted before that line."""
     end = seen.end
     how = "was OOM-killed" if end.out_of_memory else "exited"
     code = f" ({end.code})" if end.code is not None else ""

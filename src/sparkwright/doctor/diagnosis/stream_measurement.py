@@ -1,4 +1,4 @@
-"""One stream, measured with an eye on the GPU and on this client, held against what this server should give."""
+"""The measurement of one stream, with the state of the GPU and this client, compared with the expected rate."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ WARM_UP_TOKENS = 8
 CAP_S = 4.0
 THINKS_TOKENS = 32
 THINKS_S = 2.0
-#: below this share of what is expected one stream is proof enough
+#: below this share of the expected rate one stream is proof enough
 PLAIN = 0.5
-#: how far below what a recipe expects is still as fast as expected
+#: this share below the recipe's rate is still as fast as expected
 RECIPE_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What one stream should give, tok/s. tolerance: the share that is noise. source: who says so; empty: nobody."""
+    """The rate that one stream should have."""
 
+    #: tokens a second
     tok_per_s: float | None = None
+    #: the share that is noise
     tolerance: float = RECIPE_TOLERANCE
+    #: where the rate is from; empty for none
     source: Literal["", "baseline", "recipe"] = ""
     baseline: Baseline | None = None
 
@@ -46,7 +49,7 @@ class Expected:
     def of(
         cls, context: Context, good: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
     ) -> Expected:
-        """The baseline of the verified server where it is that one, else what the recipe expects."""
+        """Return the baseline if this is the verified server, else the rate that the recipe expects."""
         serve = good.get("serve") or {}
         key = serve.get("baseline_key") or {}
         if verified and key:
@@ -58,7 +61,7 @@ class Expected:
         return cls(float(expected), source="recipe") if expected else cls()
 
     def share(self, runs: list[Run]) -> float | None:
-        """The runs as a share of it; None where nobody says what to expect."""
+        """Return the runs as a share of the expected rate; None if there is none."""
         if not runs or not self.tok_per_s:
             return None
         return statistics.median(
@@ -68,35 +71,38 @@ class Expected:
 
 @dataclass
 class Measured(Taken):
-    """thought: tokens of thinking among `answered`, of a stream that was told nothing about it. error: why there is no rate.
-
-    doubt: why the rate proves nothing. before, after: the server's counters. gpu_degraded: None where its clock is not known.
-    """
+    """The measurement of a stream, and what may have disturbed it."""
 
     gpu: gpu.State = field(default_factory=gpu.State)
+    #: None if its clock is not known
     gpu_degraded: bool | None = None
+    #: reasoning tokens among `answered`, of a stream that set no option for reasoning
     thought: int | None = None
     answered: int = 0
+    #: why there is no rate
     error: str = ""
+    #: why the rate proves nothing
     doubt: str = ""
+    #: the server's counters before it
     before: Mapping[str, float] = field(default_factory=dict)
+    #: the server's counters after it
     after: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tok_per_s(self) -> float | None:
-        """Median of the runs."""
+        """The median of the runs."""
         return statistics.median(run.tok_per_s for run in self.runs) if self.runs else None
 
     @property
     def acceptance(self) -> float | None:
-        """Tokens accepted a draft; None without speculation."""
+        """Accepted tokens per draft; None without speculation."""
         counters = (roles.DRAFTS, roles.ACCEPTED_TOKENS)
         drafts, accepted = (risen(self.before, self.after, name) or 0.0 for name in counters)
         return accepted / drafts if drafts > 0 else None
 
 
 def measure(context: Context, http: Http, url: str, model: str, key: str, expected: Expected) -> Measured:
-    """A warm-up, one stream, and two more when the first leaves a doubt."""
+    """Measure a warm-up, one stream, and two more if the first is not conclusive."""
     found = Measured(before=server_metrics.read(http, url, key)[0])
     asker = Asker(http, model, url, key)
 
@@ -124,7 +130,7 @@ def measure(context: Context, http: Http, url: str, model: str, key: str, expect
 
 
 def _think(found: Measured, http: Http, url: str, model: str, key: str) -> None:
-    """A stream that is told nothing about thinking."""
+    """Measure a stream that sets no option for reasoning."""
     body = openai_api.measured_stream(http, model, smoke.prompt("reasoning"), THINKS_TOKENS)
     plain = {name: value for name, value in body.items() if name not in http.plain}
     try:
@@ -136,7 +142,7 @@ def _think(found: Measured, http: Http, url: str, model: str, key: str) -> None:
 
 
 def _others(found: Measured, after: Mapping[str, float]) -> str:
-    """What others did meanwhile, in words; empty when nothing is seen of them."""
+    """Describe the traffic of other clients meanwhile; empty if none is seen."""
     served = risen(found.before, after, roles.GENERATED)
     if served is not None and not found.approximate and uncounted(served, found.tokens, found.capped):
         return f"other traffic: it generated {served:.0f} tokens, only {found.tokens} for this measurement"

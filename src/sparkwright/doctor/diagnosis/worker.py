@@ -1,4 +1,4 @@
-"""Where a worker of a cluster stands: it answers no requests, so its container and its log are all that tells."""
+"""The state of a worker of a cluster, from its container and its log alone: it answers no requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwright.host.module import Context
 
 
 def standing(context: Context, good: Mapping[str, Any], seen: DiagnosisInput) -> ServerState | None:
-    """Where it stands; None for what is no worker. good: the last verified state."""
+    """Return the state of a worker; None if the server is not one. good: the last verified state."""
     labels = (good.get("spec") or {}).get("labels")
     if not membership.of_labels(labels).rank:
         return None

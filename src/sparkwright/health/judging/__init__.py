@@ -1,1 +1,1 @@
-"""From an observation to a state, and to the state that is told."""
+"""The judgement of an observation, and the state that is reported after damping."""

@@ -1,4 +1,4 @@
-"""From what was observed to a state: the worst answer to the questions decides. No I/O here."""
+"""The judgement of an observation: the worst answer to the questions decides the state. No I/O here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS, Answer
 from sparkwright.health.record import Cure, Evidence, State, severity
 
-#: what `sparkwright health` ends with. A slow start is no failure; what serves, but not as it should, is "changes or drift"
+#: exit codes of `sparkwright health`. A slow start is no failure; a server with a problem that still serves is "changes or drift"
 EXITS: dict[State, Exit] = {
     "ok": Exit.OK,
     "asleep": Exit.OK,
@@ -27,7 +27,7 @@ EXITS: dict[State, Exit] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An answer: its evidence, the state it means by itself, and what helps."""
+    """An answer to a question: its evidence, the state it means by itself, and what helps."""
 
     evidence: Evidence
     state: State = "ok"
@@ -36,16 +36,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """state: the worst finding's. why: its sentence. cure: what helps; "power" when nothing else does."""
+    """The state of a server, with its reason."""
 
+    #: the worst finding's
     state: State
+    #: the sentence of that finding
     why: str
+    #: what helps; "power" if nothing else does
     cure: Cure
     evidence: tuple[Evidence, ...]
 
 
 def judge(observed: Observation, limits: Limits, options: Collection[str] = ()) -> Judgement:
-    """The state that one observation means by itself. options: only these questions; all if not given."""
+    """Return the state that one observation means by itself. options: only these questions; all if not given."""
     answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not options or name in options]
     findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
     worst = max(findings, key=lambda finding: severity(finding.state))

@@ -1,6 +1,6 @@
-"""What a check asks of an observation: a table of questions, each a pure function with its evidence.
+"""The questions that a check asks of an observation: a table of pure functions, each with its evidence.
 
-A question that can't be answered says so; it never counts as a good one.
+A question that can't be answered is unknown, and never counts as good.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sparkwright.host.containers.status import status_of
 from sparkwright.units import gib
 from sparkwright.visible import count, first
 
-#: policies with which Docker leaves only a container that somebody stopped, and the exit codes of one that was: it ended when it
-#: was asked to, or was killed
+#: policies with which Docker restarts every container that was not stopped manually, and the exit codes of one that was: it
+#: exited on request, or was killed
 RESTARTING, STOPPED = ("always", "unless-stopped"), (0, 137, 143)
 POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
 
@@ -73,7 +73,7 @@ def _asleep(observed: Observation) -> Answer:
 
 
 def _stopped(observed: Observation) -> str:
-    """How a container came to be stopped, as far as that is known: an engine may end with code 0 by itself."""
+    """Describe how a container came to be stopped, as far as that is known: an engine may exit with code 0 by itself."""
     box = observed.container
     if box.status != "exited":
         return f"{box.name} {status_of(box.status)} (exit code {box.exit_code})"
@@ -100,7 +100,7 @@ def _rank(observed: Observation, limits: Limits) -> Answer:
 
 
 def _health(observed: Observation, limits: Limits) -> Answer:
-    """/health: nobody answers while it starts, or it says so; later that is the end of it."""
+    """Judge /health: during a start it does not answer, or says that it loads; later that means the server has failed."""
     status, box = observed.server.health_status, observed.container
     if status is None:
         return None
@@ -133,14 +133,14 @@ def _health(observed: Observation, limits: Limits) -> Answer:
 
 
 def allowed_s(ready_s: float | None, limits: Limits) -> float:
-    """How long a start may take, seconds. ready_s: how long the last one took."""
+    """Return how long a start may take, seconds. ready_s: how long the last one took."""
     return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s is not None else limits.ready_s
 
 
 def _token(observed: Observation, limits: Limits) -> Answer:
     server, gone = observed.server, ranks.GONE if observed.rank.cluster else ""
     if observed.frozen_s is not None and observed.frozen_s >= limits.frozen_s:
-        return None  # the stall tells more
+        return None  # the stall explains more
     made, working = ("generated", "generating") if observed.gives == "token" else ("returned", "working")
     reported: dict[str, Answer] = {
         "": None,
@@ -181,7 +181,7 @@ def _frozen(observed: Observation, limits: Limits) -> Answer:
 
 
 def _power(observed: Observation, limits: Limits) -> Answer:
-    """Busy, few watts, low clock, in every sample: the power supply negotiated too little."""
+    """Judge the power supply: busy, low power and a low clock in every sample mean that it negotiated too little."""
     if not observed.gpus:
         return None if observed.busy else ("unknown", "nvidia-smi returned no data")
     if all(starved(gpu, limits) for gpu in observed.gpus):
@@ -228,7 +228,7 @@ def _memory(observed: Observation, limits: Limits) -> Answer:
 
 
 def _least_bytes(observed: Observation, limits: Limits) -> int:
-    """The level that is too low: a server that was verified with less left serves for weeks with it."""
+    """Return the limit of available memory: a server that was verified with less left may run for weeks with it."""
     verified = observed.level.left_bytes
     return limits.available_bytes if verified is None else min(limits.available_bytes, verified // 2)
 
@@ -260,7 +260,7 @@ def _drift(observed: Observation, limits: Limits) -> Answer:
 
 
 def _model_files(observed: Observation, limits: Limits) -> Answer:
-    """The periodic hash of the model's files, where the install asked for it."""
+    """Judge the periodic hash of the model's files, if the install enabled it."""
     found = observed.model_files
     if found is None or observed.busy:
         return None
@@ -287,7 +287,7 @@ def _gateway(observed: Observation, limits: Limits) -> Answer:
 
 
 def _growth(observed: Observation, limits: Limits) -> Answer:
-    """A server that grew once grows again with the next longer prompt."""
+    """Judge the growth of the memory: a server that grew once grows again with the next longer prompt."""
     level = observed.level
     if not level.growth or observed.busy:
         return None
@@ -298,7 +298,7 @@ def _growth(observed: Observation, limits: Limits) -> Answer:
 
 
 def _guard(observed: Observation, limits: Limits) -> Answer:
-    """The guard of the service, where one was installed."""
+    """Judge the guard of the service, if one is installed."""
     if observed.level.left_bytes is None:
         return None
     if observed.level.running:
@@ -311,7 +311,7 @@ def _host(observed: Observation, limits: Limits) -> Answer:
 
 
 def starved(gpu: Gpu, limits: Limits) -> bool:
-    """Whether a GPU is busy at few watts and a low clock."""
+    """Return True if a GPU is busy at low power and a low clock."""
     busy, power, clock = gpu.utilization_percent, gpu.power_w, gpu.clock_mhz
     if busy is None or power is None or clock is None:
         return False
@@ -323,7 +323,7 @@ def _gpu_words(gpu: Gpu) -> str:
     return "the GPU is " + (", ".join(form.format(value) for value, form in reported if value is not None) or "there")
 
 
-#: every question by the name of its evidence, in the order a person asks them
+#: every question by the name of its evidence, in the order of the report
 QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "deploy": _somebody_works,
     "container": _container,

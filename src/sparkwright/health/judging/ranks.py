@@ -1,6 +1,7 @@
-"""What a check asks of a member of a cluster: whether its rank runs, in its group, as it was deployed. Pure.
+"""The questions about a member of a cluster: does its rank run, in its group, as it was deployed. Pure.
 
-A member's container has no restart policy, and a group whose rank is gone never takes a new one in: only a restart of all helps.
+A member's container has no restart policy, and a group whose rank is gone never accepts a new one: only a restart of all of them
+helps.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from sparkwright.protocol import cluster
 
 Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
 
-#: added to the head's evidence of a server that generates nothing: another host may be the reason, which the head can't see
+#: added to the head's evidence for a server that generates nothing: the cause may be another host, which the head can't see
 GONE = ": a rank of its cluster is gone or hung"
 
 
 def ended(observed: Observation) -> Answer:
-    """Of a member whose container does not run."""
+    """Judge a member whose container does not run."""
     box, rank = observed.container, observed.rank
     why = rank.failure.rstrip(".") or ("its host was restarted" if _with_its_host(observed) else "")
     message = f"rank {rank.rank} of {rank.cluster} ({box.name}) {box.status} (exit code {box.exit_code})"
@@ -28,7 +29,7 @@ def ended(observed: Observation) -> Answer:
 
 
 def asked(observed: Observation, limits: Limits, allowed_s: float) -> Answer:
-    """Of a member whose container runs. allowed_s: how long a start may take."""
+    """Judge a member whose container runs. allowed_s: how long a start may take."""
     box, rank = observed.container, observed.rank
     if observed.busy or not rank.cluster or rank.rank is None or box.status != "running":
         return None
@@ -46,14 +47,15 @@ def asked(observed: Observation, limits: Limits, allowed_s: float) -> Answer:
 
 
 def place(observed: Observation) -> str:
-    """Where a rank is that is well. That it joined is in its log; whether the others are still there, only a token shows."""
+    """Describe the place of a healthy rank. Its log proves that it joined; only a token proves that the others are still there.
+    """
     rank = observed.rank
     over = f", over {rank.transport}" if rank.transport not in ("", "unknown") else ""
     return f"rank {rank.group_rank} of {rank.group_world} runs, and joined the group of {rank.cluster}{over}"
 
 
 def _outside(observed: Observation, allowed_s: float) -> Answer:
-    """Of a rank that runs and has not joined."""
+    """Judge a rank that runs and has not joined its group."""
     box, rank = observed.container, observed.rank
     message = f"rank {rank.rank} has not joined the group of {rank.cluster}"
     stage = f"; the last stage in its log: {rank.stage}" if rank.stage else ""
@@ -66,6 +68,6 @@ def _outside(observed: Observation, allowed_s: float) -> Answer:
 
 
 def _with_its_host(observed: Observation) -> bool:
-    """Whether it ended before the host was started last."""
+    """Return True if the container exited before the host's last boot."""
     ended_s, uptime_s = observed.container.finished_s, observed.machine.uptime_s
     return ended_s is not None and uptime_s is not None and ended_s < observed.time_s - uptime_s

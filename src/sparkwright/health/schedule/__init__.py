@@ -1,1 +1,1 @@
-"""How a host checks itself: the settings, and the timer or cron line that starts the check."""
+"""The scheduled checks of a host: their settings, and the timer or cron line that starts them."""

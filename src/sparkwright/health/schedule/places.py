@@ -1,4 +1,4 @@
-"""Where a host's clock for the check stands, and what it starts: the user's systemd, root's, or cron."""
+"""The scheduler of a host's checks and the program it starts: the user's systemd, root's systemd, or cron."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from sparkwright.host.state import StateFolder
 from sparkwright.trust.names import below_home
 
 Scope = Literal["user", "system", "cron"]
-MARK = "in-use"  # in a runtime's folder: it is not thrown away while a clock starts it
+MARK = "in-use"  # in a runtime's folder: keeps it while a scheduler starts it
 PASSED_ON = ("DOCKER_HOST", "OLLAMA_HOST")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One kind of clock on this host. settings_file: what the check reads. folder: of the units; None for cron."""
+    """A scheduler of this host."""
 
     scope: Scope
     user: str
+    #: the settings that the check reads
     settings_file: Path
+    #: of the units; None for cron
     folder: Path | None
 
     @classmethod
     def of(cls, scope: Scope, context: Context) -> Place:
-        """Where it would stand. The user is the one whose home this is, whoever asks."""
+        """Return the place of a scheduler. The user is the owner of this home, whoever runs this."""
         home = context.machine.home
         folders = {"user": home / ".config/systemd/user", "system": Path("/etc/systemd/system"), "cron": None}
         user = pwd.getpwuid(home.stat().st_uid).pw_name
@@ -43,16 +45,16 @@ class Place:
 
     @property
     def files(self) -> list[Path]:
-        """The unit files, whether they are there or not."""
+        """The unit files, even if they do not exist."""
         return [self.folder / name for name in (units.SERVICE, units.TIMER, units.GUARD)] if self.folder else []
 
     @property
     def there(self) -> bool:
-        """Whether a clock of this kind was installed with units."""
+        """Return True if units of this kind are installed."""
         return any(path.exists() for path in self.files)
 
     def clock(self, given: settings.Settings, context: Context, *, confined: bool) -> units.Clock:
-        """What is started, how often, and what it may write to."""
+        """Return the program to start, its interval, and the folders that it may write to."""
         env = {name: context.machine.env[name] for name in PASSED_ON if context.machine.env.get(name)}
         # a restart moves compile caches into the trash beside them, by rename: one mount, missing on a host without any
         share = Path(f"-{context.machine.home / own_folders.SHARE}")
@@ -64,49 +66,49 @@ class Place:
         return units.Clock(program(), given.every_s, writes, env, user, heals, confined, guard, hashes)
 
     def systemctl(self, context: Context, *words: str, timeout_s: float = 60) -> Completed:
-        """Ask this scope's systemd."""
+        """Run this scope's systemctl."""
         who = ["--user"] if self.scope == "user" else []
         return context.machine.run([*_bus(), "systemctl", *who, *words], timeout_s=timeout_s)
 
 
 def find(context: Context, *, system: bool) -> Place:
-    """The place for this host: systemd where it is PID 1, else cron."""
+    """Return the scheduler of this host: systemd if it is PID 1, else cron."""
     booted = context.machine.path("/run/systemd/system").is_dir()
     return Place.of("cron" if not booted else "system" if system else "user", context)
 
 
 def program() -> list[str]:
-    """The words that check once, with the runtime that runs now."""
+    """Return the command line of one check, with the running runtime."""
     script = Path(__file__).parents[2] / "runner/scheduled_checks.py"
     home = runtime()
     return [sys.executable, "-I", str(script), *([str(home / "tag")] if home else [])]
 
 
 def guard_program(state: StateFolder) -> list[str]:
-    """The words that guard the memory all the time."""
+    """Return the command line of the memory guard."""
     return [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(service_guard.folder(state))]
 
 
 def runtime() -> Path | None:
-    """The folder of the shipped runtime that runs now; None where sparkwright is installed as a package."""
+    """Return the folder of the running shipped runtime; None if sparkwright is installed as a package."""
     folder = Path(__file__).resolve().parents[4]
     return folder if (folder / "tag").exists() else None
 
 
 def mark(runtime_folder: Path) -> None:
-    """Keep this runtime for the clock. The one before stays kept until the clock has changed over: see `unmark`."""
+    """Keep this runtime for the scheduler. The previous one stays kept until the scheduler uses the new one: see `unmark`."""
     (runtime_folder / MARK).touch()
 
 
 def unmark(runtime_folder: Path, *, but: str = "") -> None:
-    """No runtime is kept for a clock any more, but the one of this name."""
+    """Stop keeping runtimes for a scheduler, except the one of this name."""
     for path in runtime_folder.parent.glob(f"*/{MARK}"):
         if path.parent.name != but:
             path.unlink(missing_ok=True)
 
 
 def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
-    """Every file that checks leave, beside what they were installed with."""
+    """Yield every file that checks leave, besides the installed ones."""
     state = context.state.path
     names = [record.LATEST, record.HISTORY, store.LOCK, store.HEALING, textfile.FILE]
     names += [f"{check_history.NAME}.json", f"{heal_tokens.NAME}.json"]
@@ -121,7 +123,7 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
 
 
 def _bus() -> list[str]:
-    """A shell without a login session of its own may not know where the user's systemd listens."""
+    """Return words that set the address of the user's systemd, which a shell without a login session may lack."""
     folder = Path(f"/run/user/{os.getuid()}")
     missing = "XDG_RUNTIME_DIR" not in os.environ and folder.is_dir()
     return ["env", f"XDG_RUNTIME_DIR={folder}"] if missing else []

@@ -1,4 +1,4 @@
-"""How a host is checked on a schedule: what `invoke health.install` leaves there, health-settings.json in the state folder."""
+"""The settings of a host's scheduled checks: written by `invoke health.install`, health-settings.json in the state folder."""
 
 from __future__ import annotations
 
@@ -19,42 +19,49 @@ NAME = "health-settings"
 
 @dataclass(frozen=True)
 class Settings:
-    """host: its name in the inventory. every_s: 0 when it is not scheduled. smoke_every_s: the decode rate is measured so often;
-    0 never. smoke_tokens: of each of its runs. heal: what to do when a restart would help.
-    heal_every_s: at most one restart in this time. command: told of a change of state, as words; the record is its
-    standard input. webhook: a URL without a secret in it. webhook_file: a file of the user's that holds one with.
-    webhook_format: the shape of what is POSTed, see notify_shapes.py.
-    textfile: the folder of node_exporter's textfile collector; empty: the state folder. lingers: the install switched linger on.
-    """
+    """The settings of a host's checks."""
 
+    #: its name in the inventory
     host: str = ""
+    #: interval of the checks; 0 if they are not scheduled
     every_s: float = 0.0
+    #: interval of the measurements of the decode rate; 0 for never
     smoke_every_s: float = seconds(defaults.SMOKE_EVERY)
+    #: tokens of each run of that measurement
     smoke_tokens: int = defaults.SMOKE_TOKENS
+    #: what to do if a restart would help
     heal: Literal["none", "restart"] = "none"
+    #: at most one restart in this time
     heal_every_s: float = seconds(defaults.HEAL_EVERY)
+    #: words of the command that runs on a change of state, with the record on its standard input
     command: tuple[str, ...] = ()
+    #: a URL without a secret in it
     webhook: str = ""
+    #: a file of the user that holds a URL with a secret
     webhook_file: str = ""
+    #: the shape of the POST, see notify_shapes.py
     webhook_format: Shape = "auto"
+    #: the folder of node_exporter's textfile collector; empty: the state folder
     textfile: str = ""
+    #: the install enabled lingering
     lingers: bool = False
-    #: the model's files are hashed again so often; 0: never. quiet_hours: 02:00-05:00 on the host's clock; empty: at any time
+    #: interval of the full hash of the model's files; 0 for never
     verify_every_s: float = 0.0
+    #: hours of that hash on the host's clock, as 02:00-05:00; empty: at any time
     quiet_hours: str = ""
     limits: Limits = field(default_factory=Limits)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
-        """The settings again; what another version of sparkwright wrote beside them is left out."""
+        """Return the settings of plain JSON, without the fields of another version of sparkwright."""
         limits = built(Limits, data.get("limits") or {})
         return built(cls, data, command=tuple(data.get("command") or ()), limits=limits)
 
     @classmethod
     def of(cls, state: StateFolder) -> Settings:
-        """This host's; the defaults where nothing was installed."""
+        """Read this host's settings; the defaults if nothing is installed."""
         return cls.from_json(state.read(NAME) or {})

@@ -1,7 +1,7 @@
-"""The texts that make a host check itself: a systemd service and timer, or a line of cron. Pure.
+"""The files that schedule a host's checks: a systemd service and timer, or a line of cron. Pure.
 
-Two sets of hardening. The first works for every unit. The second needs namespaces of its own, which a user's systemd may not
-make where the kernel restricts them (Ubuntu 24.04, so DGX OS 7, does): there `health.install` falls back to the first.
+There are two sets of hardening. The first works for every unit. The second needs namespaces of its own, which a user's systemd
+may not create if the kernel restricts them (Ubuntu 24.04, and so DGX OS 7, does): there `health.install` falls back to the first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HARDENED: tuple[str, ...] = (
     "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
     "UMask=0077",
 )
-#: with mount namespaces: the check writes its state folder, and reads the rest. /proc stays: it tells who holds memory
+#: with mount namespaces: the check writes its state folder, and reads the rest. /proc stays visible: it shows who holds memory
 CONFINED: tuple[str, ...] = (
     "ProtectSystem=strict",
     "ProtectHome=read-only",
@@ -43,7 +43,7 @@ CONFINED: tuple[str, ...] = (
     "ProtectKernelTunables=yes",
     "ProtectControlGroups=yes",
 )
-#: without a user namespace a user's systemd leaves the rows above out, and says nothing
+#: without a user namespace a user's systemd silently ignores the rows above
 USERS: tuple[str, ...] = ("PrivateUsers=yes",)
 #: only root's systemd can do these. Not ProtectClock: it closes every device, the GPU's too
 ROOTS: tuple[str, ...] = (
@@ -58,32 +58,34 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 #: a check takes seconds; a restart of a big model takes minutes, twice if the first fails
 CHECK_S = 300
 HEAL_S = 7200
-#: reading model files again: a slice of time, and the one file that was begun in it
+#: hashing model files: a slice of time, and the one file that was begun in it
 HASH_S = 1500
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What is started how often. program: its words. guard: those of the guard of the memory, which runs all the time.
-    writes: folders they may write to. env: names and values.
+    """The programs that a host's scheduler starts."""
 
-    user: who it runs as, for root's systemd; empty for the user's own. confined: with the namespaces.
-    """
-
+    #: the words of the check
     program: Sequence[str]
     every_s: float
+    #: folders that the programs may write to
     writes: Sequence[Path]
+    #: environment variables, by name
     env: Mapping[str, str] = field(default_factory=dict)
+    #: the user it runs as, for root's systemd; empty for the user's own systemd
     user: str = ""
     heals: bool = False
+    #: with the namespaces
     confined: bool = True
+    #: the words of the memory guard, which runs all the time
     guard: Sequence[str] = ()
     #: it hashes the model's files in quiet hours
     hashes: bool = False
 
 
 def guard(clock: Clock) -> str:
-    """The service that guards the memory all the time."""
+    """Return the service of the memory guard."""
     rows = [
         "# written by sparkwright: `sparkwright health.install`",
         "[Unit]",
@@ -107,7 +109,7 @@ def guard(clock: Clock) -> str:
 
 
 def _hardening(clock: Clock) -> list[str]:
-    """The settings that confine both services."""
+    """Return the settings that confine both services."""
     return [
         *HARDENED,
         *(CONFINED if clock.confined else ()),
@@ -118,7 +120,7 @@ def _hardening(clock: Clock) -> list[str]:
 
 
 def service(clock: Clock) -> str:
-    """The service that checks once."""
+    """Return the service of one check."""
     rows = [
         "# written by sparkwright: `sparkwright health.install`",
         "[Unit]",
@@ -140,13 +142,13 @@ def service(clock: Clock) -> str:
 
 
 def _limit_s(clock: Clock) -> float:
-    """How long a check may take. In a cluster one that heals waits for the others first, up to two intervals."""
+    """Return how long a check may take. In a cluster one that heals first waits for the others, up to two intervals."""
     hashing_s = HASH_S if clock.hashes else 0
     return hashing_s + (HEAL_S + 2 * clock.every_s if clock.heals else CHECK_S)
 
 
 def timer(clock: Clock) -> str:
-    """The timer: not all hosts of a lab at the same moment."""
+    """Return the timer, with a random delay: not all hosts of a lab at the same moment."""
     every = f"{clock.every_s:g}s"
     rows = [
         "# written by sparkwright: `sparkwright health.install`",
@@ -167,9 +169,10 @@ def timer(clock: Clock) -> str:
 
 
 def cron_line(clock: Clock) -> str:
-    """The lines for a host without systemd: the check, and what starts the guard again when it has ended.
+    """Return the lines for a host without systemd: the check, and the restart of the guard.
 
-    Cron counts in minutes and hours; what lies between is rounded down. A guard that finds another one running ends at once.
+    Cron counts in minutes and hours; an interval in between is rounded down. A guard that finds another one running exits at
+    once.
     """
     minutes = max(1, int(clock.every_s // 60))
     when = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
@@ -181,31 +184,31 @@ def cron_line(clock: Clock) -> str:
 
 
 def _of_cron(line: str) -> str:
-    """A line with what cron takes out of it put in."""
-    # cron takes the backslash before a percent sign away, and knows no escape for a backslash: quotes keep the two apart
+    """Return a command line escaped for cron."""
+    # cron removes the backslash before a percent sign, and has no escape for a backslash: quotes keep the two apart
     return line.replace("\\%", "\\''%").replace("%", "\\%")
 
 
 def with_cron(table: str, line: str) -> str:
-    """A crontab with these lines as sparkwright's only ones; an empty text removes them."""
+    """Return a crontab with these lines as sparkwright's only ones; an empty text removes them."""
     ours = (CRON_MARK, CRON_GUARD)
     rows = [row for row in table.removesuffix("\n").split("\n") if not row.endswith(ours)] if table else []
     return "".join(f"{row}\n" for row in [*rows, *([line] if line else [])])
 
 
 def _word(text: str) -> str:
-    """A word of a command for systemd: its specifiers and variables left alone."""
+    """Return a word of a command for systemd, with its specifiers and variables escaped."""
     return _quoted(text.replace("$", "$$"))
 
 
 def _quoted(text: str) -> str:
-    """A word of a setting, by systemd.syntax(7). In quotes unless every character of it is known to mean nothing."""
+    """Return a word of a setting, by systemd.syntax(7): in quotes unless all of its characters are known to be plain."""
     plain = _shown(text).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return plain if _PLAIN.fullmatch(text) else f'"{plain}"'
 
 
 def _shown(text: str) -> str:
-    """A word that ends no line. Raises Refused for one with a control character, which DOCKER_HOST or a path may hold."""
+    """Return a word that can't end a line. Raises Refused for a control character, which DOCKER_HOST or a path may hold."""
     if text != one_line(text):
         raise Refused(
             f"'{one_line(text, at_most=120)}' has a control character and cannot be used in a systemd unit or crontab.",

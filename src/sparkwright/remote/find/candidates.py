@@ -1,4 +1,4 @@
-"""The hosts that a new project may be for, all sources asked at once."""
+"""Candidate hosts for a new project, from all sources at once."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from pathlib import Path
 
 from sparkwright.remote.find import mdns, ssh_names
 
-#: how a GB10 is called out of the box or by most people: spark-1a2b, dgx1, gx10-3f, promaxgb10-77, aitopatom-9c
+#: default and common names of a GB10: spark-1a2b, dgx1, gx10-3f, promaxgb10-77, aitopatom-9c
 LIKELY = re.compile(r"spark|dgx|gx10|gb10|aitop|thinkstation-pgx|edgexpert|veriton", re.I)
 CONFIG, KNOWN, NETWORK = "ssh configuration", "known_hosts", "mDNS"
-#: that a person is shown
+#: candidates shown at most
 MOST = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """address: as ssh takes it. source: where it was found."""
+    """A host that was found."""
 
+    #: as ssh takes it
     address: str
+    #: where it was found
     source: str
 
 
 def find(ssh_folder: Path, network: Callable[[], Sequence[str]] = mdns.hosts) -> list[Candidate]:
-    """The hosts that the user's ssh files and the local network name, those with a Spark's name first, in two seconds at most.
+    """Return the hosts of the user's ssh files and the local network, those with a Spark's name first, in two seconds at most.
 
-    Of known_hosts only those with a Spark's name or of the local network count: the others are anybody's. ssh_folder: ~/.ssh.
+    Of known_hosts only those with a Spark's name or of the local network count: the others may be any machine. ssh_folder:
+    ~/.ssh.
     """
     with ThreadPoolExecutor(max_workers=3) as at_once:
         config = at_once.submit(ssh_names.of_config, ssh_folder / "config")

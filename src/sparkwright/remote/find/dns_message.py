@@ -1,6 +1,6 @@
-"""DNS messages, as far as one question by multicast needs them: RFC 1035 section 4, RFC 6762 section 18. Pure.
+"""DNS messages, as far as a multicast query needs them: RFC 1035 section 4, RFC 6762 section 18. Pure.
 
-An answer is a stranger's: what can't be read raises ValueError, and nothing loops or grows with it.
+An answer is untrusted: an invalid one raises ValueError, and nothing loops or grows with it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 A, PTR, AAAA, SRV = 1, 12, 28, 33
 IN = 1
-#: the bit that asks for an answer to the asker alone (RFC 6762, 5.4), and in an answer that it replaces what is cached (10.2)
+#: the bit that requests a unicast answer (RFC 6762, 5.4), and in an answer that it replaces the cache (10.2)
 TOP_BIT = 0x8000
 RESPONSE = 0x8000
 #: RFC 1035, 2.3.4; and more records than any host of a local network sends in one packet
@@ -20,14 +20,15 @@ Record = tuple[str, int, str]
 
 
 def question(names: Sequence[tuple[str, int]]) -> bytes:
-    """A query for each (name, kind), to be answered to the asker alone."""
+    """Return a query for each (name, kind), to be answered by unicast."""
     parts = [_written(name) + struct.pack("!HH", kind, IN | TOP_BIT) for name, kind in names]
     return struct.pack("!6H", 0, 0, len(parts), 0, 0, 0) + b"".join(parts)
 
 
 def records(packet: bytes) -> list[Record]:
-    """The records of an answer: (name, kind, what it says). A PTR says a name, an SRV its host, an A its address; others are left
-    out. Raises ValueError.
+    """Return the records of an answer: (name, kind, value).
+
+    The value of a PTR is a name, of an SRV its host, of an A its address; others are left out. Raises ValueError.
     """
     if len(packet) < 12:
         raise ValueError("is too short")
@@ -67,7 +68,7 @@ def _written(name: str) -> bytes:
 
 
 def _name(packet: bytes, at: int) -> tuple[str, int]:
-    """A name, and where what follows it begins. A pointer must lead backwards, so that no two can form a circle."""
+    """Return a name, and the offset after it. A pointer must lead backwards, so that no two can form a circle."""
     labels: list[str] = []
     end, length, before = 0, 0, at
     while True:

@@ -1,7 +1,7 @@
-"""Who on the local network offers ssh: one question by multicast DNS (RFC 6762), asked once and heard for two seconds.
+"""Discovery of ssh services on the local network: one query by multicast DNS (RFC 6762), with two seconds for the answers.
 
-The question is sent from a port of its own, so answers come to this socket alone (6.7): no group is joined, and an avahi of this
-machine keeps port 5353. A host that announces no service stays unseen: multicast DNS has no wildcards. See decision 30.
+The query is sent from a port of its own, so answers come to this socket alone (6.7): no group is joined, and an avahi of this
+machine keeps port 5353. A host that announces no service is not found: multicast DNS has no wildcards. See decision 30.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sparkwright.remote.find.dns_message import PTR, SRV
 GROUP = ("224.0.0.251", 5353)
 LISTEN_S = 2.0
 PACKET_BYTES, MOST_PACKETS, MOST_HOSTS = 9000, 500, 200
-#: what a host is found by: ssh itself, avahi's workstations (`NAME [02:...]`), and what desktops announce
+#: the services that reveal a host: ssh itself, avahi's workstations (`NAME [02:...]`), and what desktops announce
 SERVICES = tuple(f"_{item}._tcp.local" for item in ("ssh", "sftp-ssh", "workstation", "device-info", "smb"))
 HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.local", re.I)
 _WORKSTATION = re.compile(r"([A-Za-z0-9-]{1,63}) \[[0-9a-f:]{17}\]\._workstation\._tcp\.local", re.I)
 
 
 def hosts(to: tuple[str, int] = GROUP, *, listen_s: float = LISTEN_S) -> list[str]:
-    """The hosts that answer, NAME.local, each once, by name; none where multicast does not work. Never raises.
+    """Return the hosts that answer, NAME.local, each once, by name; none if multicast does not work. Never raises.
 
-    to: who is asked; a test asks a responder of its own.
+    to: the address of the query; a test replaces it.
     """
     found: set[str] = set()
     try:
@@ -43,7 +43,7 @@ def hosts(to: tuple[str, int] = GROUP, *, listen_s: float = LISTEN_S) -> list[st
 
 
 def _ask(asking: socket.socket, to: tuple[str, int]) -> None:
-    """On every network this machine is on; the loopback is none."""
+    """Send the query on every network of this machine, except the loopback."""
     packet = dns_message.question([(name, PTR) for name in SERVICES])
     if to != GROUP:
         asking.sendto(packet, to)
@@ -70,7 +70,7 @@ def _heard(asking: socket.socket, listen_s: float) -> list[bytes]:
 
 
 def _named(packet: bytes) -> set[str]:
-    """The hosts that an answer names: those of its services, and workstations by their own name."""
+    """Return the hosts in an answer: those of its services, and workstations by their own name."""
     try:
         rows = dns_message.records(packet)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The hosts that the user's ssh files name. Only names are read: what ssh makes of one is asked of `ssh -G`."""
+"""The hosts in the user's ssh files. Only names are read: their settings come from `ssh -G`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparkwright.trust.names import below_home
 
-#: as ssh_config(5) bounds Include
+#: the limit of Include in ssh_config(5)
 MOST_DEEP = 16
 MOST_FILES, MOST_INCLUDES, MOST_BYTES = 100, 50, 1_000_000
 #: a name, an IP address
@@ -19,12 +19,12 @@ _KEYWORD = re.compile(r"(host|include)[\s=](.*)", re.I | re.S)
 
 
 def of_config(path: Path) -> list[str]:
-    """The names of `Host` lines that are no patterns, with those of included files, each once. No file is no names."""
+    """Return the names of `Host` lines that are not patterns, with those of included files, each once; none without the file."""
     return list(dict.fromkeys(_names(path, path.parent, 0)))
 
 
 def of_known_hosts(path: Path) -> list[str]:
-    """The names of a known_hosts file: no hashed ones, no patterns, none that is revoked or with a port of its own."""
+    """Return the names of a known_hosts file: no hashed ones, no patterns, none that is revoked or has a port of its own."""
     found: dict[str, None] = {}
     for line in _lines(path):
         first = line.split(maxsplit=1)[0] if line.split() else ""
@@ -50,7 +50,7 @@ def _names(path: Path, folder: Path, deep: int) -> Iterator[str]:
 
 
 def _included(pattern: str, folder: Path, deep: int) -> Iterator[str]:
-    """A pattern without a folder stands for files beside the first one, as ssh has it."""
+    """Yield the names of included files: a pattern without a folder is relative to the first file's, as in ssh."""
     wanted = folder / below_home(pattern)
     top = Path(wanted.anchor)
     try:

@@ -1,7 +1,7 @@
-"""A host's key is checked as ssh checks it; an unknown, changed or revoked one is refused with what would help.
+"""Verification of a host's key, as ssh does it: an unknown, changed or revoked one is refused, with a fix.
 
 In two places this is stricter than ssh, on purpose: a changed key is refused whatever StrictHostKeyChecking says, and
-NoHostAuthenticationForLocalhost is not heeded (docs/ssh.md).
+NoHostAuthenticationForLocalhost is ignored (docs/ssh.md).
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 
 class UnknownKey(Unreachable):
-    """A host's key that no file knows and that a person may accept, as ssh would ask. target: whose. key: what it showed."""
+    """A host's key that no file has and that a user may accept, as ssh would ask.
+
+    Args:
+        target: the host.
+        key: the key that it presented.
+    """
 
     def __init__(self, target: SshTarget, key: paramiko.PKey, fix: str) -> None:
         super().__init__(f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=fix)
@@ -35,11 +40,14 @@ class UnknownKey(Unreachable):
 
 
 def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable[..., paramiko.Transport]:
-    """Let a client accept no key but by `check`. Returns how its transport is made: asking for a known kind of key first."""
+    """Make a client accept a key only through `check`, and return the factory of its transport.
+
+    The transport asks for a known kind of key first.
+    """
     first = known_hosts.lines(target, target.known_as)
     client.set_missing_host_key_policy(
         _Policy(target, first, say)
-    )  # the client knows no key itself: every one is asked
+    )  # the client knows no key itself: all are checked here
 
     def transport(sock: object, **settings: object) -> paramiko.Transport:
         made = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
@@ -51,7 +59,7 @@ def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable
 
 
 def algorithms(target: SshTarget, known: list[Known], spoken: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the spoken ones that the user allows, the kinds of the known keys first. Raises Refused when none is left."""
+    """Return the supported algorithms that the user allows, those of the known keys first. Raises Refused if none is left."""
     kinds = {line.kind for line in known if not line.marker}
     preferred = kinds | set(RSA if "ssh-rsa" in kinds else ())
     allowed = [item for item in spoken if not target.key_algorithms or item in target.key_algorithms]
@@ -61,10 +69,14 @@ def algorithms(target: SshTarget, known: list[Known], spoken: tuple[str, ...]) -
 
 
 def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str = "") -> bool:
-    """Whether the key is known; False when it is new and the user's configuration accepts new ones.
+    """Return True if the key is known, False if it is new and the user's configuration accepts new ones.
 
-    first: the lines under its own name. peer: the address that answers, where it was reached without a proxy.
-    Raises Unreachable when the key is not to be trusted.
+    Args:
+        first: the lines under its own name.
+        peer: the address that answers, if it was reached without a proxy.
+
+    Raises:
+        Unreachable: the key is not to be trusted.
     """
     _refuse_revoked(target, key, first)
     if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
@@ -91,7 +103,7 @@ def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str =
 
 
 def changed(target: SshTarget, key: paramiko.PKey, plain: list[Known]) -> Unreachable:
-    """The refusal of a key that differs from the known ones."""
+    """Return the refusal of a key that differs from the known ones."""
     known = next((line for line in plain if line.kind == key.get_name()), plain[0])
     return Unreachable(
         f"the key of {target.known_as} is not the known one: {fingerprint(key)} ({key.get_name()}),"
@@ -102,12 +114,12 @@ def changed(target: SshTarget, key: paramiko.PKey, plain: list[Known]) -> Unreac
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """SHA256:..., as ssh shows it."""
+    """Return SHA256:..., as ssh shows it."""
     return _sha256(key.asbytes())
 
 
 def keep(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
-    """Write a new key down. Returns what was done, one sentence."""
+    """Save a new key. Returns what was done, one sentence."""
     line = f"{_written_name(target)} {key.get_name()} {key.get_base64()}\n"
     try:
         _append(path, line)
@@ -123,7 +135,7 @@ class _Policy(paramiko.MissingHostKeyPolicy):
         self._say = say
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Every key comes here: the client was given none to compare with."""
+        """Check a key. All keys come here, as the client itself knows none."""
         target, first = self._target, self._first
         if target.known_hosts_command:
             first = known_hosts.lines(target, target.known_as, key)
@@ -141,7 +153,7 @@ def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -
 
 
 def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
-    """CheckHostIP: the address must not be known by another key of the kind. Loopback is left out, as in ssh."""
+    """Enforce CheckHostIP: the address must not have another known key of the kind. Loopback is left out, as in ssh."""
     loopback = peer == "::1" or peer.removeprefix("::ffff:").startswith("127.")
     if not target.check_ip or not peer or peer == target.hostname or loopback:
         return
@@ -154,7 +166,7 @@ def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: 
 
 
 def _peer(client: paramiko.SSHClient) -> str:
-    """The address at the other end of its socket; empty behind a proxy or a jump host."""
+    """Return the address at the other end of the client's socket; empty behind a proxy or a jump host."""
     transport = client.get_transport()
     try:
         return str(transport.sock.getpeername()[0]).partition("%")[0] if transport else ""

@@ -1,4 +1,4 @@
-"""Who logs in: the keys and certificates that the user's ssh would offer, from files and from the agent, each once."""
+"""The identities of a login: keys and certificates that the user's ssh would offer, from files and the agent, each once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNREADABLE = (OSError, ValueError, TypeError, paramiko.SSHException, UnknownKey
 
 
 class Login:
-    """What a client logs in with; handed to it as its auth_strategy. problems: why a file was passed over."""
+    """The auth_strategy of a client. problems: why a file was skipped."""
 
     def __init__(self, target: SshTarget) -> None:
         self._target = target
@@ -35,7 +35,7 @@ class Login:
         self.problems: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Try one after the other. Raises PasswordRequiredException when only a passphrase is missing."""
+        """Try the keys one after the other. Raises PasswordRequiredException if only a passphrase is missing."""
         try:
             self._authenticate(transport)
         finally:
@@ -57,7 +57,7 @@ class Login:
         raise paramiko.PasswordRequiredException("passphrase") if self._locked - self._offered else refused
 
     def _keys(self) -> Iterator[paramiko.PKey]:
-        """Files first, then the agent; of each its certificates first."""
+        """Yield the keys: files first, then the agent; of each its certificates first."""
         if not self._target.pubkey:
             return
         wanted: set[bytes] = set()
@@ -78,7 +78,7 @@ class Login:
                 yield from self._with_certificates(held, None)
 
     def _from_file(self, path: Path) -> paramiko.PKey | None:
-        """The private key of a file; None when it has none that can be used without its passphrase."""
+        """Return the private key of a file; None if it has none that can be used without its passphrase."""
         try:
             state = path.stat()
             private = path.read_bytes().lstrip().startswith(b"-----BEGIN")
@@ -105,7 +105,7 @@ class Login:
 
 
 def _ask(agent: AgentSSH, named: str) -> None:
-    """Ask the agent that IdentityAgent names for its keys, SSH_AUTH_SOCK's when it names none. Nobody there: no keys."""
+    """Connect to the agent in IdentityAgent, else to SSH_AUTH_SOCK's. Without an agent there are no keys."""
     if named in ("", "SSH_AUTH_SOCK"):
         named = "$SSH_AUTH_SOCK"
     path = os.environ.get(named[1:], "") if named.startswith("$") else named
@@ -116,7 +116,7 @@ def _ask(agent: AgentSSH, named: str) -> None:
     try:
         opened.connect(path)
         agent._connect(opened)  # type: ignore[attr-defined]
-        opened.settimeout(None)  # signing may wait for a person's finger
+        opened.settimeout(None)  # signing may wait for a touch of a hardware key
     except (OSError, paramiko.SSHException, ValueError):
         opened.close()
 
@@ -129,7 +129,7 @@ def _certificate(path: Path) -> PublicBlob | None:
 
 
 def _signed(blob: PublicBlob) -> bytes:
-    """The plain key that a certificate is for."""
+    """Return the plain key of a certificate."""
     try:
         kind = blob.key_type.removesuffix(CERTIFICATE)
         return paramiko.PKey.from_type_string(kind, blob.key_blob).asbytes()
@@ -138,7 +138,7 @@ def _signed(blob: PublicBlob) -> bytes:
 
 
 def _public(path: Path) -> bytes:
-    """The public part of a key whose private part can't be used: from the file beside it, or from its own head."""
+    """Return the public part of a key whose private part can't be used: from the file beside it, or from its own header."""
     for item in (path, Path(f"{path}.pub")):
         blob = _certificate(item)
         if blob is not None:
@@ -147,7 +147,7 @@ def _public(path: Path) -> bytes:
 
 
 def _head(path: Path) -> bytes:
-    """What an OpenSSH private key says in the clear before its encrypted part."""
+    """Return the unencrypted header of an OpenSSH private key."""
     try:
         text = path.read_text()
         data = base64.b64decode("".join(text.split("-----")[2].split()))

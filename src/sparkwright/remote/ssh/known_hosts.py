@@ -1,6 +1,6 @@
-"""What the user knows of a host's key: the lines of known_hosts files, of KnownHostsCommand, and RevokedHostKeys.
+"""The known keys of a host: the lines of known_hosts files, of KnownHostsCommand, and RevokedHostKeys.
 
-Which lines are a host's is asked of ssh-keygen: it knows hashed names, patterns and markers as ssh does.
+The lines of a host are looked up by ssh-keygen: it handles hashed names, patterns and markers as ssh does.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ COMMAND_S = 10.0
 
 
 class Known(NamedTuple):
-    """One line of known_hosts. marker: "", "@revoked" or "@cert-authority". kind: of the key, as the line says."""
+    """A line of known_hosts."""
 
+    #: "", "@revoked" or "@cert-authority"
     marker: str
+    #: the type of the key, as the line has it
     kind: str
     key: bytes
 
 
 def lines(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> list[Known]:
-    """The lines for a name, the user's files first. key: what the host showed; None before it was asked.
+    """Return the lines for a name, the user's files first. key: the one that the host presented; None before.
 
-    Raises Refused when KnownHostsCommand fails.
+    Raises Refused if KnownHostsCommand fails.
     """
     found: list[Known] = []
     for path in target.known_hosts:
@@ -49,7 +51,7 @@ def lines(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> lis
 
 
 def read(printed: bytes) -> Iterator[Known]:
-    """The lines that `ssh-keygen -F` printed; what is no line is left out, as ssh does."""
+    """Parse the output of `ssh-keygen -F`; invalid lines are skipped, as in ssh."""
     for line in printed.decode(errors="replace").split("\n"):
         fields = line.split()
         marker = fields.pop(0) if line.startswith("@") and fields else ""
@@ -61,7 +63,7 @@ def read(printed: bytes) -> Iterator[Known]:
 
 
 def revoked(path: Path, key: paramiko.PKey) -> bool:
-    """Whether RevokedHostKeys lists a key. Raises Refused when the list can't be read: ssh trusts no key then either."""
+    """Return True if RevokedHostKeys lists a key. Raises Refused if the list can't be read: ssh trusts no key then either."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -106,7 +108,7 @@ def _keygen(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedPro
 
 
 def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
-    """What KnownHostsCommand prints. It is split as ssh splits it, and no shell sees it."""
+    """Return the output of KnownHostsCommand. It is split as ssh splits it, and runs without a shell."""
     about = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host is asked
     if key:
         about = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}

@@ -1,7 +1,7 @@
-"""The connection of one login: over its jump hosts, every host key checked, each failure a sentence. ssh_link.py asks over it.
+"""The connection of one login: over its jump hosts, every host key checked, each failure a sentence. ssh_link.py uses it.
 
-docs/ssh.md has the measured traps: Fabric accepts any host key and reads no Include, nobody sets TCP_NODELAY, and a
-channel waits an hour unless it is told otherwise.
+docs/ssh.md has the measured traps: Fabric accepts any host key and reads no Include, nobody sets TCP_NODELAY, and a channel waits
+an hour by default.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ CHANNEL_S = 10.0
 DROPPED_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
 _NO_ANSWER = ("banner", "timeout", "timed out", "no existing session")  # paramiko's words for it
 
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks of what is handled here
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks of errors that are handled here
 
 
 class _Dropped(Unreachable):
-    """It answered, and hung up before the login."""
+    """The host answered, and hung up before the login."""
 
 
 def opened(target: SshTarget, name: str, say: Callable[[str], None], through: tuple[str, ...] = ()) -> Connection:
-    """A connection, over its jump hosts, with every key checked. Raises Unreachable; Refused when the jump hosts are a circle."""
+    """Return a connection, over its jump hosts, with every key checked.
+
+    Raises Unreachable; Refused if the jump hosts form a circle.
+    """
     gateway: Connection | None = None
     try:
         for hop in target.jump:
@@ -55,12 +58,15 @@ def opened(target: SshTarget, name: str, say: Callable[[str], None], through: tu
 
 
 def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable[[str], None]) -> Connection:
-    """One hop, tried again when it hangs up before the login: an sshd or a jump host does so to the eleventh at once."""
+    """Connect one hop, with retries if it hangs up before the login.
+
+    An sshd or a jump host hangs up on the eleventh concurrent login.
+    """
     for pause_s in DROPPED_PAUSES_S:
         try:
             return _once(target, name, gateway, say)
         except _Dropped:
-            # those that were dropped together must not come back together
+            # those that were dropped together must not retry together
             time.sleep(pause_s * random.uniform(0.5, 1.5))
     return _once(target, name, gateway, say)
 
@@ -113,7 +119,7 @@ def _socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
 
 
 def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Unreachable:
-    """What paramiko or the network said, as a sentence."""
+    """Return the error of paramiko or the network as a sentence."""
     where = target.shown
     if isinstance(error, paramiko.PasswordRequiredException):
         fix = "Add it to your agent: `ssh-add`."

@@ -1,7 +1,7 @@
-"""What spares a connection a fifth of its imports.
+"""A faster import of paramiko: it saves a connection a fifth of its imports.
 
-Paramiko asks importlib.metadata for its own version when it is imported. That brings the readers of mail, zip and CSV along, and
-reads a file of 10 KB, while the folder that pip made beside it says the same by its name.
+Paramiko asks importlib.metadata for its own version on import. That imports the readers of mail, zip and CSV, and reads a file of
+10 KB, while the name of the folder that pip made beside it holds the version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "importlib.metadata"
 
 @contextmanager
 def by_folder() -> Iterator[None]:
-    """For the block that imports Paramiko. All but a version, and a version that no folder tells, is looked up as ever."""
+    """Within the block that imports Paramiko, look up its version by the folder's name; everything else is looked up as usual."""
     if NAME in sys.modules:
         yield
         return
@@ -41,7 +41,8 @@ def by_folder() -> Iterator[None]:
 
 
 def of_folder(name: str) -> str:
-    """The version of a package whose import has begun, by the one folder NAME-VERSION.dist-info beside it; empty for none."""
+    """Return the version of a package that is being imported, by the one folder NAME-VERSION.dist-info beside it; empty for none.
+    """
     package = sys.modules.get(name)
     siblings = [Path(path).parent for path in package.__path__] if package is not None else []
     found = [path.name for folder in siblings for path in folder.glob(f"{name}-*.dist-info")]

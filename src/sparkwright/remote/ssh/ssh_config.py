@@ -1,4 +1,4 @@
-"""Where to connect, as the user's own ssh reads its configuration: `ssh -G`, with Include, Match, aliases and all."""
+"""The ssh configuration of a host, as the user's own ssh reads it: `ssh -G`, with Include, Match, aliases and all."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sparkwright.visible import one_line
 
 
 def begin(host: Host) -> None:
-    """Start resolving a host in the background; `resolve` then waits for that."""
+    """Start resolving a host in the background; `resolve` then waits for it."""
     _resolving(host.address, host.user or "", host.port or 0)
 
 
 def resolve(host: Host) -> SshTarget:
-    """The target of an inventory host. Raises Refused when ssh can't read its configuration."""
+    """Return the target of an inventory host. Raises Refused if ssh can't read its configuration."""
     return _resolving(host.address, host.user or "", host.port or 0).result()
 
 
 def jump_target(spec: str) -> SshTarget:
-    """The target of one hop of ProxyJump. Raises Refused."""
+    """Return the target of one hop of ProxyJump. Raises Refused."""
     return _resolve(*ssh_target.hop(spec))
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a host over one ssh connection: one exec a request; a deadline on every wait. connecting.py makes it."""
+"""A link over one ssh connection: one exec a request; a deadline on every wait. login.py makes the connection."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from sparkwright.shell import join
 from sparkwright.transport.connection import Deadline, TimedOut
 from sparkwright.visible import one_line
 
-SILENCE_S = 15.0  # the runner says something every 2 s
-#: from the start of a command until its runner is ready, whatever a login shell prints before
+SILENCE_S = 15.0  # the runner writes every 2 s
+#: from the start of a command until its runner is ready, seconds, whatever a login shell prints before
 READY_S = 120.0
-#: for the answer of what unpacks a runtime, on a disk that others write to
+#: for the answer of the unpacker of a runtime, seconds, on a busy disk
 SHIPPED_S = 600.0
 CHUNK_BYTES = 64 * 1024
-#: of the events of one request: ten files of an incident at their longest, and more than any run has said
+#: the events of one request: ten files of an incident at their longest, and more than any run has
 EVENTS_BYTES = 256 * 10**6
 
 
 class _Limit:
-    """The time that a host has for an answer, however steadily its bytes come."""
+    """The time limit of a host's answer, even if bytes keep arriving."""
 
     def __init__(self, seconds: float | None) -> None:
         self.set(seconds)
 
     def set(self, seconds: float | None) -> None:
-        """Begin anew. seconds: None for no end."""
+        """Restart the limit. seconds: None for no limit."""
         self.seconds = seconds
         self._deadline = None if seconds is None else Deadline(seconds)
 
     def wait_s(self, silence_s: float | None) -> float | None:
-        """Return the seconds until the next bytes have to be there. Raises TimedOut after the end."""
+        """Return the seconds until the next bytes are due. Raises TimedOut after the limit."""
         if self._deadline is None:
             return silence_s
         left_s = self._deadline.left_s()
         return left_s if silence_s is None else min(left_s, silence_s)
 
     def is_over(self) -> bool:
-        """Return whether the end has come."""
+        """Return True if the limit has passed."""
         try:
             self.wait_s(None)
         except TimedOut:
@@ -65,9 +65,13 @@ class _Limit:
 
 
 class SshLink:
-    """host: with connection ssh. need: what will be asked of it. Connecting begins at once, in a thread.
+    """A link to a host over ssh. Connecting begins at once, in a thread.
 
-    So does the host's runner: it imports what it needs while the laptop still plans, and waits for the first request.
+    The host's runner starts at once too: it imports what it needs while the laptop still plans, and waits for the first request.
+
+    Args:
+        host: with connection ssh.
+        need: the kind of requests to come.
     """
 
     def __init__(self, host: Host, need: str = "engine") -> None:
@@ -81,27 +85,27 @@ class SshLink:
         threading.Thread(target=self._connect, daemon=True).start()
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
-        """See `Link.request`. Ships the runtime first where it is absent."""
+        """Send a request; see `Link.request`. Uploads the runtime first if it is missing."""
         transport = self._transport()
         while self._notes:
             yield event("note", task="", text=self._notes.pop(0))
         yield from self._ask(transport, header, secrets, may_ship=True)
 
     def ready(self) -> None:
-        """See `Link.ready`."""
+        """Wait for the connection; see `Link.ready`."""
         self._transport()
 
     def host_key(self) -> str:
-        """The host's public key as this connection proved it: ssh-ed25519 AAAA..."""
+        """Return the host's public key as this connection verified it: ssh-ed25519 AAAA..."""
         key = self._transport().get_remote_server_key()
         return f"{key.get_name()} {key.get_base64()}"
 
     def run(self, argv: Sequence[str]) -> Channel:
-        """Start a program there on a channel of its own: its standard input and output are the channel's."""
+        """Start a program there on a channel of its own, which is its standard input and output."""
         return self._exec(self._transport(), join(argv))
 
     def close(self) -> None:
-        """See `Link.close`."""
+        """Close the connection; see `Link.close`."""
         self._closed = True
         if self._connection.done() and self._connection.exception() is None:
             self._connection.result().close()
@@ -141,17 +145,17 @@ class SshLink:
                 yield from self._conversation(channel, events, header, secrets)
                 return
             with contextlib.suppress(OSError):
-                channel.shutdown_write()  # nothing will be asked of what answered
-            collections.deque(events, maxlen=0)  # to its end: then its last words are there too
+                channel.shutdown_write()  # it will get no request
+            collections.deque(events, maxlen=0)  # to its end: then its last output is complete
             yield from self._bring(transport, first, runtime_upload.no_start(channel), may_ship=may_ship)
         finally:
             channel.close()
         yield from self._ask(transport, header, secrets, may_ship=False)
 
     def _first(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
-        """The first word that is not the login shell's: that the runner is ready, or what is missing.
+        """Return the first event that is not output of the login shell: the runner is ready, or what is missing.
 
-        Nothing is sent before: another shell that a login shell starts instead would take a request for commands.
+        Nothing is sent before: another shell that a login shell starts instead would execute a request as commands.
         """
         last = ""
         try:
@@ -179,7 +183,7 @@ class SshLink:
     ) -> Iterator[Event]:
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         message = ""
-        with contextlib.suppress(OSError):  # it may have ended already; its last words are still to be read
+        with contextlib.suppress(OSError):  # it may have exited already; its last output is still to be read
             channel.sendall(json.dumps(request, default=str).encode() + b"\n")
             channel.shutdown_write()
         for row in events:
@@ -212,11 +216,11 @@ class SshLink:
         yield from received.end()
 
     def _chunks(self, channel: Channel, limit: _Limit) -> Iterator[bytes]:
-        """Yield what a program writes, as it comes.
+        """Yield a program's output, as it comes.
 
         Raises:
             Unreachable: it was silent, or the connection broke.
-            Failed: it goes on writing after its time.
+            Failed: it keeps writing after its time limit.
         """
         silence_s = channel.gettimeout()
         while True:
@@ -241,7 +245,7 @@ class SshLink:
     def _bring(
         self, transport: paramiko.Transport, missing: Event, no_start: str, *, may_ship: bool
     ) -> Iterator[Event]:
-        """Ship the runtime: it is absent, or was damaged meanwhile. no_start: the last words of one that is there."""
+        """Upload the runtime: it is missing, or was damaged meanwhile. no_start: the last output of an existing one."""
         if missing["event"] == "no_python":
             fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)

@@ -1,4 +1,4 @@
-"""What `ssh -G` says of a host, as a value: where it is, who logs in with which keys, and how its own key is checked."""
+"""The output of `ssh -G` for a host, as a value: its address, the login user and keys, and how its own key is checked."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ SPELLED = {"true": "yes", "false": "no", "off": "no"}
 
 @dataclass(frozen=True)
 class SshTarget:
-    """What ssh would do.
-
-    address: what the user wrote, an alias perhaps. jump: the hosts of ProxyJump in their order.
-    identity_agent: as ssh -G prints it; empty for the one of SSH_AUTH_SOCK.
-    known_hosts: all files that are read. keep_in: the one that new keys go to. known_hosts_command: not split yet.
-    check_as: the name the host's key is known under. strict: yes, ask, accept-new or no.
-    key_algorithms: what the host may prove itself with; empty for all. rsa_bits: the shortest RSA key.
-    """
+    """The connection that ssh would make."""
 
     hostname: str
     user: str
     port: int
+    #: as the user wrote it, perhaps an alias
     address: str = ""
+    #: the hosts of ProxyJump in their order
     jump: tuple[str, ...] = ()
     proxy_command: str = ""
     pubkey: bool = True
     identity_files: tuple[Path, ...] = ()
     certificate_files: tuple[Path, ...] = ()
     identities_only: bool = False
+    #: as ssh -G prints it; empty for the one of SSH_AUTH_SOCK
     identity_agent: str = ""
+    #: all files that are read
     known_hosts: tuple[Path, ...] = ()
+    #: the file for new keys
     keep_in: Path | None = None
     hash_names: bool = False
+    #: not split yet
     known_hosts_command: str = ""
     revoked: Path | None = None
+    #: the name of the host's key in known_hosts
     check_as: str = ""
     check_ip: bool = False
+    #: yes, ask, accept-new or no
     strict: str = "ask"
+    #: the algorithms that the host may prove itself with; empty for all
     key_algorithms: tuple[str, ...] = ()
+    #: the shortest RSA key
     rsa_bits: int = 0
 
     @property
@@ -58,12 +61,12 @@ class SshTarget:
 
     @property
     def shown(self) -> str:
-        """As a sentence names it: USER@HOST:PORT."""
+        """The target as a sentence names it: USER@HOST:PORT."""
         return f"{self.user}@{self.hostname}:{self.port}"
 
     @property
     def manual_login(self) -> str:
-        """The command a person logs in with; ssh finds the jump hosts itself."""
+        """The command for a manual login; ssh finds the jump hosts itself."""
         port = ["-p", self.port] if self.port != 22 else []
         return join(["ssh", *port, f"{self.user}@{self.address or self.hostname}"])
 
@@ -74,12 +77,12 @@ class SshTarget:
 
     @property
     def tokens(self) -> dict[str, str]:
-        """What %h and its like stand for."""
+        """The values of %h and the other tokens."""
         return ssh_tokens.of(self.hostname, self.address, self.port, self.user, self.check_as, ",".join(self.jump))
 
 
 def parse(text: str, address: str = "") -> SshTarget:
-    """What `ssh -G ADDRESS` printed. Raises Refused when a value can't be what ssh means."""
+    """Parse the output of `ssh -G ADDRESS`. Raises Refused if a value is not valid for ssh."""
     rows: dict[str, list[str]] = {}
     for line in text.split("\n"):
         key, _, value = line.partition(" ")
@@ -98,7 +101,7 @@ def parse(text: str, address: str = "") -> SshTarget:
     tokens = ssh_tokens.of(hostname, address, port, user, alias, ",".join(jump))
 
     def files(key: str, option: str) -> tuple[Path, ...]:
-        """One a line, spaces and all."""
+        """Return the files of a key, one a line, with spaces."""
         values = [value for value in rows.get(key, []) if value not in ("", "none")]
         return tuple(_path(ssh_tokens.fill(option, value, tokens)) for value in values)
 
@@ -136,9 +139,9 @@ def parse(text: str, address: str = "") -> SshTarget:
 
 
 def hop(spec: str) -> tuple[str, str, int]:
-    """Name, user and port of one hop of ProxyJump: [user@]host[:port], [user@][::1][:port] or the same as ssh://.
+    """Return name, user and port of one hop of ProxyJump: [user@]host[:port], [user@][::1][:port] or the same as ssh://.
 
-    User and port are empty and 0 where they are left to the configuration. Raises Refused.
+    User and port are empty and 0 if they are left to the configuration. Raises Refused.
     """
     user, _, rest = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
     found = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", rest, re.A)
@@ -157,7 +160,7 @@ def _number(text: str, what: str, at_most: int) -> int:
 
 
 def _split(value: str) -> tuple[Path, ...]:
-    """Several files on one line. ssh -G prints no quotes, so words that are a file only together are one."""
+    """Split several files on one line. ssh -G prints no quotes, so words that are a file only together are one."""
     words, found = [word for word in value.split(" ") if word], []
     while words:
         together = (length for length in range(min(len(words), 16), 1, -1) if is_file(_path(" ".join(words[:length]))))
@@ -168,12 +171,12 @@ def _split(value: str) -> tuple[Path, ...]:
 
 
 def _path(text: str) -> Path:
-    """`~` is what the password database says, as in ssh, whatever HOME is."""
+    """Return a path with `~` as the password database has it, as in ssh, whatever HOME is."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir + text[1:]) if text == "~" or text.startswith("~/") else Path(text)
 
 
 def is_file(path: Path) -> bool:
-    """Whether it is a file, as far as this user can see; a name that no file can have is none."""
+    """Return True if it is a file, as far as this user can see; False for a name that no file can have."""
     try:
         return path.is_file()
     except OSError:
@@ -181,5 +184,5 @@ def is_file(path: Path) -> bool:
 
 
 def _there(path: Path) -> bool:
-    """Of a key that an agent or a card holds, the public part alone may be there."""
+    """Return True if the key or its public part exists: of a key in an agent or on a card, there may be the public part alone."""
     return is_file(path) or is_file(Path(f"{path}.pub"))

@@ -17,7 +17,12 @@ _EITHER = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
 
 
 def of(hostname: str, address: str, port: int, user: str, alias: str, jump: str) -> dict[str, str]:
-    """What each token stands for. address: as the user wrote it. alias: HostKeyAlias or empty."""
+    """Return the value of each token.
+
+    Args:
+        address: as the user wrote it.
+        alias: HostKeyAlias or empty.
+    """
     here, me = socket.gethostname(), pwd.getpwuid(os.getuid())
     return {
         "%": "%",
@@ -36,7 +41,7 @@ def of(hostname: str, address: str, port: int, user: str, alias: str, jump: str)
 
 
 def fill(option: str, text: str, tokens: Mapping[str, str], *, environment: bool = True) -> str:
-    """The text with its tokens filled in. Raises Refused for a token that is not known, and a variable that is not set."""
+    """Return the text with its tokens filled in. Raises Refused for an unknown token, or an unset variable."""
 
     def value(found: re.Match[str]) -> str:
         if found[0].startswith("$"):

@@ -1,7 +1,7 @@
-"""`become: true`: one second process of the same runtime as root, for the tasks that say so.
+"""`become: true`: a second process of the same runtime as root, for the tasks that require it.
 
-Requests and answers are JSON lines over its pipes; secrets travel there and nowhere else, and only when root's side has said
-that it is there.
+Requests and answers are JSON lines over its pipes; secrets are sent there and nowhere else, and only after root's side has
+answered.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from sparkwright.runner.root.sudo import PASSWORD, Root, Sudo
 from sparkwright.secret import Secret
 
 READY = "sparkwright-root-ready"
-#: what root's side may know of the user's environment: where things are, and how to reach the network
+#: variables of the user's environment for root's side: folders, and the network
 PASSED_ON = (
     *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-#: it imports what stands beside this very package, or in root's own runtime of it, and what that Python finds by itself: never a
-#: folder of the user's choice
+#: it imports from beside this very package, or from root's own runtime of it, and what that Python finds by itself: never from
+#: a folder of the user's choice
 SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner.root import become_server; become_server.serve()"
 
 
 @dataclass
 class Become:
-    """Started when the first task asks for it; ends with the play. host: its name, for messages."""
+    """The process that runs tasks as root: started by the first task that requires it, ended with the play."""
 
     machine: Machine
     state: StateFolder
     run_id: str
     secrets: Mapping[str, Secret]
     emit: Callable[[Event], None]
+    #: its name, for messages
     host: str = "the host"
     _process: Root | None = None
 

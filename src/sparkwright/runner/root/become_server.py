@@ -1,4 +1,4 @@
-"""The root side of `become`: runs one module after the other, as asked on standard input."""
+"""The root side of `become`: runs modules one after the other, as requested on standard input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def serve() -> None:
         answers.write(line + "\n")
         answers.flush()
 
-    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what root makes
+    os.umask(os.umask(0o022) | 0o022)  # no other user may write to root's files
     write(become.READY)
     start = _begin(requests)
     owner = _caller()
@@ -56,7 +56,7 @@ def serve() -> None:
 
 
 def _pipes() -> tuple[IO[bytes], IO[str]]:
-    """Requests and answers, on descriptors that no module's program inherits: what is printed or read there is nobody's."""
+    """Return requests and answers, on descriptors that no module's program inherits, so that none can read or write them."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -65,7 +65,7 @@ def _pipes() -> tuple[IO[bytes], IO[str]]:
 
 
 def _caller() -> tuple[int, int] | None:
-    """Return the ids of the user who asked for root, as sudo gives them; None where root logged in."""
+    """Return the ids of the user who called sudo; None if root logged in."""
     try:
         return int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
     except (KeyError, ValueError):
@@ -73,7 +73,7 @@ def _caller() -> tuple[int, int] | None:
 
 
 def _begin(requests: IO[bytes]) -> dict[str, Any]:
-    """The first message. A line before it is the password that sudo had no use for."""
+    """Return the first message. A line before it is the password that sudo did not need."""
     for line in requests:
         try:
             start = json.loads(line)

@@ -1,4 +1,4 @@
-"""The owner of what root wrote into a user's folder.
+"""The owner of files that root wrote into a user's folder.
 
 The user may rename, link and replace things there at any moment, so nothing is decided by a path: folders are opened without
 following links, and the owner of an opened file is changed, never that of a name.
@@ -17,10 +17,10 @@ _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def give_back(folder: Path, uid: int, gid: int) -> None:
-    """Make the user the owner of the files and folders of root's below a folder of that user's.
+    """Change the owner of root's files and folders below a user's folder to that user.
 
-    Left alone: links, and what they lead to; a file with a second name, which may be one of the system's; what belongs to
-    anyone but root; other file systems; all of it where the folder is not the user's.
+    Not changed: links, and their targets; a file with a second name, which may be one of the system's; files of other owners than
+    root; other file systems; everything if the folder is not the user's.
     """
     with contextlib.suppress(OSError), _opened(folder) as top:
         found = os.fstat(top)

@@ -1,7 +1,7 @@
-"""Root by way of sudo: the password is checked on a pipe of its own, and nothing else is sent before root's side has answered.
+"""Root by way of sudo: the password is verified on a pipe of its own, and nothing else is sent before root's side has answered.
 
-What runs as root gets a fixed PATH and a small environment: nothing that stands in the user's folders or settings is a program,
-a library or a module of root's.
+Programs that run as root get a fixed PATH and a small environment: nothing in the user's folders or settings becomes a program, a
+library or a module of root's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from sparkwright.visible import one_line
 PASSWORD = "BECOME_PASSWORD"
 #: PAM waits 2 s after a wrong password, a directory server longer
 ANSWER_S = 60.0
-#: of what it and its modules wrote; the reason stands there
+#: kept of the output of sudo and its modules, which has the reason
 OUTPUT_BYTES = 64 * 2**10
-#: what sudo says of a password it did not take (sudo 1.8 to 1.9, sudo-rs)
+#: messages of sudo for a rejected password (sudo 1.8 to 1.9, sudo-rs)
 _WRONG = ("incorrect password", "incorrect authentication", "sorry, try again", "no password was provided")
 _WANTED = ("a password is required", "interactive authentication is required")
 
@@ -35,7 +35,13 @@ Root = subprocess.Popen[bytes]
 
 
 class Sudo:
-    """host: its name, for messages. path: root's PATH (the sandbox's has programs of its own). answer_s: how long it may take."""
+    """Starts programs as root by way of sudo.
+
+    Args:
+        host: its name, for messages.
+        path: root's PATH (the sandbox's has programs of its own).
+        answer_s: how long it may take, seconds.
+    """
 
     def __init__(
         self, host: str, password: Secret | None, *, path: str = ROOT_PATH, answer_s: float = ANSWER_S
@@ -46,8 +52,12 @@ class Sudo:
         self._answer_s = answer_s
 
     def start(self, argv: Sequence[str], ready: bytes) -> Root:
-        """Start a program as root, with pipes. Returns when it has written the line READY; it may find a line of nonsense on
-        its standard input first, where sudo did not take the password. Raises Refused with what sudo said.
+        """Start a program as root, with pipes, and return when it has written the line READY.
+
+        If sudo did not need the password, the program finds its line on standard input first.
+
+        Raises:
+            Refused: with sudo's message.
         """
         if os.geteuid() == 0:
             return self._expect(self._open([], argv), ready)
@@ -63,7 +73,7 @@ class Sudo:
             raise Refused(f"the secret {PASSWORD} has more than one line.")
         asking = [program, "-S", "-p", ""]
         try:
-            # on a pipe that ends with the password: sudo can't wait for another, nor take anything else for one
+            # on a pipe that ends with the password: sudo can neither wait for another, nor read anything else as one
             self._expect(self._open([*asking, "-v"], [], f"{self._password}\n"), b"")
             return self._expect(self._open(asking, argv, f"{self._password}\n"), ready)
         except _Refusal as refusal:
@@ -84,7 +94,7 @@ class Sudo:
         return process, answer
 
     def _expect(self, opened: _Opened, ready: bytes) -> Root:
-        """Wait for the line READY, or with none for the end. Raises _Refusal when it ended otherwise, Refused on silence."""
+        """Wait for the line READY or, if it is empty, for the end. Raises _Refusal if it exited otherwise, Refused on silence."""
         process, answer = opened
         assert process.stdout is not None
         seen, ends_s = b"", time.monotonic() + self._answer_s
@@ -93,7 +103,7 @@ class Sudo:
             if left_s <= 0 or not readable([process.stdout], left_s):
                 _close(process)
                 raise Refused(f"sudo on {self._host} did not answer within {self._answer_s:g} s.")
-            data = os.read(process.stdout.fileno(), 1)  # no byte beyond the line: the rest is the conversation's
+            data = os.read(process.stdout.fileno(), 1)  # no byte beyond the line: the rest is for the caller
             if not data:
                 break
             seen += data
@@ -120,7 +130,7 @@ class Sudo:
 
 
 class _Refusal(Exception):
-    """What sudo wrote to its standard error before it ended."""
+    """The standard error of sudo, when it exited early."""
 
     def has(self, words: Sequence[str]) -> bool:
         text = str(self).lower()
@@ -136,7 +146,7 @@ _Opened = tuple[Root, IO[bytes]]
 
 
 def _close(process: Root) -> None:
-    """Let it end. A user may not kill what is root's, but it ends with its pipes."""
+    """Close its pipes, at which it exits: a user may not kill a process of root's."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError):

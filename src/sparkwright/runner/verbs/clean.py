@@ -1,6 +1,6 @@
 """The last step of `host.clean`: remove sparkwright's own folders, and with them the runtime that runs this.
 
-Without a run of its own: its journal would be among what is removed.
+It is not a run: its journal would be among the removed files.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 
-#: the step before has told its recap; its process may take a moment longer
+#: the previous step has sent its recap, but its process may take a moment longer, seconds
 END_S = 5.0
 
 
 def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `recap` event. name: the host's, for messages. Raises Refused beside another run."""
+    """Yield one `recap` event. name: the host's, for messages. Raises Refused beside another run."""
     started_s, host = time.monotonic(), str(request.get("name", ""))
     context = RunContext(machine, state, run_id="", emit=lambda value: None)
     owner = lock.Owner("host.clean", "host.clean", "", 0, time.time())

@@ -1,4 +1,4 @@
-"""The verb `diagnose`: no run is kept of it and no lock is taken, so it works beside a run and on a full disk."""
+"""The verb `diagnose`: it keeps no run and takes no lock, so it works beside a run and on a full disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ASKED = {
 
 
 def read_diagnosis(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `diagnosis` event, as `Answer.to_json` has it. Raises Refused for a request that can't be used."""
+    """Yield one `diagnosis` event, as `Answer.to_json` has it. Raises Refused for an invalid request."""
     try:
         given = fitted({name: request[name] for name in _ASKED if name in request}, _ASKED, "the request")
     except ValueError as error:

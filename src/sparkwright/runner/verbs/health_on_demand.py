@@ -1,4 +1,4 @@
-"""A check that somebody asked for, as events: no run is kept of it, so a laptop's cron never pushes a deploy out of the list."""
+"""A check on demand, as events: it keeps no run, so a laptop's cron never pushes a deploy out of the list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CURES = {
 
 
 def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """The verb `health`: {"smoke": bool, "token_s": seconds}. One task, and a recap with the state's exit code."""
+    """Answer the verb `health`: {"smoke": bool, "token_s": seconds}. One task, and a recap with the state's exit code."""
     answer: list[Event] = []
     settings = Settings.of(state)
     if request.get("token_s"):
@@ -52,7 +52,7 @@ def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> I
 
 
 def sentence(record: Record) -> str:
-    """What this check saw, in one line, and beside it what the scheduled checks say so far, where that is something else."""
+    """Return the finding of this check in one line, and the state of the scheduled checks if it differs."""
     so_far = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
     return f"{record.seen}: {record.why}{so_far}"
 

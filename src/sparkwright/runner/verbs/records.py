@@ -1,4 +1,4 @@
-"""What the host knows, asked for without a run: its lock, its history, its incidents, whether it serves."""
+"""The records of the host, read without a run: its lock, its history, its incidents, and if it serves."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sparkwright.trust import names, private
 
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `history` event an act, newest first."""
+    """Yield one `history` event for each act, newest first."""
     for row in history.read(state):
         yield {**row, **event("history"), "at": row.get("time", 0)}
 
 
 def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `file` event a file of a bundle: the newest, or the one that is asked for."""
+    """Yield one `file` event for each file of a bundle: the newest, or the requested one."""
     from sparkwright.host.records import incidents
 
     kept = incidents.of_server(state)
@@ -40,7 +40,7 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
 
 
 def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `serving` event: serving, verified, why. name: of the container, where nothing was verified yet."""
+    """Yield one `serving` event: serving, verified, why. name: of the container, if nothing was verified yet."""
     from sparkwright.modules.rpc.serving import Serving
 
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
@@ -50,14 +50,17 @@ def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) 
 
 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `lock` event: owner (null: nobody), alive, and the story of one that was cut off."""
+    """Yield one `lock` event: owner (null for none), alive, and the history of one that was cut off."""
     owner, alive = lock.inspect(state)
     reported = cut_off.story(state, owner) if owner is not None and not alive else ""
     yield event("lock", owner=asdict(owner) if owner else None, alive=alive, text=f"{owner}" if alive else reported)
 
 
 def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """how: stop (at the next safe point), kill (now), forget (the line of one that was cut off)."""
+    """Free the lock.
+
+    how: stop (ask the run to stop at the next safe point), kill (now), forget (an owner that was cut off).
+    """
     owner, alive = lock.inspect(state)
     if owner is None:
         yield event("note", task="", text="the lock is free")

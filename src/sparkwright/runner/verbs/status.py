@@ -1,6 +1,6 @@
-"""What a host says of itself in one short answer: its last check where that still speaks for the present, else what is there now.
+"""The status of a host in one short answer: its last check if that is still valid for the present, else a snapshot.
 
-The container and /health are read each time; no token is asked for, and nothing is written.
+The container and /health are read each time; no token is requested, and nothing is written.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 
-#: where a gateway's files are, in the state folder: most hosts have none, and import nothing of it
+#: folder of a gateway's files in the state folder: most hosts have none, and import nothing for it
 GATEWAY = "gateway"
-#: where the samples of guarded starts are
+#: folder of the samples of guarded starts
 GUARD = "guard"
 
 
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `status` event: record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
+    """Yield one `status` event.
 
-    traffic: requests and generated tokens by the server's own counters, and the GPU's temperature, where the request asks.
-    load_s: the stages of the start of the server that is there, seconds, as they were measured when it was verified.
+    It has record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
 
-    busy: the run that holds the host's lock now. interrupted: the one that held it last and was cut off, and what settles it.
-    gateway: of host/gateway/now.py, where the request asks for it; empty where none was ever verified.
-    live: no check speaks for the present; `record.state` is then of this moment: `up`, `starting`, `in progress`, `down`,
-    `crash-looping` or `unknown`. outdated: why the last check does not, with what it said. late: the scheduled check is overdue.
+    traffic: requests and generated tokens by the server's own counters, and the GPU's temperature, if requested. load_s: the
+    stages of the server's start, seconds, as they were measured when it was verified.
+
+    busy: the run that holds the host's lock now. interrupted: the last one if it was cut off, and its fix. gateway: of
+    host/gateway/now.py, if requested; empty if none was ever verified. live: no check is valid for the present; `record.state` is
+    then of this moment: `up`, `starting`, `in progress`, `down`, `crash-looping` or `unknown`. outdated: why the last check is
+    not valid, with its result. late: the scheduled check is overdue.
     """
     now_s, good = time.time(), good_states.last(state)
     busy, interrupted = _runs(machine, state)
@@ -67,15 +69,15 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
 
 def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """One `checks` event: fields, and rows of the checks since `since_s` (seconds since the epoch), oldest first.
+    """Yield one `checks` event: fields, and rows of the checks since `since_s` (seconds since the epoch), oldest first.
 
-    What the report draws, and no more: at the usual interval a week is some 2,000 rows.
+    Only the fields of the report: at the usual interval a week is some 2,000 rows.
     """
     rows = [row_of(record) for record in store.history(state.memory, float(request.get("since_s", 0)))]
     yield event("checks", fields=list(FIELDS), rows=rows)
 
 
-#: of a row of `read_checks`, in this order
+#: fields of a row of `read_checks`, in this order
 FIELDS = (
     *("time_s", "state", "why", "tok_per_s", "baseline_tok_per_s", "mem_available_bytes"),
     *("temperature_c", "power_w", "healed", "every_s"),
@@ -83,7 +85,7 @@ FIELDS = (
 
 
 def row_of(record: Record) -> list[Any]:
-    """A check as a row. tok_per_s: only of a check that measured it, for others repeat the last measurement."""
+    """Return a check as a row. tok_per_s: only of a check that measured it, as others repeat the last measurement."""
     fresh = record.speed.measured_s is not None and abs(record.speed.measured_s - record.time_s) < max(
         record.every_s, 60.0
     )
@@ -100,7 +102,7 @@ def row_of(record: Record) -> list[Any]:
 
 
 def _gateway(state: StateFolder) -> dict[str, Any]:
-    """What the gateway of this host is now; empty where it never had one."""
+    """Return the state of this host's gateway; empty if it never had one."""
     if not (state.path / GATEWAY).is_dir():
         return {}
     from sparkwright.host.gateway import now
@@ -109,7 +111,7 @@ def _gateway(state: StateFolder) -> dict[str, Any]:
 
 
 def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
-    """Why a check says nothing of the present: the gateway was well then and is not now, or the other way round."""
+    """Return why a check is not valid for the present: the gateway was well then and is not now, or the reverse."""
     levels = [evidence.level for evidence in record.evidence if evidence.check == "gateway"]
     if not gateway or not levels:
         return ""
@@ -119,13 +121,13 @@ def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
 
 
 def _load(good: Mapping[str, Any], now: snapshot.Now) -> dict[str, float]:
-    """Nothing of another container, or of one that was started since."""
+    """Return the stages of the start, seconds; empty for another container, or one that was started since."""
     found = (good.get("measured") or {}).get("load_s") if snapshot.ready_since(now.container, good) else None
     return found if isinstance(found, dict) else {}
 
 
 def _runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
-    """(who works here; how the host went down, and which run was cut off), in words."""
+    """Return (the run that works here; how the host went down, and which run was cut off), in words."""
     owner, alive = lock.inspect(state)
     if owner is not None and alive:
         return str(owner), ""
@@ -138,7 +140,7 @@ def _runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
 
 
 def _lost(machine: Machine, state: StateFolder) -> str:
-    """How this host went down, in words; empty for one that no guard saw go down."""
+    """Describe how this host went down; empty if no guard saw it go down."""
     if not (state.path / GUARD).is_dir():
         return ""
     from sparkwright.host.memory import host_lost
@@ -147,7 +149,7 @@ def _lost(machine: Machine, state: StateFolder) -> str:
 
 
 def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: snapshot.Now) -> Rank:
-    """What is to be seen of a worker's rank; nothing of a server that answers for itself."""
+    """Return the observed state of a worker's rank; an empty one for a server that answers requests itself."""
     if now.error or not membership.of_labels((good.get("spec") or {}).get("labels")).rank:
         return Rank()
     from sparkwright.health import ranks
