@@ -1,5 +1,4 @@
-"""Verdicts on answers to probes, from bodies as engines send them; random-weights answers are real ones of vLLM 0.32.0 on a CPU.
-"""
+"""Verdicts on answers to probes, from bodies as engines send them; random-weights answers are real ones of vLLM 0.32.0 on a CPU."""
 
 from __future__ import annotations
 

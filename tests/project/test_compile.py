@@ -1,5 +1,4 @@
-"""Playbooks: the expressions rendered on either side, the tasks that run, and the mistakes reported before a host is contacted.
-"""
+"""Playbooks: the expressions rendered on either side, the tasks that run, and the mistakes reported before a host is contacted."""
 
 from __future__ import annotations
 

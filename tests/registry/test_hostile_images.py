@@ -30,8 +30,7 @@ pytestmark = pytest.mark.docker
 
 
 def two_images(registry: Registry, context: RecordingContext, repository: str) -> tuple[str, dict[str, Any], str]:
-    """Return the reference of the good image, its lock entry, and the Id of another image on the host; the good one is not there.
-    """
+    """Return the reference of the good image, its lock entry, and the Id of another image on the host; the good one is not there."""
     registry.push(repository, "evil", seed=7)
     evil = f"{registry.address}/{repository}:evil"
     evil_id = pull(context, evil, locked(context, evil)).data["id"]

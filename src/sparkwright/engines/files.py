@@ -48,8 +48,7 @@ class Files(Protocol):
         """The greatest number of bytes at the beginning of a model's file that `chat_of` needs."""
 
     def chat_of(self, beginning: bytes) -> Chat | None:
-        """Return the chat template and the sampling defaults from the beginning of a model's file; None if it ends before them.
-        """
+        """Return the chat template and the sampling defaults from the beginning of a model's file; None if it ends before them."""
 
     def chosen(
         self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""

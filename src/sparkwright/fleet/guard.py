@@ -32,8 +32,8 @@ class Guard:
         self._serves = serves
 
     def may_go(self, batch: Sequence[str]) -> tuple[list[str], str]:
-        """Return the hosts of a batch that may be stopped now, and why the others may not. A host that does not serve always may.
-        """
+        """Return the hosts of a batch that may be stopped now, and why the others may not. A host that does not serve always
+        may."""
         touched = [floor for floor in self._floors if set(floor.hosts) & set(batch)]
         serving = self._serves(batch) if touched else set()
         spare = {floor.group: self._spare(floor, batch, serving) for floor in touched if set(floor.hosts) & serving}
@@ -55,8 +55,7 @@ class Guard:
         return [name for name in proved if name not in serving]
 
     def _spare(self, floor: Floor, batch: Sequence[str], serving: set[str]) -> int:
-        """Return how many of this group's serving hosts in the batch may stop. The others are asked until enough of them serve.
-        """
+        """Return how many of this group's serving hosts in the batch may stop. The others are asked until enough of them serve."""
         here = len(set(floor.hosts) & serving)
         others = [name for name in floor.hosts if name not in batch]
         found = 0

@@ -233,8 +233,8 @@ class Record:
         return self.why if self.state == self.seen else f"this check: {self.seen} (not yet confirmed): {self.why}"
 
     def late(self, now_s: float) -> bool:
-        """Return True if a scheduled check is overdue: three were missed, or its time is in the future because of a wrong clock.
-        """
+        """Return True if a scheduled check is overdue: three were missed, or its time is in the future because of a wrong
+        clock."""
         return self.every_s > 0 and abs(now_s - self.time_s) > speaks_s(self.every_s)
 
     def to_json(self) -> dict[str, Any]:

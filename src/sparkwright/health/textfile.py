@@ -130,8 +130,8 @@ def write(context: Context, record: Record, history: CheckHistory, settings: Set
 
 
 def shared_file(server: str) -> str:
-    """Return the file's name in a folder that others write to as well. server: the container's name, for one of several servers.
-    """
+    """Return the file's name in a folder that others write to as well. server: the container's name, for one of several
+    servers."""
     return f"{Path(SHARED_FILE).stem}-{server}.prom" if server else SHARED_FILE
 
 

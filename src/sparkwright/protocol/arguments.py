@@ -58,8 +58,8 @@ def _hint(name: str, takes: Mapping[str, Argument]) -> str:
 
 
 def _fit(value: Any, wanted: Wanted, where: str) -> Any:
-    """Return a value of the wanted type, or raise Refused. "5" is accepted for a number, 5 for a text; nothing else is converted.
-    """
+    """Return a value of the wanted type, or raise Refused. "5" is accepted for a number, 5 for a text; nothing else is
+    converted."""
     kind, *of = wanted
     if kind == "anything":
         return value

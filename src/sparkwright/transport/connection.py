@@ -171,9 +171,7 @@ class Connection:
         for n, (family, address) in enumerate(addresses):
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
-                sock.settimeout(
-                    clock.left_s() / (len(addresses) - n)
-                )  # a silent address leaves time for the others
+                sock.settimeout(clock.left_s() / (len(addresses) - n))  # a silent address leaves time for the others
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if keep_alive:

@@ -77,8 +77,8 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """Yield the part of a secret that is in any base64 text with it, at each offset in a group of three bytes (`user:password`).
-    """
+    """Yield the part of a secret that is in any base64 text with it, at each offset in a group of three bytes
+    (`user:password`)."""
     from base64 import b64encode
 
     for before in range(3):

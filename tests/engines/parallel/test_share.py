@@ -1,5 +1,4 @@
-"""The settings with which a member of a cluster is started: the same on all, but for its rank, its addresses and the head's own.
-"""
+"""The settings with which a member of a cluster is started: the same on all, but for its rank, its addresses and the head's own."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ def standing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def is_slow(seen: DiagnosisInput, limits: Limits) -> bool:
-    """Return True if this start takes longer than the last measured one explains; False while Docker may still call it a restart.
-    """
+    """Return True if this start takes longer than the last measured one explains; False while Docker may still call it a
+    restart."""
     if seen.box.status != "running" or seen.age_s is None:
         return False
     return seen.age_s > (max(SETTLED_S, limits.ready_factor * seen.ready_s) if seen.ready_s else seen.allowed_s)

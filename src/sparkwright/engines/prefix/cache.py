@@ -22,8 +22,7 @@ class PrefixCache(Protocol):
         """Return True if the cache holds recurrent states too."""
 
     def why(self, version: Version | None) -> tuple[str, str]:
-        """Return why a recurrent model may not hit, as a sentence to append, and what helps; empty strings if nothing is known.
-        """
+        """Return why a recurrent model may not hit, as a sentence to append, and what helps; empty strings if nothing is known."""
 
 
 class Untold:

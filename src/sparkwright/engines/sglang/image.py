@@ -65,8 +65,7 @@ def is_current(difference: Mapping[str, Any] | None) -> bool:
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the options from a stored difference; empty if none was stored, or the release it refers to is no longer known here.
-    """
+    """Return the options from a stored difference; empty if none was stored, or the release it refers to is no longer known here."""
     if difference is None or not is_current(difference):
         return {}
     return {name: value for name, value in {**usual(), **difference["differ"]}.items() if value}

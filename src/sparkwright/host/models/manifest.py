@@ -238,9 +238,7 @@ def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count
                 hasher.update(view[:count])
                 on_bytes(count)
                 read += count
-                if (
-                    drop and read % DROP_BYTES < count
-                ):  # the page cache takes memory from the GPU
+                if drop and read % DROP_BYTES < count:  # the page cache takes memory from the GPU
                     os.posix_fadvise(source.fileno(), 0, read, os.POSIX_FADV_DONTNEED)
             if drop:
                 os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -80,8 +80,8 @@ class GatewayProof(Module["GatewayProof.Args"]):
         return Result(msg=message, data=data)
 
     def _settled(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
-        """Return the answer to a model's request; ask again while no server is up, for the gateway may be checking one right now.
-        """
+        """Return the answer to a model's request; ask again while no server is up, for the gateway may be checking one right
+        now."""
         settle_s = ASLEEP_S if body.get("on_demand") else SETTLE_S
         until_s = time.monotonic() + settle_s
         while True:

@@ -190,8 +190,8 @@ def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
 
 
 def _chat_before(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | None:
-    """Return chat template and sampling defaults of the revision in the folder; None if it is the same revision or another model.
-    """
+    """Return chat template and sampling defaults of the revision in the folder; None if it is the same revision or another
+    model."""
     about = manifest.about
     if args.chat is None or about.get("id") != args.id or about.get("commit") in (None, "", args.commit):
         return None

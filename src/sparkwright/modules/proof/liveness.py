@@ -93,8 +93,8 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
 
 
 def _looping(found: dict[str, Any]) -> str:
-    """Return a message if Docker keeps restarting the container, which explains more than a missing answer; empty if it does not.
-    """
+    """Return a message if Docker keeps restarting the container, which explains more than a missing answer; empty if it does
+    not."""
     from sparkwright.health import snapshot
     from sparkwright.health.judging import restarts
 

@@ -82,8 +82,8 @@ class LockImage(Module["LockImage.Args"]):
 
 
 def _deep(api: Any, name: Name, platform: str, context: Context, engine: EngineName) -> dict[str, Any]:
-    """Return the entry from the registry's API; if it can't be reached from here, the fewer facts that the Docker Engine can get.
-    """
+    """Return the entry from the registry's API; if it can't be reached from here, the fewer facts that the Docker Engine can
+    get."""
     if not context.machine.sandbox:
         try:
             return registry_client.open_registry(api, name).entry(platform, of(engine))

@@ -45,7 +45,9 @@ class LastGood(Module["LastGood.Args"]):
     def _found(self, args: Args, context: Context) -> Result:
         current, previous = replacement.current(context, args.name), replacement.kept(context, args.name)
         good = good_states.last(context.state)
-        stopped = context.state.read("previous") or {}  # by an interrupted run: the server has lost its policy, or is stopped
+        stopped = (
+            context.state.read("previous") or {}
+        )  # by an interrupted run: the server has lost its policy, or is stopped
         if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
             msg = f"{replacement.name_of(current)} itself, stopped by an interrupted run"
             return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))

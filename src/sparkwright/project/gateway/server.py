@@ -28,7 +28,7 @@ class Server:
 
     @property
     def where(self) -> str:
-        """"file:line" of the setting that makes it serve this recipe."""
+        """ "file:line" of the setting that makes it serve this recipe."""
         return self.host.set_at.get("recipe", self.host.where)
 
 

@@ -1,5 +1,5 @@
-"""spark.lock: the digests of tags and the commits of branches when they were pinned. Written by the tool, committed by the user.
-"""
+"""spark.lock: the digests of tags and the commits of branches when they were pinned. Written by the tool, committed by the
+user."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def by_folder() -> Iterator[None]:
 
 
 def of_folder(name: str) -> str:
-    """Return the version of a package that is being imported, by the one folder NAME-VERSION.dist-info beside it; empty for none.
-    """
+    """Return the version of a package that is being imported, by the one folder NAME-VERSION.dist-info beside it; empty for
+    none."""
     package = sys.modules.get(name)
     siblings = [Path(path).parent for path in package.__path__] if package is not None else []
     found = [path.name for folder in siblings for path in folder.glob(f"{name}-*.dist-info")]

@@ -49,8 +49,7 @@ def is_current(difference: Mapping[str, Any] | None) -> bool:
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the shapes from a stored difference; empty if none was stored, or the release it refers to is no longer known here.
-    """
+    """Return the shapes from a stored difference; empty if none was stored, or the release it refers to is no longer known here."""
     if difference is None or not is_current(difference):
         return {}
     shapes = {**usual(), **difference["differ"]}

@@ -170,7 +170,9 @@ WARNINGS: tuple[Line, ...] = (
     line("--mamba-cache-mode is deprecated"),  # it has no effect from 0.33.0 (source)
     line("The NVIDIA Driver was not detected."),  # NVIDIA's entrypoint, of an engine that may go on
     line("Enforce eager set"),  # real: no torch.compile, no CUDA graphs
-    line("Compiling model again due to a load failure"),  # real: the compile cache of an earlier start is there, but unusable
+    line(
+        "Compiling model again due to a load failure"
+    ),  # real: the compile cache of an earlier start is there, but unusable
     line("Using default MoE config. Performance might be sub-optimal"),  # source
     line("Your GPU does not have native support for FP"),  # source: FP8 or FP4 as weight-only
     line("Encoder-decoder models do not support chunked prefill nor prefix caching"),  # source 0.10 to 0.33
