@@ -42,7 +42,10 @@ def default_folder() -> Path:
 
 
 def folder_of(host: str) -> Path:
-    """Where the simulated Spark of a host stands: one whose name ends in a number is by itself, with a link to the others."""
+    """Return the folder of a host's simulated Spark.
+
+    A host whose name ends in a number has a Spark of its own, linked to the others. All other names share the default one.
+    """
     return default_folder() / fabric.HOSTS / host if fabric.number(host) else default_folder()
 
 
@@ -80,7 +83,10 @@ def _start(folder: Path) -> dict[str, str]:
 
 
 def _own_environment() -> dict[str, str]:
-    """What the daemon inherits: it stays when the command ends, and the user's tokens are no business of it."""
+    """Return the environment variables that the daemon inherits.
+
+    The daemon outlives the command, so the user's tokens are left out.
+    """
     return {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith(OWN)}
 
 
@@ -112,12 +118,12 @@ def fault(folder: Path, name: str | None) -> None:
 
 
 def lost(folder: Path) -> bool:
-    """Whether this simulated Spark ran out of memory and was not rebooted since."""
+    """Return True if this simulated Spark ran out of memory and has not been rebooted since."""
     return (folder / "lost").exists()
 
 
 def _applied(folder: Path) -> str:
-    """What the daemon has broken."""
+    """Return the fault order that the daemon has applied, or an empty string."""
     try:
         return (folder / "applied").read_text()
     except FileNotFoundError:
@@ -125,7 +131,7 @@ def _applied(folder: Path) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What it is doing."""
+    """Return the state of the simulated Spark: containers, available memory and the active fault."""
     state = _state(folder)
     if state is None or not _lives(folder):
         return {"sandbox": "down"}
@@ -147,7 +153,7 @@ def _state(folder: Path) -> dict[str, Any] | None:
 
 
 def _lives(folder: Path) -> bool:
-    """Whether this folder's own daemon is there: it holds a lock for as long as it is."""
+    """Return True if this folder's daemon is running: it holds a lock while it does."""
     return private.held(folder / "alive")
 
 

@@ -82,7 +82,7 @@ class Spark:
         self._squatter: subprocess.Popen[bytes] | None = None
 
     def fault(self) -> str:
-        """What is broken now."""
+        """Return the name of the active fault."""
         return order(self.folder).partition(" ")[0]
 
     def lasting(self) -> str:
@@ -90,7 +90,7 @@ class Spark:
         return "" if self.fault() in events.EVENTS else self.fault()
 
     def fault_since_s(self) -> float:
-        """When it was broken, seconds since the epoch."""
+        """Return the time at which the active fault was set, in seconds since the epoch."""
         try:
             return self._fault_file.stat().st_mtime
         except FileNotFoundError:
@@ -144,9 +144,11 @@ class Spark:
             self.containers.come_back(container)
 
     def _apply(self, fault: str, *, again: bool) -> None:
-        """What a fault does to what runs now; the rest shows at the next start or request.
+        """Apply a fault to the running containers; the rest of it shows at the next start or request.
 
-        again: it was said to a daemon before this one; what was cured of it since stays so.
+        Args:
+            fault: name of the fault.
+            again: the fault was set under an earlier daemon; what has been cured since stays cured.
         """
         if (self.folder / LOST).exists() and not (again and fault):
             self._reboot()

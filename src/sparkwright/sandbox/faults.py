@@ -1,4 +1,4 @@
-"""What can be broken in the sandbox, one thing at a time, now and for the next start."""
+"""The faults of the sandbox. One is active at a time; it affects running containers and later starts."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def commit(model: str, *, moved: bool = False) -> str:
 
 
 def sibling(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
-    """What the hub says about a file."""
+    """Return a file's entry in the hub's model info."""
     data = content(model, path, moved=moved)
     row: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": _blob(data)}
     if path.endswith((".safetensors", ".gguf")):
@@ -194,7 +194,12 @@ def _blob(data: bytes) -> str:
 
 
 class Hub:
-    """cut: whether every file ends after half its bytes. moved: whether main is at the second commit."""
+    """The state of the simulated Hugging Face hub.
+
+    Args:
+        cut: returns True while every download ends after half its bytes.
+        moved: returns True once main is at the second commit.
+    """
 
     def __init__(self, cut: Callable[[], bool] = lambda: False, moved: Callable[[], bool] = lambda: False) -> None:
         self.cut = cut
@@ -224,7 +229,7 @@ class HubApi(Handler):
                 self._error(404, "EntryNotFound", "Entry not found")
 
     def _known(self, model: str, revision: str) -> bool | None:
-        """Whether a revision is the second commit; None when it was refused."""
+        """Return True if a revision is the second commit, False if it is the first, None if the request was refused."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         commits = {commit(model): False, commit(model, moved=True): True, "main": self.hub.moved()}
         if model not in MODELS and model not in GGUF:

@@ -17,7 +17,12 @@ OVERSHOOT, LEAK, STEP_S = 3 * GIB, GIB // 2, 0.05
 
 
 class Pool:
-    """meminfo: the file to keep true; None keeps none. lost: called once when the last of it was taken."""
+    """The unified memory of a simulated Spark.
+
+    Args:
+        meminfo: file that is kept up to date in the format of /proc/meminfo; None for none.
+        lost: called once when the memory is exhausted.
+    """
 
     def __init__(self, meminfo: Path | None, lost: Callable[[], None] = lambda: None) -> None:
         self._lost = lost

@@ -39,19 +39,26 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass
 class Runner:
-    """A loaded model. until_s: when it goes if nobody uses it. uses: requests now. lock: held while it loads or goes."""
+    """A loaded model."""
 
     model: Model
     holder: str
+    #: time at which it is unloaded if no request uses it
     until_s: float
+    #: requests in progress
     uses: int = 0
+    #: held while the model is loaded or unloaded
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Ollama:
-    """pool: where its models' memory comes from. busy: whether a request is using the loaded models.
+    """A simulated Ollama.
 
-    returns: whether somebody loads a model again right after it went.
+    Args:
+        pool: memory that its models are loaded into.
+        busy: returns True while a request uses the loaded models.
+        returns: returns True if a client reloads a model right after it was unloaded.
+        loaded: start with the large model loaded.
     """
 
     def __init__(
@@ -115,7 +122,7 @@ class Ollama:
                     runner.until_s = time.time()
 
     def rows(self) -> list[dict[str, Any]]:
-        """What /api/ps lists, the longest remaining first. Waits for one that loads."""
+        """Return the models as /api/ps lists them, the longest remaining first. Waits for a model that is being loaded."""
         with self._mutex:
             runners = sorted(self._runners.values(), key=lambda value: -value.until_s)
         found = []

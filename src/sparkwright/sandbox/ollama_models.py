@@ -14,19 +14,21 @@ CONTEXT = 262144  # what Ollama takes by itself where so much memory is
 
 @dataclass(frozen=True)
 class Model:
-    """size: of its file. held: memory it takes once loaded. Both in bytes."""
+    """A model of the simulated Ollama."""
 
     name: str
     family: str
     parameters: str
     quantization: str
+    #: size of its file, bytes
     size: int
+    #: memory that it takes when loaded, bytes
     held: int
     capabilities: tuple[str, ...] = ("completion", "tools")
 
     @property
     def digest(self) -> str:
-        """Of its manifest."""
+        """The digest of its manifest."""
         return hashlib.sha256(f"sandbox {self.name}".encode()).hexdigest()
 
     def details(self) -> dict[str, Any]:

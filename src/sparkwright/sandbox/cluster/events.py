@@ -1,4 +1,4 @@
-"""What happens to a member of a cluster at once: its rank is killed, its host reboots, or an old rank is left behind."""
+"""One-time events of a cluster member: its rank is killed, its host reboots, or a stale rank is left behind."""
 
 from __future__ import annotations
 

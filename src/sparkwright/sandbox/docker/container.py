@@ -52,7 +52,10 @@ class Container:
         self.sick = False
 
     def fault(self) -> str:
-        """What is broken for this one: it was hit while it ran, or made after the fault was. See `_cured` for the first."""
+        """The fault that affects this container, or an empty string.
+
+        A container is affected if it ran when the fault was set (until `_cured`), or if it was created after that.
+        """
         return self._world.fault() if self.sick or self.born_s > self._world.fault_since_s() else ""
 
     @property
@@ -130,7 +133,7 @@ class Container:
         return [*inherited["Entrypoint"], *_words(words or inherited["Cmd"])]
 
     def inspect(self) -> dict[str, Any]:
-        """What the engine says about it."""
+        """Return the container as `docker inspect` shows it."""
         inherited = self._images.inspect(self.image)["Config"]
         own = self.body.get("Env") or []
         names = {pair.partition("=")[0] for pair in own}
@@ -167,7 +170,7 @@ class Container:
         }
 
     def mounts(self) -> list[dict[str, Any]]:
-        """What of the host the container sees, as the engine lists it."""
+        """Return the container's mounts as the Docker API lists them."""
         given = self.body["HostConfig"]
         binds = [bind.split(":") for bind in given.get("Binds") or ()]
         found = [(outside, target, mode[:1] == ["ro"]) for outside, target, *mode in binds]
@@ -197,7 +200,7 @@ class Container:
         return network.ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:
-        """What has to survive the daemon."""
+        """Return the state that must survive a restart of the daemon."""
         kept = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
         return {**kept, "stopped": self.asked_to_stop, "born_s": self.born_s, "sick": self.sick}
 
@@ -207,7 +210,7 @@ class Container:
         return 0
 
     def _folder(self, inside: str) -> Path:
-        """Where a folder or a file of the container stands on the host."""
+        """Return the host path of a file or folder of the container."""
         for bind in self.body["HostConfig"].get("Binds") or ():
             outside, _, target = bind.partition(":")
             mounted = target.partition(":")[0]
@@ -282,7 +285,7 @@ class Container:
 
 
 def _stream_of(line: str) -> int:
-    """Where the engine writes a line: its loggers and its access log to stdout, all else to stderr."""
+    """Return the stream that the engine writes a line to: its loggers and access log use stdout, all else stderr."""
     return STDOUT if line.startswith(("(", "INFO:     127.")) else STDERR
 
 

@@ -20,7 +20,7 @@ COMM_CHARS = 15  # what the kernel keeps of a process's name
 
 @dataclass(frozen=True)
 class DockerEngine:
-    """What the API serves."""
+    """The images and containers that the simulated Docker API serves."""
 
     images: Images
     containers: Containers
@@ -194,7 +194,7 @@ class DockerApi(Handler):
                 raise Refused(404, "page not found")
 
     def _stop_s(self) -> float:
-        """How long a SIGTERM has before SIGKILL."""
+        """Seconds between SIGTERM and SIGKILL."""
         return float(self.query.get("t") or STOP_S)
 
     def _start(self, container: Container) -> None:

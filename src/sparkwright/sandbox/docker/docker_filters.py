@@ -1,4 +1,4 @@
-"""Which containers a listing shows: Docker's filters, each a function of a container and one wanted value."""
+"""Docker's container list filters, each a function of a container and one wanted value."""
 
 from __future__ import annotations
 

@@ -19,12 +19,17 @@ _NAMED = "image.json"
 
 
 def digest_of(tag: str, *, moved: bool = False) -> str:
-    """What a tag means upstream."""
+    """Return the digest that a tag has in the registry."""
     return "sha256:" + hashlib.sha256(f"sandbox {tag} {'moved' if moved else ''}".encode()).hexdigest()
 
 
 class Images:
-    """fault: what is broken. instant: pull without taking time."""
+    """The images of the simulated host and their registry.
+
+    Args:
+        fault: returns the name of the active fault.
+        instant: pull without delay.
+    """
 
     def __init__(self, fault: Callable[[], str], *, instant: bool) -> None:
         self._fault = fault
@@ -49,7 +54,7 @@ class Images:
         return tag or "latest", digest_of(tag or "latest", moved=self._fault() == "moved-tag")
 
     def distribution(self, reference: str) -> dict[str, Any] | None:
-        """What the registry says about a reference."""
+        """Return the registry's distribution information of a reference, or None if it is unknown."""
         found = self.resolve(reference)
         if found is None:
             return None
@@ -138,11 +143,11 @@ class Images:
         return [*rows, {"Untagged": f"{OF_TAG[tag]}@{digest}"}, {"Deleted": image_id(digest)}]
 
     def repository(self, digest: str) -> Repository:
-        """That of a local image."""
+        """Return the repository of a local image."""
         return REPOSITORIES[OF_TAG[self.local[digest]]]
 
     def inspect(self, digest: str) -> dict[str, Any]:
-        """What the engine says about a local image."""
+        """Return a local image as `docker image inspect` shows it."""
         tag = self.local[digest]
         named = [name for name, target in self.tags.items() if target == digest]
         return {

@@ -1,4 +1,4 @@
-"""What the images of the pretend registry hold: a program each, that a container runs."""
+"""The images of the simulated registry, each with the program that its containers run."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ Program = Callable[[Sequence[str], str], Printed | Served | None]
 
 @dataclass(frozen=True)
 class Repository:
-    """Images of one name. tags: the engine's version in each. processes: their names; the last one holds the GPU.
+    """The images of one name, with the program that they run."""
 
-    version: the variable that tells the version; empty for none.
-    """
-
+    #: engine version by tag
     tags: dict[str, str]
     program: Program
     entrypoint: tuple[str, ...]
     working_dir: str
+    #: process names as the host lists them; the last one holds the GPU
     processes: tuple[str, ...]
+    #: environment variable that holds the engine's version; empty for none
     version: str = ""
     env: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)

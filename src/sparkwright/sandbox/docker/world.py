@@ -14,9 +14,18 @@ if TYPE_CHECKING:
 
 
 class World:
-    """What containers share.
+    """The state that all containers share.
 
-    fault_since_s: when it was broken. published: ports of running containers. home: the pretend user's folder."""
+    Args:
+        pool: the host's memory.
+        gpu: the host's GPU.
+        fault: returns the name of the active fault.
+        fault_since_s: returns the time at which it was set, in seconds since the epoch.
+        home: folder that stands for the simulated user's home.
+
+    Attributes:
+        published: running containers by published port.
+    """
 
     def __init__(
         self, pool: Pool, gpu: Gpu, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path

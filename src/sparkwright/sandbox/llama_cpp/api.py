@@ -157,7 +157,7 @@ class LlamaApi(Handler):
         return {**about, "system_fingerprint": self.engine.version, "object": kind}
 
     def _gone(self) -> bool:
-        """Whether the client has left."""
+        """Return True if the client has disconnected."""
         try:
             return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):

@@ -27,7 +27,7 @@ class LastPrompt:
         self._mutex = threading.Lock()
 
     def take(self, prompt: Sequence[int]) -> int:
-        """How many leading tokens are there already; at least one is computed again."""
+        """Return the number of leading tokens that are cached. At least one token is always computed again."""
         with self._mutex:
             shared = next((n for n, (a, b) in enumerate(zip(prompt, self._last, strict=False)) if a != b), None)
             most = min(len(prompt), len(self._last)) if shared is None else shared
@@ -36,7 +36,10 @@ class LastPrompt:
 
 
 class LlamaServer(Process):
-    """argv: what follows `llama-server`. loaded: whether it serves; every path answers 503 before."""
+    """A simulated llama-server. Every path answers 503 until `loaded` is set.
+
+    `argv` is the command line after `llama-server`.
+    """
 
     usual_holder = "llama-server"
 

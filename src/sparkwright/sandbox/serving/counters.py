@@ -1,4 +1,4 @@
-"""What a pretend server counts; each engine shows it under its own names."""
+"""The counters of a simulated server; each engine exports them under its own names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 class Counters:
-    """mutex: held while any of these is changed. held_tokens: by running requests."""
+    """The counters that every engine has.
+
+    Attributes:
+        mutex: held while a counter is changed.
+        held_tokens: tokens of running requests.
+    """
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()

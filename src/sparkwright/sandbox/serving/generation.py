@@ -35,38 +35,44 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """prompt: ids. most: tokens it may have; it ends by itself after `own`. thought: how many of them are thinking.
+    """A request for a text."""
 
-    compared: its client wants the text with its probabilities, all at once, whatever time that takes. words: after the
-    thinking; empty for the usual ones.
-    """
-
+    #: token ids
     prompt: list[int]
+    #: maximum number of tokens
     most: int
+    #: number of tokens after which it ends by itself
     own: int
+    #: how many of its first tokens are thinking
     thought: int
+    #: returns True if the client has disconnected
     gone: Callable[[], bool]
+    #: the client compares texts with log probabilities: all tokens come at once
     compared: bool = False
+    #: words after the thinking; empty for the default ones
     words: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
-        """How many it will have."""
+        """The number of tokens that it will have."""
         return min(self.most, self.own)
 
     @property
     def reason(self) -> str:
-        """Why it ends."""
+        """The finish reason that it will have."""
         return "length" if self.most <= self.own else "stop"  # its own end came first
 
 
 @dataclass(frozen=True)
 class Token:
-    """kind: content or reasoning. count: tokens so far. reason: of the end, with the last one only."""
+    """A piece of a generated text."""
 
+    #: content or reasoning
     kind: str
     text: str
+    #: tokens so far, including this piece
     count: int
+    #: finish reason; set on the last piece only
     reason: str | None
 
 
@@ -114,7 +120,7 @@ def _step_due(engine: Process, request: Request, due_s: float, *, first: bool) -
 
 
 def _ended(request: Request, tokens: int) -> str | None:
-    """Why a request with so many tokens ends; None while it goes on."""
+    """Return the finish reason of a request with this many tokens, or None while it continues."""
     return request.reason if tokens == request.tokens else None
 
 

@@ -32,7 +32,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Limits(Protocol):
-    """What bounds the requests of a server. budget: tokens of a prompt that are computed in one step."""
+    """The limits that bound a server's requests.
+
+    Attributes:
+        budget: prompt tokens computed in one step.
+    """
 
     @property
     def max_num_seqs(self) -> int: ...
@@ -43,17 +47,27 @@ class Limits(Protocol):
 
 
 class Cache(Protocol):
-    """Which tokens of a prompt are there already."""
+    """A prefix cache: `take` returns the number of a prompt's leading tokens that are cached."""
 
     def take(self, prompt: Sequence[int]) -> int: ...
 
 
 class Process:
-    """argv: its arguments. api: its HTTP side. folder_of: where a path of the container stands. listen: address and port.
+    """The process of a simulated server.
 
-    on_host: whether it is on the host's network, where the port is the one it asks for. pool: where its memory comes from, under
-    the name holder; None takes none. fault: what is broken now, or "". on_gpu: told the bytes that it holds of the GPU. env: its
-    container's variables.
+    Args:
+        argv: command-line arguments.
+        api: handler of its HTTP API.
+        version: version of the engine.
+        log: called with each line of its log.
+        folder_of: returns the host path of a path in the container.
+        listen: address and port to listen on.
+        on_host: uses the host's network, so that it listens on the port of its own arguments.
+        pool: memory that it claims from; None claims none.
+        holder: name of its claim on the pool.
+        fault: returns the name of the active fault, or an empty string.
+        on_gpu: called with the bytes of GPU memory that it holds.
+        env: environment variables of its container.
     """
 
     usual_holder = "server"
@@ -109,12 +123,12 @@ class Process:
 
     @property
     def instant(self) -> bool:
-        """Whether nothing takes its time where time proves nothing; a fault of the engine takes all of it."""
+        """True if delays that prove nothing are skipped. False while a fault is active."""
         return self._instant and not self.fault()
 
     @property
     def alone(self) -> bool:
-        """Whether a member of its group is gone, without which it computes nothing."""
+        """True if a member of its group is gone, so that it can't compute anything."""
         return False
 
     @property
@@ -126,7 +140,7 @@ class Process:
 
     @property
     def stale(self) -> bool:
-        """Whether it runs what an earlier start compiled, and that is no good."""
+        """True if it runs a bad compile cache of an earlier start, which slows it down."""
         return False
 
     def run(self) -> int:
@@ -197,7 +211,7 @@ class Process:
         return self._server
 
     def take_memory(self, size_bytes: int) -> bool:
-        """Whether it got so much."""
+        """Claim memory from the pool. Return False if there is too little."""
         if self._pool is None or self.fault() == "oom":
             return self.fault() != "oom"
         while not self._pool.claim(self._holder, size_bytes):
@@ -222,7 +236,7 @@ class Process:
 
     @property
     def free_bytes(self) -> int:
-        """What is left for it."""
+        """Return the bytes of memory that it can still claim."""
         return self._pool.available if self._pool else TOTAL
 
     def hold_gpu(self, size_bytes: int) -> None:

@@ -1,6 +1,6 @@
-"""What a request asks for beside a sentence, read by what stands in it: a tool, JSON of a schema, a picture, another language.
+"""Readers of request content beyond plain text: tools, JSON schemas, pictures, other languages.
 
-Engines answer it differently; that is in their folders.
+Engines answer these differently; their answers are in their folders.
 """
 
 from __future__ import annotations

@@ -13,6 +13,6 @@ class Steps:
         self.now = (0.0, 0.0)  # when the present step began, and when it ends
 
     def after(self, due_s: float) -> float:
-        """When a token that is due then comes."""
+        """Return the time at which a token is delivered that is due at `due_s`."""
         began_s, ends_s = self.now
         return ends_s if began_s <= due_s < ends_s else due_s

@@ -24,16 +24,17 @@ def error(message: str, kind: str = "BadRequestError", status: int = 400) -> dic
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. model: as the request names it. prompt: its tokens.
+    """The answer to one request."""
 
-    top: how many choices are told with each token; None for none.
-    usage, usage_each: whether a stream tells the counts at its end, and with each chunk.
-    """
-
+    #: name as the request has it
     model: str
+    #: number of prompt tokens
     prompt: int
+    #: number of candidates returned with each token and their log probabilities; None for none
     top: int | None
+    #: a stream reports the token counts at its end
     usage: bool = False
+    #: a stream reports the token counts with each chunk
     usage_each: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(16))
 

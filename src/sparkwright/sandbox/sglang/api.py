@@ -139,7 +139,7 @@ class SglangApi(Handler):
             self._send(200, answer.complete(list(generate(engine, request)), wanted.calls))
 
     def _wrong(self, body: Any) -> str:
-        """Why a request is refused; empty when it is not."""
+        """Return the reason to refuse a request, or an empty string."""
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
         if not body["messages"]:
@@ -155,14 +155,14 @@ class SglangApi(Handler):
         return f"{total} You requested a total of {most + requested} tokens: {parts}."
 
     def _thinks(self, body: dict[str, Any]) -> bool:
-        """Whether its answer begins with reasoning that is told apart."""
+        """Return True if the answer begins with reasoning in a field of its own."""
         requested = self.engine.config.asked
         usual = (requested["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
         wanted = (body.get("chat_template_kwargs") or {}).get("enable_thinking", usual)
         return bool(requested["reasoning_parser"]) and bool(wanted)
 
     def _gone(self) -> bool:
-        """Whether the client has left."""
+        """Return True if the client has disconnected."""
         try:
             return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):

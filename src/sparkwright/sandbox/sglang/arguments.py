@@ -49,7 +49,7 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
 
 
 def help_text() -> str:
-    """What `sglang serve --help` prints: a general part, the list for language models, and that for images and video."""
+    """Return the output of `sglang serve --help`: a general part, then options for language models and for diffusion models."""
     general = "Usage: sglang serve <model-name-or-path> [additional-arguments]\n\n--- Help for Standard Language Model Server ---"
     return f"{general}\n{_parser().format_help()}\n--- Help for Diffusion Model Server ---\nusage: sglang serve [-h]\n"
 
@@ -64,7 +64,7 @@ def _parser() -> _Parser:
 
 
 def _takes(name: str, kind: str) -> dict[str, Any]:
-    """What argparse is told of an option."""
+    """Return the keyword arguments of `add_argument` for an option of this kind."""
     if kind == "switch":
         return {"action": "store_true"}
     if kind == "both":

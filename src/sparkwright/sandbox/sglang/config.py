@@ -1,4 +1,7 @@
-"""What a pretend SGLang makes of its arguments and its model's folder, or the lines with which it ends. Source: 0.5.23."""
+"""Settings that a simulated SGLang derives from its arguments and its model's folder, or the errors with which it exits.
+
+Source: 0.5.23.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +32,21 @@ TRACEBACK = "Traceback (most recent call last):"
 
 @dataclass(frozen=True)
 class Config:
-    """asked: every argument as resolved. share: of all memory, for weights and KV cache. weights: bytes.
+    """The settings of an SGLang server."""
 
-    budget: tokens of one piece of a prompt.
-    """
-
+    #: all arguments, with defaults resolved
     asked: Mapping[str, Any]
     architecture: str
     quantization: str
     context: int
+    #: share of all memory for weights and KV cache
     share: float
+    #: size of the weights, bytes
     weights: int
+    #: prompt tokens computed in one chunk
     budget: int
     chunked_prefill: bool
+    #: the attention backend was given as an argument
     backend_asked: bool
 
     @property
@@ -63,7 +68,7 @@ class Config:
 
     @property
     def static_bytes(self) -> int:
-        """What weights and KV cache take together."""
+        """Size of weights and KV cache together, bytes."""
         return int(self.share * TOTAL)
 
     @property
@@ -74,12 +79,12 @@ class Config:
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token."""
+        """Size of one token in the KV cache, bytes."""
         return KV_BYTES // (2 if "float8" in self.kv_type else 1)
 
     @property
     def kv_tokens(self) -> int:
-        """What is left of its share for the KV cache; nothing where the weights leave nothing."""
+        """Tokens that fit into the KV cache; 0 if the weights leave no memory for it."""
         return max(0, (self.static_bytes - self.weights) // self.kv_bytes)
 
     @property

@@ -1,4 +1,7 @@
-"""What /metrics of a pretend SGLang shows. 0.5.23 adds generated tokens when a request ends, decoded ones with each step."""
+"""The /metrics page of a simulated SGLang.
+
+0.5.23 adds generated tokens when a request ends, decoded tokens at each step.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,17 @@ from sparkwright.sandbox.serving.counters import Counters
 
 
 class SglangCounters(Counters):
-    """model, room: its name, and how many tokens its KV cache has. decoded, prefilled, cached: tokens so far."""
+    """The counters of an SGLang server.
+
+    Args:
+        model: name of the model.
+        room: tokens that its KV cache holds.
+
+    Attributes:
+        decoded: tokens decoded so far.
+        prefilled: prompt tokens computed so far.
+        cached: prompt tokens found in the cache so far.
+    """
 
     def __init__(self, model: str, room: int) -> None:
         super().__init__()

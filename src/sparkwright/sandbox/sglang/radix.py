@@ -18,7 +18,7 @@ class RadixCache:
         self._mutex = threading.Lock()
 
     def take(self, prompt: Sequence[int]) -> int:
-        """How many leading tokens are there already; at least one is computed again."""
+        """Return the number of leading tokens that are cached. At least one token is always computed again."""
         if not self._on:
             return 0
         with self._mutex:

@@ -22,23 +22,27 @@ PROBE_S = 1.0
 
 
 class SglangServer(Process):
-    """argv: what follows `sglang serve`. status: while it starts and when no token came in time, /health answers 503."""
+    """A simulated SGLang server.
+
+    `argv` is the command line after `sglang serve`.
+    """
 
     usual_holder = "sglang"
     crash_code = 0
 
     config: Config
     counters: SglangCounters
+    #: /health answers 503 unless this is up; unhealthy: no token came in time
     status: Literal["starting", "up", "unhealthy"] = "starting"
 
     @property
     def health_s(self) -> float:
-        """How long /health waits for a token, seconds."""
+        """Seconds that /health waits for a token."""
         return SOON_S if self._instant else HEALTH_S
 
     @property
     def probe_s(self) -> float:
-        """How often it looks for it, seconds."""
+        """Seconds between two checks for that token."""
         return 0.0 if self._instant else PROBE_S
 
     def serve(self) -> int:

@@ -30,7 +30,7 @@ def stamped(line: str) -> str:
 
 
 def arguments(config: Config) -> Lines:
-    """What it runs with; a backend that it chose is told before."""
+    """Yield the log lines of the server's arguments, after a line on an attention backend that was chosen by default."""
     if not config.backend_asked:
         backend = config.asked["attention_backend"]
         yield 0.3, stamped(f"Attention backend not specified. Use {backend} backend by default.")
@@ -97,7 +97,7 @@ def scheduler_died(error: str, sigquit: str) -> list[str]:
 
 
 def free_bytes(held: int) -> int:
-    """What is left of all memory."""
+    """Return the bytes that are left of all memory."""
     return max(0, TOTAL - held)
 
 

@@ -35,7 +35,7 @@ class GatewayApi(Handler):
     owner: Owner
 
     def parse_request(self) -> bool:
-        """Whether its body is to be read: what is refused is answered already."""
+        """Return True if the body is to be read. A refused request has been answered already."""
         self.owner = self.server.owner  # type: ignore[attr-defined]
         self.routing: Routing = self.owner.routing
         if self.owner.stopped.is_set() or not super().parse_request():

@@ -1,4 +1,7 @@
-"""What the files of a gateway's folder say, for the stand-in: only lines as gateway/render.py writes them are known. Pure."""
+"""Parser of a gateway's configuration files for the stand-in.
+
+Pure. Understands only the lines that gateway/render.py writes.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +27,29 @@ class Unread(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """slots: requests that it serves at a time; 0: as many as come. disabled: in maintenance, until its host returns it."""
+    """A server of a backend."""
 
     name: str
     address: str
     port: int
+    #: requests that it serves at a time; 0 for no limit
     slots: int
+    #: starts in maintenance, until its host returns it
     disabled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """check: path, body and the pattern of a good answer. row: of /v1/models. key: what its servers ask for; empty for none.
-    waits: a request waits for a server to be up.
-    """
+    """A model's servers and their health check."""
 
+    #: path, body and the pattern of a good answer
     check: tuple[str, str, str]
     servers: tuple[Server, ...]
     #: of /v1/models while it is up, a row for each name
     rows: list[Any]
+    #: API key of its servers; empty for none
     key: str
+    #: requests wait for a server to be up
     waits: bool = False
 
 

@@ -36,7 +36,12 @@ class NoServer(Exception):
 
 
 class Upstream:
-    """A server now. It begins as HAProxy begins: up, until one check fails. forced: what its operator asked for, or ""."""
+    """The current state of a server. As in HAProxy it is up until the first failed check.
+
+    Args:
+        server: the server.
+        forced: state that the operator has set, or an empty string.
+    """
 
     def __init__(self, server: Server, forced: str) -> None:
         self.server, self.forced = server, forced
@@ -57,7 +62,12 @@ class Upstream:
 
 
 class Routing:
-    """What one reading of the files routes; requests that it began end with it. drained: the text of operations.STATES."""
+    """Routing by one reading of the configuration files. Its requests end with it.
+
+    Args:
+        files: the configuration files.
+        drained: server states saved before a reload, the text of operations.STATES.
+    """
 
     def __init__(self, files: Files, drained: str) -> None:
         self.files = files
@@ -82,7 +92,7 @@ class Routing:
                 threading.Thread(target=self._check, args=(self.files.backends[name], server), daemon=True).start()
 
     def up(self, backend: str) -> bool:
-        """Whether a server of it is up."""
+        """Return True if a server of the backend is up."""
         return any(upstream.up for upstream in self._servers[backend])
 
     @contextmanager
@@ -201,7 +211,7 @@ def _well(backend: Backend, server: Server) -> bool:
 
 
 def _forced(drained: str) -> Mapping[tuple[str, str], str]:
-    """What was drained when the files were read anew."""
+    """Return the forced states saved before a reload, by backend and server name."""
     _, header, *rows = [*drained.splitlines(), "", ""]
     found = [dict(zip(header.removeprefix("# ").split(), row.split(), strict=False)) for row in rows if row]
     names = {str(number | more): name for name, number in FORCED.items() for more in (0, DISABLED)}

@@ -84,14 +84,18 @@ class Plain:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. prompt: its tokens. top: see `complete` of a shape. usage, usage_each: whether the stream tells them at its end, and with each chunk."""
+    """The answer to one request."""
 
     shape: Chat | Plain
     model: str
     fingerprint: str
+    #: number of prompt tokens
     prompt: int
+    #: a stream reports the token counts at its end
     usage: bool = False
+    #: a stream reports the token counts with each chunk
     usage_each: bool = False
+    #: see `complete` of a shape
     top: int | None = None
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
 
 class BadRequest(Exception):
-    """What the engine answers instead of serving: a status and an error's fields."""
+    """A refusal: the HTTP status and the fields of the error."""
 
     def __init__(self, status: int, kind: str, param: str | None, message: str) -> None:
         super().__init__(message)
@@ -390,7 +390,7 @@ class VllmApi(Handler):
             raise BadRequest(400, "BadRequestError", "input_tokens", message)
 
     def _gone(self) -> bool:
-        """Whether the client has left."""
+        """Return True if the client has disconnected."""
         try:
             return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What the pretend engine compiles, kept where its variables say, so that the next start of the same finds it."""
+"""The simulated compile cache, kept where the engine's variables say, so that the next start with the same settings finds it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def kept_in(env: Mapping[str, str], folder_of: Callable[[str], Path]) -> Path | 
 
 
 def keep(file: Path | None) -> None:
-    """What was compiled is there for the next start."""
+    """Store what was compiled for the next start."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"compiled\n" * 1000)

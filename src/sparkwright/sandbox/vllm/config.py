@@ -1,4 +1,4 @@
-"""From arguments and a model's folder to the engine's settings, or to the real engine's refusal of them."""
+"""Derive the engine's settings from arguments and the model's folder, or refuse them as the real engine does."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Config:
-    """What the engine will do. budget: tokens of a step. utilization: share of memory it takes. asked: its arguments."""
+    """The settings of a vLLM engine."""
 
     model: str
     served_names: tuple[str, ...]
     architecture: str
     hybrid: bool
     max_model_len: int
+    #: tokens of one scheduler step (max_num_batched_tokens)
     budget: int
     max_num_seqs: int
     chunked_prefill: bool
@@ -56,6 +57,7 @@ class Config:
     mamba_cache_mode: str
     kv_cache_dtype: str
     quantization: str | None
+    #: share of the memory that it takes
     utilization: float
     block_tokens: int
     padding_percent: float
@@ -175,7 +177,7 @@ def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, no
 
 
 def _mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -> str:
-    """How states are cached: all of them, those at a block's end, or none."""
+    """Return the Mamba cache mode: `all` states, those at the end of a block (`align`), or `none`."""
     if not caches:
         return "none"
     takes_all = hybrid.takes_all_mode(architecture) and now < PREFIX_ON_SINCE
@@ -207,7 +209,7 @@ def _length(arguments: Arguments, most: int) -> int:
 
 
 def _shards(folder: Path) -> int:
-    """How many files of weights there are; a file that the index names and that is not there is a death."""
+    """Return the number of weight files. Raises Refused if a file of the index is missing."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return len(list(folder.glob("*.safetensors")))

@@ -55,7 +55,7 @@ class Engine(Process):
 
     @property
     def keeps(self) -> bool:
-        """Whether it keeps responses, so that they can be read again."""
+        """True if it stores responses, so that they can be retrieved later."""
         return self.env.get(responses.STORE) == "1"
 
     def keep(self, response: dict[str, Any]) -> dict[str, Any]:
@@ -115,17 +115,17 @@ class Engine(Process):
 
     @property
     def stale(self) -> bool:
-        """Whether it runs what an earlier start compiled, and that is no good."""
+        """True if it runs a bad compile cache of an earlier start, which slows it down."""
         return self.warm and self.fault() == "stale-cache"
 
     @property
     def headless(self) -> bool:
-        """Whether it is a worker of a group, without a port of its own."""
+        """True if it is a worker of a group, without a port of its own."""
         return self.group is not None and self.group.rank > 0
 
     @property
     def alone(self) -> bool:
-        """Whether a member of its group is gone."""
+        """True if a member of its group is gone."""
         return self.group is not None and self.group.broken
 
     def _join(self, group: Group) -> None:

@@ -23,14 +23,16 @@ WORD_BYTES = 64
 
 @dataclass
 class Group:
-    """tensor: how many ranks split each layer. links: to the other members, once they have met."""
+    """The ranks that serve a model together."""
 
     rank: int
     world: int
+    #: number of ranks that split each layer
     tensor: int
     address: str
     port: int
     timeout_s: float
+    #: connections to the other members, once they have joined
     links: list[socket.socket] = field(default_factory=list)
 
     @classmethod
@@ -44,11 +46,11 @@ class Group:
 
     @property
     def broken(self) -> bool:
-        """Whether another member is gone, as the next collective operation would find."""
+        """True if another member is gone, as the next collective operation would find."""
         return any(link.recv(1, socket.MSG_PEEK) == b"" for link in readable(self.links))
 
     def intent(self, version: str) -> Iterator[str]:
-        """What it is about to do, which proves nothing."""
+        """Yield the log lines of a rank that is about to join. They do not prove that it did."""
         if self.rank:
             yield (
                 f"[serve.py:224] Launching vLLM (v{version}) headless multiproc executor, with head node address "

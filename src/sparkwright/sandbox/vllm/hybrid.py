@@ -1,4 +1,4 @@
-"""What of a model's config.json decides how its cache works: recurrent layers or not, and the size of a block."""
+"""Cache properties that follow from a model's config.json: recurrent layers and the size of a block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_hybrid(config: Mapping[str, Any]) -> bool:
-    """Whether some of its layers are recurrent."""
+    """Return True if some of the model's layers are recurrent."""
     text = text_part(config)
     layers = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(layers, list) and layers:
@@ -36,12 +36,12 @@ def is_hybrid(config: Mapping[str, Any]) -> bool:
 
 
 def is_attention_free(architecture: str) -> bool:
-    """Whether it has no attention at all; its prefix caching stays off unless it is asked for."""
+    """Return True if the model has no attention layers. Its prefix caching is off by default."""
     return architecture in ATTENTION_FREE
 
 
 def takes_all_mode(architecture: str) -> bool:
-    """Whether prefix caching keeps every state of it."""
+    """Return True if prefix caching stores every state of this architecture."""
     return architecture.startswith(ALL_MODE)
 
 
@@ -56,7 +56,7 @@ def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
 
 
 def state_bytes(text: Mapping[str, Any]) -> int:
-    """Of one gated delta net layer: its convolution and its state; 0 when the config does not tell."""
+    """Return the size of one gated delta net layer's convolution and state, or 0 if the config does not say."""
     names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
     key_heads, key_dim, value_heads, value_dim = (_size(text, name) for name in names)
     if not (key_heads and key_dim and value_heads and value_dim):
@@ -73,7 +73,7 @@ def token_bytes(text: Mapping[str, Any], kv_cache_dtype: str) -> int:
 
 
 def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
-    """How much larger the state's page is made than the state."""
+    """Return by how many percent the page of a state is larger than the state."""
     text = text_part(config)
     state, token = state_bytes(text), token_bytes(text, kv_cache_dtype)
     return 100 * (block_tokens(config, kv_cache_dtype) * token / state - 1) if state and token else 0.0

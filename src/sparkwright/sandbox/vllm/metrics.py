@@ -1,4 +1,4 @@
-"""What /metrics shows: names and labels of 0.32.0, in Prometheus' text."""
+"""The /metrics page with the names and labels of 0.32.0, in Prometheus' text format."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ COMMON = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "what
 
 
 def vector(text: str, numbers: int = NUMBERS) -> list[float]:
-    """Of length one."""
+    """Return the embedding of a text, a vector of length one."""
     found = [0.0] * numbers
     for word in [word for word in re.findall(r"\w+", text.lower()) if word not in COMMON] or ["-"]:
         digest = hashlib.sha256(word.encode()).digest()

@@ -66,12 +66,16 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Response:
-    """One answer. asked: the request. prompt: its tokens."""
+    """The answer to one request of the Responses API."""
 
     model: str
+    #: number of prompt tokens
     prompt: int
+    #: the request
     asked: Mapping[str, Any]
+    #: the id of the response
     name: str = field(default_factory=lambda: _id("resp"))
+    #: seconds since the epoch
     created: int = field(default_factory=lambda: int(time.time()))
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ BLOCK_CHECK_GONE: Release = (0, 27, 0)
 
 
 def before_weights(config: Config, version: str) -> None:
-    """What the API server refuses. Raises Refused."""
+    """Raise Refused for settings that the API server refuses."""
     now = release(version)
     if config.budget < config.max_num_seqs:
         message = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
@@ -34,7 +34,7 @@ def before_weights(config: Config, version: str) -> None:
 
 
 def after_weights(config: Config, version: str) -> None:
-    """What the engine's own process refuses. Raises Refused."""
+    """Raise Refused for settings that the engine's own process refuses."""
     if BLOCK_CHECK_LATE_SINCE <= release(version) < BLOCK_CHECK_GONE and _block_too_large(config):
         raise _core_failed(f"AssertionError: {_block_too_large(config)}")
     if config.hybrid and config.max_num_seqs > config.cache_blocks:

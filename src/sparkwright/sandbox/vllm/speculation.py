@@ -27,7 +27,7 @@ GOLDEN = 0.618034
 
 @dataclass
 class Drafts:
-    """What was drafted, and what was accepted of it."""
+    """The drafts of speculative decoding, and how many of their tokens were accepted."""
 
     method: str
     model: str | None  #: of the drafter; None for one without

@@ -36,7 +36,7 @@ Lines = Iterator[tuple[float, str]]
 
 
 def banner(arguments: Arguments, version: str) -> Lines:
-    """Who starts, and with which arguments."""
+    """Yield the banner with the version and the non-default arguments."""
     if release(version) >= LOGO_SINCE:
         for line in LOGO:
             yield 0, _info(API, "api_utils.py:347", line.format(version=version, model=arguments.model))
@@ -51,7 +51,7 @@ def resolved(architecture: str) -> Lines:
 
 
 def decided(config: Config, arguments: Arguments, version: str) -> Lines:
-    """What is settled before the engine's own process starts."""
+    """Yield the log lines of settings that are resolved before the engine's own process starts."""
     now = release(version)
     yield 0, _info(API, "model.py:2152", f"Using max model len {config.max_model_len}")
     if not config.chunked_prefill and now >= OFF_WARNED_SINCE:
@@ -66,7 +66,7 @@ def decided(config: Config, arguments: Arguments, version: str) -> Lines:
 
 
 def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
-    """What is said of a model with recurrent layers."""
+    """Yield the log lines for a model with recurrent layers."""
     prompted = arguments.switch("enable_prefix_caching", False)
     if now <= PREFIX_FORCED_OFF_UNTIL:
         message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
@@ -106,7 +106,7 @@ def _mode(config: Config, requested: str, now: Release) -> Lines:
 
 
 def of_member(lines: Iterable[str]) -> Lines:
-    """What a member of a group says of it, one line after the other."""
+    """Yield the log lines of a group member, one after the other."""
     for line in lines:
         where, _, message = line.removeprefix("[").partition("] ")
         yield 0, _info(WORKER, where, message)
@@ -215,7 +215,7 @@ def no_memory(config: Config, free_gib: float, total_gib: float) -> Iterator[str
 
 
 def stopping() -> Iterator[str]:
-    """What a graceful stop says."""
+    """Yield the log lines of a graceful stop."""
     yield _info(API, "launcher.py:254", "[shutdown] API server: shutdown triggered")
     yield _info(API, "launcher.py:270", "[shutdown] API server: stopping engine client mode=abort timeout=0s")
     yield "INFO:     Shutting down"
@@ -224,7 +224,7 @@ def stopping() -> Iterator[str]:
 
 
 def dying() -> Iterator[str]:
-    """What an engine that fails on a request says, before its process ends with exit code 0."""
+    """Yield the last log lines of an engine that fails on a request and exits with code 0."""
     message = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
     yield f"{API} ERROR {_now()} [async_llm.py:718] {message}"
     yield "INFO:     Shutting down"
@@ -232,13 +232,13 @@ def dying() -> Iterator[str]:
 
 
 def lost_peer() -> Iterator[str]:
-    """What the head says when a request meets the closed connection to another member."""
+    """Yield the head's log line for a closed connection to another member."""
     why = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:30090."
     yield f"{CORE} ERROR {_now()} [core.py:1512] RuntimeError: Worker failed with error '{why}'"
 
 
 def of_lost_rank(rank: int) -> Iterator[str]:
-    """What the process above a rank says when that was killed."""
+    """Yield the log line of a rank's parent process after the rank was killed."""
     message = (
         f"Worker proc VllmWorker-{rank} died unexpectedly (exit code: None), shutting down executor."  # words: data
     )

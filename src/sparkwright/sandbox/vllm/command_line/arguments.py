@@ -36,10 +36,13 @@ def crashed(message: str) -> Refused:
 
 @dataclass
 class Arguments:
-    """model: what is served. tag: whether it was the positional argument. values: of options, by max_num_seqs."""
+    """The parsed arguments of `vllm serve`."""
 
+    #: the model to serve
     model: str = DEFAULT_MODEL
+    #: the model was the positional argument
     tag: bool = False
+    #: option values by name, such as max_num_seqs
     values: dict[str, Any] = field(default_factory=dict)
 
     def text(self, key: str, default: str = "") -> str:
@@ -56,7 +59,7 @@ class Arguments:
         return bool(self.values.get(key, default))
 
     def not_default(self, version: str) -> dict[str, Any]:
-        """What the start-up log calls the non-default args."""
+        """Return the arguments that the start-up log lists as non-default args."""
         shown = dict(self.values)
         if "api_key" in shown and release(version) >= (0, 32, 0):
             shown["api_key"] = "***"

@@ -28,7 +28,7 @@ class Serve:
 
 
 def command(words: Sequence[str], version: str) -> Printed | Serve:
-    """What `vllm WORDS` does."""
+    """Return the outcome of `vllm WORDS`: printed text, or a server to start."""
     match list(words):
         case [("-v" | "--version"), *_]:
             return Printed(version, 0)
@@ -45,7 +45,7 @@ def command(words: Sequence[str], version: str) -> Printed | Serve:
 
 
 def program(argv: Sequence[str], version: str) -> Printed | Serve | None:
-    """What a container of the image does with a whole command line; None when it has no such program."""
+    """Return the outcome of a container's whole command line, or None if the image has no such program."""
     match list(argv):
         case ["vllm", *words]:
             return command(words, version)

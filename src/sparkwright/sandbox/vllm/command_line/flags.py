@@ -33,10 +33,12 @@ ENABLE_DISABLE: Release = (0, 33, 0)
 
 @dataclass(frozen=True)
 class Option:
-    """names: the long one first. following: what the help calls its value, as {a,b} where only these are taken."""
+    """A command-line option."""
 
+    #: the long name first
     names: tuple[str, ...]
     kind: str
+    #: the value as the help shows it; {a,b} if only these values are accepted
     following: str = ""
     hidden: tuple[str, ...] = ()
 
