@@ -47,7 +47,7 @@ class Arm:
             raise Refused(message, where=self.recipe.source.where("task"), fix="Choose a recipe that generates.")
 
     def serving(self, pinned: Mapping[str, Any]) -> Serving:
-        """What its engine will make of it, and what is wrong with it."""
+        """Return the settings with which the arm's engine would serve, and the errors and warnings about them."""
         return serving(self.recipe, pinned)
 
     def effective(self, pinned: Mapping[str, Any]) -> Effective:
@@ -59,7 +59,7 @@ class Arm:
 
 
 def refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
-    """Why the engine would not start it; None when nothing is known against it."""
+    """Return the reason that the engine would not start, or None if none is known."""
     return next(iter(arm.serving(pinned).errors), None)
 
 
@@ -173,7 +173,7 @@ def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
 
 
 def config_of(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the lock holds of the model's config.json."""
+    """Return the model's config.json as far as the lock holds it."""
     found: Mapping[str, Any] = (pinned.get("model") or {}).get("config") or {}
     return found
 

@@ -115,7 +115,7 @@ class _Lab:
     changed: Sequence[str]
 
     def refused(self, arm: str) -> str:
-        """What a member shares of an arm that its image refuses, or that does not fit there."""
+        """Return the name under which a member shares that its image refuses an arm, or that the arm does not fit."""
         return f"refused_{self._place(arm)}"
 
     def prepared(self) -> Iterator[Task]:

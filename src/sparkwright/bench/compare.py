@@ -37,11 +37,7 @@ OF_KIND: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One figure of one load. ratio: the second over the first. better: the second is; None if neither is, or if unknown.
-
-    sure: the repetitions of the two do not overlap; None with a single run on a side. blind: a percentile of a side with stalls,
-    and too few of them for it to see them.
-    """
+    """The comparison of one figure of one load between two arms. `ratio` is second / first."""
 
     load: str
     figure: str
@@ -49,7 +45,9 @@ class Difference:
     second: float
     digits: int
     more_is_better: bool
+    #: the repetitions of the two do not overlap; None if a side has a single run
     sure: bool | None
+    #: a percentile that misses stalls: a side has too few of them for it
     blind: bool = False
 
     @property
@@ -58,7 +56,7 @@ class Difference:
 
     @property
     def better(self) -> bool | None:
-        """Whether the second is better; None when they are equal."""
+        """True if the second is better, None if they are equal."""
         if self.first == self.second:
             return None
         return (self.second > self.first) == self.more_is_better
@@ -137,7 +135,7 @@ def _values(row: Row, other: Row, name: str) -> Iterable[tuple[float, float, boo
 
 
 def _blind(*sides: Row) -> bool:
-    """Whether some side stalls in fewer than one of a hundred gaps."""
+    """Return True if a side has stalls, but in fewer than one of a hundred gaps."""
     cells = [shown(cell) for row in sides for cell in row.cells]
     return any(figures.stalls and figures.itl_count and figures.stalls < figures.itl_count / 100 for figures in cells)
 

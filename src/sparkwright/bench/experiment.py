@@ -32,12 +32,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An order, made out: its arms, and their turns. notes: what its loads can't show."""
+    """An experiment: its arms and their turns."""
 
     command: str
     name: str
     arms: tuple[Arm, ...]
     turns: tuple[Turn, ...]
+    #: limits of its loads, sentences
     notes: tuple[str, ...] = ()
 
     @property
@@ -46,11 +47,11 @@ class Experiment:
 
     @property
     def compares(self) -> bool:
-        """Whether two arms are held against each other."""
+        """True if two arms are compared with each other."""
         return self.command != "sweep" and len(self.arms) == 2
 
     def without(self, finished: Mapping[str, Any]) -> Experiment:
-        """What is left to do: a turn whose cells are all finished is no turn any more."""
+        """Return the experiment without its finished cells, and without the turns that have none left."""
         left = [
             replace(turn, cells=tuple(cell for cell in turn.cells if cell.key not in finished)) for turn in self.turns
         ]

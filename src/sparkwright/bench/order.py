@@ -1,4 +1,4 @@
-"""What a command asks of the lab, and the loads that this means."""
+"""The options of a bench command and the loads that follow from them."""
 
 from __future__ import annotations
 
@@ -57,27 +57,33 @@ USUAL: Mapping[str, Load] = {
 
 @dataclass(frozen=True)
 class Order:
-    """Numbers that are 0, and texts that are empty, were not given.
+    """The options of a bench command. 0, empty strings and empty tuples stand for options that were not given.
 
-    a, b: recipes of two arms; flag: or one flag of them; sizes: or values of max-num-batched-tokens; axes: or flags with their
-    values; none of these: the server that runs. concurrency, rates, requests, prompt_tokens, output_tokens, long_tokens: of the
-    loads. dataset: a file of prompts. repeat: how often each arm is started. again: begin a new series although the last is not
-    finished.
+    The arms are `a` and `b`, or one recipe with a changed `flag`, with `sizes` or with `axes`. Without any of these the running
+    server is measured.
     """
 
     #: of LOADS
     command: str
+    #: recipe of the first arm
     a: str = ""
+    #: recipe of the second arm
     b: str = ""
+    #: flag that differs between two arms
     flag: str = ""
     recipe: str = ""
+    #: values of max-num-batched-tokens
     sizes: tuple[int, ...] = ()
+    #: swept flags with their values
     axes: tuple[Axis, ...] = ()
     loads: tuple[str, ...] = ()
+    #: requests at a time, a load for each
     concurrency: tuple[int, ...] = ()
+    #: arrivals per second, a load for each; they replace the concurrency
     rates: tuple[float, ...] = ()
     #: of sampling, each load once with each; () for greedy
     temperatures: tuple[float, ...] = ()
+    #: of each load, as the token counts are
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -85,15 +91,18 @@ class Order:
     #: tokens of the longest prompt of a ladder, and how many prompts at once
     depth: int = 0
     streams: int = 0
+    #: file of prompts
     dataset: str = ""
+    #: how often each arm is started
     repeat: int = 1
     seed: int = 1
     name: str = ""
+    #: begin a new series although the last one is not finished
     again: bool = False
 
     @property
     def has_arms(self) -> bool:
-        """Whether containers are started for it."""
+        """True if the experiment starts containers."""
         return bool(self.a or self.flag or self.sizes or self.axes)
 
     def checked(self) -> Order:
@@ -139,9 +148,11 @@ class Order:
 
 @dataclass(frozen=True)
 class Room:
-    """What limits the loads. budget: the largest step of arms that cut prompts. length: the shortest context. None: unknown."""
+    """The limits on the loads, in tokens."""
 
+    #: largest step of the arms with chunked prefill; None if unknown
     budget: int | None = None
+    #: shortest context of the arms; None if unknown
     length: int | None = None
 
     @classmethod
@@ -154,9 +165,11 @@ class Room:
 
 @dataclass(frozen=True)
 class Planned:
-    """loads: in their order. notes: what they can't show, sentences."""
+    """The loads of an experiment."""
 
+    #: in the order in which they run
     loads: tuple[Load, ...]
+    #: limits of the loads, sentences
     notes: tuple[str, ...] = ()
 
 
@@ -214,7 +227,7 @@ def _ladder(order: Order, usual: Load, room: Room) -> list[Load]:
 
 
 def _sized(order: Order, usual: Load) -> Load:
-    """What the command line says wins over the usual."""
+    """Return a load with the sizes that the command line sets; the others keep their defaults."""
     given = {"prompt_tokens": order.prompt_tokens, "output_tokens": order.output_tokens}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value}
     if order.requests and usual.kind == "smoke":

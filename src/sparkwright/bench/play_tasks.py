@@ -33,16 +33,24 @@ def values(expressions: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Taken:
-    """The turns that are left. names: of the arms that have one. judged: in which turn two arms' settings are held against each
-    other; None: in none."""
+    """The turns that are left of an experiment."""
 
     turns: tuple[Turn, ...]
+    #: arms that have a turn
     names: tuple[str, ...]
+    #: index of the turn in which the settings of two arms are compared; None for no turn
     judged: int | None = None
 
 
 def taken(experiment: Experiment, known: Mapping[str, Any]) -> Taken:
-    """Of two arms that are compared the settings of both are needed first. known: the arms whose settings were read before."""
+    """Return the turns that are left.
+
+    A comparison needs the settings of both arms first, so an arm without known settings is started for them.
+
+    Args:
+        experiment: what is left of the experiment.
+        known: settings that were read before, by arm.
+    """
     turns = list(experiment.turns)
     names = tuple(arm.name for arm in experiment.arms if any(turn.arm == arm.name for turn in turns))
     if not experiment.compares or len(known) == 2:
@@ -87,7 +95,11 @@ def drained(**how: Any) -> Task:
 
 
 def after(when: str = "host.gateways") -> Iterator[Task]:
-    """What is done when the servers are back. when: they may return to their gateways."""
+    """Yield the tasks that follow once the servers are back.
+
+    Args:
+        when: condition under which they return to their gateways.
+    """
     yield task("Return it to its gateways", "gateway_return", NAME, when=when)
     models = {"models": "{{ ollama_had.models | default([]) }}", "stopped": "{{ [] }}"}
     again = {**models, "reserve_gib": "{{ reserve_gib }}"}
@@ -126,7 +138,7 @@ def linted(name: str, register: str) -> Task:
 
 
 def config_args(turn: Turn, number: int, series: str, taken: Taken, changed: Sequence[str]) -> dict[str, Any]:
-    """How an arm's settings are read, kept, and held against the other's where it is this turn's."""
+    """Return the arguments that read and store an arm's settings, and compare them with the other arm's in the turn for that."""
     config: dict[str, Any] = {"name": "{{ to_serve.spec.name }}", "series": series}
     config |= {"key": config_key(turn.arm), "arm": turn.arm}
     if number == taken.judged:

@@ -1,4 +1,4 @@
-"""What a results file holds: schemas/results.json is made from this. Units are in the names."""
+"""The models of a results file; schemas/results.json is made from them. Units are in the names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Part(BaseModel):
 
 
 class Figures(Part):
-    """Of some streams together. ITL: gaps between chunks, pooled over all streams. A stall: a gap over 5 x the median one."""
+    """Figures of many streams. ITL is the gap between chunks, pooled over all streams. A stall is a gap over 5 x the median."""
 
     streams: int = Field(description="how many streams ended well")
     output_tokens: int = Field(description="tokens generated")
@@ -94,7 +94,7 @@ class Cell(Part):
 
 
 class Refusal(Part):
-    """Why an arm was not started."""
+    """The reason that an arm was not started."""
 
     rule: str = Field(description="`invoke explain RULE` says why")
     sentence: str

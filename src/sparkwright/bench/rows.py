@@ -29,7 +29,7 @@ class Row:
         return [float(value) for value in found if value is not None]
 
     def figure(self, name: str) -> float | None:
-        """Of all repetitions the worst gap, which a median would hide, and the median of everything else."""
+        """Return the worst of all repetitions for the largest gap, which a median would hide, and the median for all else."""
         values = self.values(name)
         middle = max if name == "largest_gap_ms" else statistics.median
         return middle(values) if values else None
@@ -49,7 +49,7 @@ def rows(results: Results) -> list[Row]:
 
 
 def load_key(load: dict[str, Any]) -> str:
-    """What makes two cells the same load."""
+    """Return a key that is equal for cells of the same load."""
     return repr(sorted((name, value) for name, value in load.items() if name != "prompts" and value))
 
 

@@ -77,7 +77,7 @@ def _arms(console: Console, results: Results) -> None:
 
 
 def switches(effective: dict[str, Any]) -> tuple[str, ...]:
-    """What the log says of an arm's chunked prefill and prefix caching."""
+    """Return the state of an arm's chunked prefill and prefix caching, according to its log."""
     words = {True: "on", False: "off", None: "unknown"}
     return tuple(words[effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))
 

@@ -1,4 +1,4 @@
-"""What `vllm bench serve` wrote, its JSON or its printed text, as results of ours, so that both can be laid side by side.
+"""Reader of `vllm bench serve` results, JSON or printed text, for comparison with ours.
 
 Its ITL are gaps between chunks, as ours; its TPOT is of each request; its TTFT begins when the request is sent. Its times in
 lists are seconds. Keys and lines: vLLM 0.9 to 0.33.
@@ -134,7 +134,7 @@ def _figures(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What only the single gaps tell: the largest, and the stalls."""
+    """Return the figures that need the single gaps: the largest gap and the stalls."""
     found: dict[str, Any] = {}
     gaps, firsts = _flat(data.get("itls")), _flat(data.get("ttfts"))
     for name, values in (("itl", gaps), ("ttft", firsts)):

@@ -1,4 +1,4 @@
-"""What the gateway itself answers: errors as OpenAI's API shapes them, and words of the configuration that hold them."""
+"""The gateway's own answers: errors in the format of OpenAI's API, and the configuration directives that hold them."""
 
 from __future__ import annotations
 

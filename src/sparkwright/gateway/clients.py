@@ -70,7 +70,12 @@ def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
 
 
 def known(gateway: Gateway, given: Sequence[str]) -> Iterator[str]:
-    """What sets `txn.client`. given: samples of the keys that a request may have."""
+    """Yield the rules that set `txn.client`.
+
+    Args:
+        gateway: the gateway.
+        given: HAProxy samples of the keys that a request may have.
+    """
     if not gateway.named:
         return
     for n, key in enumerate(given):
@@ -81,7 +86,7 @@ def known(gateway: Gateway, given: Sequence[str]) -> Iterator[str]:
 
 
 def expired(gateway: Gateway) -> Iterator[str]:
-    """What refuses a key whose time is over."""
+    """Yield the rules that refuse an expired key."""
     if gateway.named:
         yield f"http-request set-var(txn.until) var(txn.client),map_str_int({UNTIL})"
         over = answers.words(401, EXPIRED, "key_expired")
@@ -89,7 +94,10 @@ def expired(gateway: Gateway) -> Iterator[str]:
 
 
 def limits(gateway: Gateway) -> Iterator[str]:
-    """What refuses a request whose model is known for what its client may not, and counts it else."""
+    """Yield the rules for a client's limits, for requests whose model is known.
+
+    They refuse a request that the client may not make, and count all others.
+    """
     if not gateway.named:
         return
     named = "{ var(txn.client) -m found }"

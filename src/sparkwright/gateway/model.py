@@ -1,4 +1,4 @@
-"""What a gateway routes, as plain data."""
+"""The routing of a gateway as plain data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERIM = "::interim"
 
 
 def why_not_a_name(model: str) -> str:
-    """Why a gateway can't route this name of a model; empty: it can."""
+    """Return the reason that a gateway can't route a model of this name, or an empty string if it can."""
     return "" if NAME.fullmatch(model) and "::" not in model else f"needs {NAME_RULE}"
 
 
@@ -44,39 +44,43 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A server. name: its host's; of a host with several servers with its recipe. slots: requests that it serves at a time; 0:
-    not known, and then not limited. machine: the host that may drain it; empty: `name` is that. interim_port: where its host may
-    start one that takes its requests while it is replaced; 0: nowhere.
-    """
+    """A server behind a gateway."""
 
+    #: name of its host; with the recipe's name if the host has several servers
     name: str
     address: str
     port: int
+    #: requests that it serves at a time; 0 if unknown, and then not limited
     slots: int
+    #: host that may drain it; empty if that is `name`
     machine: str = ""
+    #: port for an interim server that takes its requests while it is replaced; 0 for none
     interim_port: int = 0
     #: None where its engine tells nothing of it
     progress: Progress | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What HAProxy calls it, and its interim server where it may have one."""
+        """The names that HAProxy has for it and, if it may have one, for its interim server."""
         return (self.name, self.name + INTERIM) if self.interim_port else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """name: in requests. context: the longest sequence in tokens, 0 where it is not known. check: the body of the request that
-    proves health, and task what it asks for. key: the name of the secret that its servers ask for; empty for none. on_demand: all
-    its servers share memory by turns with others, and may be asleep.
-    """
+    """A model and the servers that serve it."""
 
+    #: name in requests
     name: str
     upstreams: tuple[Upstream, ...]
+    #: longest sequence, tokens; 0 if unknown
     context: int
+    #: body of the health check's request
     check: str
+    #: name of the secret that its servers require; empty for none
     key: str = ""
+    #: task that the health check tests
     task: Task = GENERATE
+    #: all its servers share memory in turns with others, and may be asleep
     on_demand: bool = False
     #: the other names that requests may use for it
     aliases: tuple[str, ...] = ()

@@ -92,7 +92,7 @@ def in_global() -> Iterator[str]:
 
 
 def in_defaults() -> Iterator[str]:
-    """What was drained before a reload."""
+    """Yield the directive that restores the drained servers after a reload."""
     yield "load-server-state-from-file global"
 
 

@@ -163,7 +163,7 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
 
 
 def _refusals(gateway: Gateway) -> Iterator[str]:
-    """What is refused before the body is read; the last waits for it."""
+    """Yield the rules that refuse a request before its body is read. The last one waits for the body."""
     yield from requests.refusals(gateway)
     large = answers.words(413, answers.too_large(gateway.body_bytes), "request_too_large")
     yield f"http-request return {large} if {{ req.body_size gt {gateway.body_bytes} }}"
@@ -199,7 +199,7 @@ def _row(model: Model, name: str) -> dict[str, object]:
 
 
 def _prefix() -> Iterator[str]:
-    """What requests of one conversation have in common: its first two messages, or how the prompt begins."""
+    """Yield the rules that identify a conversation by its first two messages, or by the beginning of the prompt."""
     for n in (0, 1):
         yield f"http-request set-var(txn.first{n}) req.body,json_query('$.messages[{n}].content'),xxh64"
         unset = f"!{{ var(txn.first{n}) -m found }}"
@@ -247,7 +247,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
 
 
 def _balance(gateway: Gateway, servers: int) -> Iterator[str]:
-    """Which server takes a request. By prefix none takes more than three quarters of all."""
+    """Yield the directives that select a server. With prefix affinity, no server takes more than 3/4 of all requests."""
     if gateway.affinity == "none" or servers == 1:
         yield "balance leastconn"
         return

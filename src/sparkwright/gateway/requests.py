@@ -1,8 +1,8 @@
-"""Where a request of each path names its model, and the response that it is about, as rules of HAProxy's.
+"""HAProxy rules that find the model a request names, or the response it refers to, for each path.
 
-A model stands in a JSON body or in a field of a multipart form. A request for a response that was made before names none: it goes
-to the server that made it, which a table remembers by the response's name. A reload forgets the table: HAProxy hands one on
-through a port of TCP only (a unix socket was tried, 2.6.12).
+A model is named in a JSON body or in a field of a multipart form. A request about an earlier response names none: it goes to the
+server that made the response, which a table holds by the response's id. A reload clears the table: HAProxy transfers one only
+through a TCP port (a unix socket was tried, 2.6.12).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
 
 
 def refusals(gateway: Gateway) -> Iterator[str]:
-    """What is refused by its path and method, before a body is read."""
+    """Yield the rules that refuse a request by its path and method, before its body is read."""
     paths = gateway.paths
     named = [path.path for path in paths if path.model != "response"]
     kept = [_pattern(path) for path in of(gateway, "response")]
@@ -95,7 +95,12 @@ def refusals(gateway: Gateway) -> Iterator[str]:
 
 
 def routes(gateway: Gateway, routes_file: str) -> Iterator[str]:
-    """What sets `txn.backend`, and `txn.made` to the server that a response comes from. routes_file: the backends by models."""
+    """Yield the rules that set `txn.backend`, and `txn.made` to the server that made a response.
+
+    Args:
+        gateway: the gateway.
+        routes_file: file of the backends by model.
+    """
     if form := of(gateway, "form"):
         yield f"acl form path -m str {' '.join(path.path for path in form)}"
         yield "http-request set-var(txn.model) lua.form_model if form"
@@ -147,7 +152,7 @@ def servers(gateway: Gateway, model: Model) -> Iterator[str]:
 
 
 def _keeps(gateway: Gateway) -> bool:
-    """Whether an engine of its servers keeps responses."""
+    """Return True if an engine of the gateway's servers stores responses."""
     return bool(of(gateway, "response"))
 
 

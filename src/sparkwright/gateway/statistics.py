@@ -60,7 +60,7 @@ def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[st
 
 
 def _rests(row: Mapping[str, str]) -> bool:
-    """Whether it is the place of an interim server that nobody needs now."""
+    """Return True if the row is an interim server that is not in use."""
     return row.get("svname", "").endswith(INTERIM) and state(row.get("status", "")) == "maintenance"
 
 

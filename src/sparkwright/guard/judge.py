@@ -60,8 +60,10 @@ class Danger:
     """The reason to stop a server.
 
     Attributes:
-        kind: "falling", "gone" (nothing is left), "stalled" or "leaking" (there is time for a graceful stop).
-        available, free: bytes at that moment. rate: bytes per second by which the available memory falls.
+        kind: "falling", "gone" (no memory is left), "stalled" or "leaking" (there is time for a graceful stop).
+        available: available memory at that moment, bytes.
+        free: free memory at that moment, bytes.
+        rate: bytes per second by which the available memory falls.
     """
 
     __slots__ = ("available", "free", "kind", "rate", "time_s")

@@ -19,7 +19,8 @@ class Target:
     """A container that may be killed.
 
     Args:
-        container_id: its full id. address: path of the engine's unix socket, or "HOST:PORT"; empty: none is known.
+        container_id: its full id.
+        address: path of the engine's unix socket, or "HOST:PORT"; empty if unknown.
     """
 
     __slots__ = ("_address", "_cgroup", "_connection", "_named", "_pidfd", "_stop", "id", "pid", "request")

@@ -53,10 +53,11 @@ def _spare() -> None:
 
 
 class Writer:
-    """A thread that calls `flush` again and again, so that no disk holds up the thread that samples.
+    """A thread that calls `flush` periodically, so that no disk delays the thread that samples.
 
     Args:
-        flush: writes what is new. every_s: how often.
+        flush: writes what is new.
+        every_s: seconds between two calls.
     """
 
     def __init__(self, flush, every_s: float = WRITE_EVERY_S) -> None:  # type: ignore[no-untyped-def]

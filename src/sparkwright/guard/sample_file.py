@@ -15,10 +15,11 @@ FORM = "%.3f %d %d %d"
 
 
 class Ring:
-    """Writes a ring. `add` is for the thread that samples and touches no file; `flush` is for another thread.
+    """A ring file of samples. `add` is for the thread that samples and touches no file; `flush` is for another thread.
 
     Args:
-        path: of the file, made anew. about: what the header says from the beginning, by name.
+        path: of the file, which is truncated.
+        about: initial values of the header, by name.
     """
 
     __slots__ = ("_body", "_count", "_file", "_flushed", "about", "path")

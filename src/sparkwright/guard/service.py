@@ -38,7 +38,11 @@ EVENTS_BYTES = 64 * 1024
 
 
 class Server:
-    """A verified server: a row of the conf. held: what it held when it was verified, bytes."""
+    """A verified server, as a row of the conf has it.
+
+    Attributes:
+        held: memory that it held when it was verified, bytes.
+    """
 
     __slots__ = ("anon", "cgroup", "held", "name", "target")
 

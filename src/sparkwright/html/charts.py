@@ -20,31 +20,36 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Line:
-    """name: in the legend. points: (x, y). marks: x of what happened meanwhile."""
+    """A line of a chart."""
 
+    #: in the legend
     name: str
+    #: (x, y)
     points: Points
+    #: x values of events
     marks: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One plot. what: one sentence on how to read it. log_x: sizes that double. dots: single points, no line between them.
+    """A chart."""
 
-    bars: names of groups, then each line's points are (group, value); of a heat map the names of its columns, and each line is
-    a row. table: of the plot's own figures, head first.
-    """
-
+    #: identifies the chart on its page
     key: str
     title: str
+    #: one sentence on how to read it
     what: str
     x: str
     y: str
     lines: tuple[Line, ...]
+    #: dots: points without a line between them
     kind: Literal["lines", "dots", "bars", "heat"] = "lines"
+    #: logarithmic, for sizes that double
     log_x: bool = False
     log_y: bool = False
+    #: names of groups, whose points are (group, value); for a heat map the names of its columns, each line being a row
     bars: tuple[str, ...] = ()
+    #: the chart's figures, header first
     table: tuple[tuple[str, ...], ...] = field(default=())
 
 
@@ -186,7 +191,7 @@ def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
 
 
 def _head_of_line(results: Results) -> Iterator[Chart]:
-    """What a long prompt costs the others, arm by arm."""
+    """Yield the charts of a long prompt's cost for other streams, by arm."""
     yield from _bars(
         results,
         "hol1",

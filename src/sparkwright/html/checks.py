@@ -49,15 +49,18 @@ class Episode:
 
 @dataclass(frozen=True)
 class Host:
-    """name, and what is known of it. error: why nothing is, with its exit code. span_s: the length of a span."""
+    """The checks of one host in the time that is shown."""
 
     name: str
     since_s: float
     until_s: float
+    #: length of a span
     span_s: float = 0.0
     checks: Sequence[Check] = ()
     spans: Sequence[Span] = ()
+    #: reason that there are no checks
     error: str = ""
+    #: exit code of that error
     error_exit: int = 0
 
     @property
@@ -103,7 +106,10 @@ class Host:
 
 
 def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
-    """From a host's `checks` event (runner/verbs/status.py). Fields that a newer host adds are left out. Raises ValueError."""
+    """Return the host of a `checks` event (runner/verbs/status.py).
+
+    Fields that a newer host adds are ignored. Raises ValueError.
+    """
     rows = [dict(zip(event["fields"], row, strict=False)) for row in event["rows"]]
     checks = [built(Check, row) for row in fitted(rows, [CHECK], "a check")]
     checks = sorted((check for check in checks if since_s <= check.time_s <= until_s), key=lambda check: check.time_s)

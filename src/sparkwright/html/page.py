@@ -1,4 +1,7 @@
-"""What all pages share: page.html.j2 is their frame, style.css how they look. One file each, no script, nothing fetched."""
+"""The shared parts of all pages: page.html.j2 is their frame, style.css their style.
+
+Each page is one file without scripts, and loads nothing.
+"""
 
 from __future__ import annotations
 

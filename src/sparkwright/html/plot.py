@@ -30,21 +30,22 @@ class Axis:
     span_s: float
 
     def x(self, time_s: float) -> float:
-        """Where a moment is, pixels."""
+        """Return the horizontal position of a time, pixels."""
         share = (time_s - self.since_s) / max(1.0, self.until_s - self.since_s)
         return LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT)
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is drawn. name: with its unit. top: of the scale; None: as the values need. reference: a dashed line, with its name.
+    """The properties of a plotted figure."""
 
-    joined: measurements that are far apart are joined too.
-    """
-
+    #: with its unit
     name: str
+    #: top of the scale; None derives it from the values
     top: float | None = None
+    #: (name, value) of a dashed line
     reference: tuple[str, float] | None = None
+    #: join measurements that are far apart, too
     joined: bool = False
 
 

@@ -40,12 +40,14 @@ CHECK: dict[str, Shape] = {
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A time of one state, seconds since the epoch. why: of its first check that says so. known: a check follows at its end."""
+    """A period of one state; times are seconds since the epoch."""
 
     state: str
+    #: reason that the first check with a reason gives
     why: str
     start_s: float
     end_s: float
+    #: a check follows at its end
     known: bool = True
 
 
@@ -69,5 +71,10 @@ def _each(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
 
 
 def seconds(found: Sequence[Period], state: str = "") -> float:
-    """How long they are together, seconds. state: only these."""
+    """Return the total length of periods, seconds.
+
+    Args:
+        found: the periods.
+        state: count only those of this state; empty for all.
+    """
     return sum(period.end_s - period.start_s for period in found if state in ("", period.state))

@@ -1,7 +1,7 @@
-"""How one server is asked: with prompts of so many of its tokens, as its engine takes them, or more plainly.
+"""Requests to one server: prompts of a given length in its own tokens, with the options that its engine accepts.
 
-Lengths are in the server's own tokens: a Ruler learns from two prompts, which the server counted itself, how many words make a
-token. They are the warm-up at the same time.
+A Ruler learns from two prompts, whose tokens the server counted itself, how many words make a token. They are the warm-up at the
+same time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from sparkwright.measure.load import Request
 
 @dataclass(frozen=True, slots=True)
 class Ruler:
-    """How many tokens the server makes of a prompt: fixed (template, random text) and for each word."""
+    """The number of tokens that a server makes of a prompt."""
 
+    #: tokens of each word
     per_word: float = 1.0
+    #: tokens of the template and the random text
     fixed: float = 24.0
 
     @classmethod
     def of(cls, few: tuple[int, int], many: tuple[int, int]) -> Ruler:
-        """From two prompts, each (words, tokens). A server that does not count tokens leaves the usual guess."""
+        """Return the ruler for two prompts, each (words, tokens); the default one if the server does not count tokens."""
         (words, tokens), (more_words, more_tokens) = few, many
         if tokens <= 0 or more_tokens <= tokens or more_words <= words:
             return cls()

@@ -1,7 +1,7 @@
-"""What many streams say together: latencies, gaps, stalls and rates.
+"""Latency, gap, stall and rate figures of many streams.
 
-A percentile of per-request means hides a stall, and so does p99 of few gaps: the largest gap, the number of stalls and their
-time stand beside the percentiles.
+A percentile of per-request means hides a stall, and so does p99 of few gaps. The largest gap, the number of stalls and their time
+are therefore reported beside the percentiles.
 """
 
 from __future__ import annotations
@@ -48,23 +48,24 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of some streams. itl: the gaps between chunks, pooled over all streams. stall_s: the sum of the gaps that are stalls.
-
-    tok_per_s: all tokens over the time from the first request to the last token. stream_tok_per_s: the median decode rate.
-    """
+    """The latency and throughput of a set of streams."""
 
     streams: int
     tokens: int
     prompt_tokens: int
     wall_s: float
     ttft: Spread | None
+    #: gaps between chunks, pooled over all streams
     itl: Spread | None
     tpot: Spread | None
     e2el: Spread | None
     largest_gap_s: float
     stalls: int
+    #: sum of the gaps that are stalls
     stall_s: float
+    #: all tokens over the time from the first request to the last token
     tok_per_s: float
+    #: median decode rate of a stream
     stream_tok_per_s: float | None
     approximate: bool
     bursts: int = 0  # streams whose tokens came in so few chunks that only their whole time is known

@@ -27,10 +27,12 @@ SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status: 0 when nobody answered. error: refused, timeout or reset, when there was no answer."""
+    """The answer to a request."""
 
+    #: HTTP status; 0 if there was no answer
     status: int
     body: bytes = b""
+    #: refused, timeout or reset, if there was no answer
     error: str = ""
 
     def json(self) -> Any:
@@ -41,7 +43,7 @@ class Answer:
             return None
 
     def message(self) -> str:
-        """What an error says, shortly."""
+        """Return the error message, shortened."""
         return (self.failure or self.body.decode(errors="replace") or self.error)[:SHOWN_CHARS]
 
     @property

@@ -38,17 +38,18 @@ Counters = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Target:
-    """Where to send: base_url, as http://127.0.0.1:8000, and the served name.
+    """The server to measure."""
 
-    http: how its engine is asked. counters: its metrics by role as they are now, {} for nothing.
-    gpu_query: what nvidia-smi prints; "" where there is none.
-    """
-
+    #: the engine's HTTP API
     http: Http
+    #: such as http://127.0.0.1:8000
     base_url: str
+    #: served name
     model: str
     api_key: str = field(default="", repr=False)
+    #: returns the engine's current metrics by role; {} if there are none
     counters: Counters = dict
+    #: returns the output of nvidia-smi; empty if there is none
     gpu_query: Callable[[], str] = str
 
 
@@ -189,7 +190,7 @@ def _figures(streams: Sequence[stream.Stream], spoilt: bool) -> dict[str, Any]:
 
 
 def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """What this kind of load is there for, from the streams of its groups."""
+    """Return the figures that are specific to this kind of load, from the streams of its groups."""
 
     def of(group: str) -> list[stream.Stream]:
         return [
@@ -225,7 +226,10 @@ def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _meanwhile(short: stream.Stream, long: stream.Stream) -> int:
-    """How many chunks a stream got while a long prompt was computed: cut into steps, about one a step."""
+    """Return the number of chunks that a stream received during a long prompt's prefill.
+
+    With chunked prefill it is about one a step.
+    """
     begin_s = long.sent_s - short.sent_s
     return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in short.points)
 

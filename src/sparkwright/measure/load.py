@@ -20,16 +20,18 @@ OPENED_BEFORE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """at_s: when it goes out, seconds after the start; with workers that is the earliest. group: what it is counted under."""
+    """A request of a load."""
 
     body: dict[str, Any]
+    #: when it is sent, seconds after the start; the earliest time if there are workers
     at_s: float = 0.0
+    #: group under which it is counted
     group: str = ""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a request: stream, or error."""
+    """The outcome of a request: a stream, or an error."""
 
     request: Request
     stream: Stream | None = None

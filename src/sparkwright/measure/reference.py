@@ -1,7 +1,8 @@
-"""Is it the model at all? The texts of a few fixed prompts, greedily decoded, and when another text is another model.
+"""Check that a server runs the expected model: greedy texts of a few fixed prompts, compared with earlier ones.
 
-Greedy decoding repeats itself but for near-ties: a batch, a cache or a kernel rounds otherwise, and the second best token wins.
-So where two texts part it counts how far apart the two tokens were, by the log probabilities of both runs: docs/decisions/0015.
+Greedy decoding repeats itself except at near-ties: a batch, a cache or a kernel rounds differently, and the second best token
+wins. So at the first difference between two texts, the distance of the two tokens counts, by the log probabilities of both runs:
+docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What was generated. steps: for each token the likeliest choices, the chosen one first; empty when the server tells none."""
+    """A generated text."""
 
     text: str
+    #: the likeliest tokens at each step, the generated one first; empty if the server returns no log probabilities
     steps: tuple[tuple[Choice, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -69,17 +71,18 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Where two texts of a prompt part. token: counted from 1, 0 where only characters are known. char: of both texts.
-
-    gap: how far apart the two tokens were in the run that held them further apart, nats; None: not known.
-    """
+    """The first difference between two texts of a prompt."""
 
     prompt: str
     before: str
     now: str
+    #: index of the first differing character, counted from 0
     char: int
+    #: number of the first differing token, counted from 1; 0 if only characters are known
     token: int = 0
+    #: distance of the two tokens in the run where it is larger, nats; None if unknown
     gap: float | None = None
+    #: a near-tie: the tokens are closer than TIE in both runs
     tied: bool = False
 
     @property
@@ -105,7 +108,7 @@ def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float
 
 
 def _text(answer: http_probe.Answer, timeout_s: float) -> Text:
-    """What was generated. Raises Unanswered."""
+    """Return the generated text. Raises Unanswered."""
     if answer.error == "timeout":
         raise Unanswered(f"no text within {timeout_s:g} s", slow=True)
     if answer.status != 200 or answer.failure:
@@ -127,10 +130,10 @@ def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...
 
 
 def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Parting]]:
-    """What the texts of the prompts say, and where they part. Pure.
+    """Return the verdict on the texts of all prompts, and their first differences. Pure.
 
-    Another model: every prompt parts, each at no near-tie or within its first tokens. Doubtful: some part at no near-tie,
-    or every prompt parts, which rounding alone hardly does.
+    "another": all prompts differ, each at no near-tie or within its first tokens. "doubtful": some prompt differs at no near-tie,
+    or all prompts differ, which rounding alone hardly causes.
     """
     pairs = list(zip((*PROMPTS, LONG_NAME), before, now, strict=False))
     partings = [found for prompt, old, new in pairs if (found := parting(prompt, old, new)) is not None]
@@ -141,14 +144,14 @@ def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Pa
 
 
 def _certain(removal: Parting) -> bool:
-    """Whether rounding hardly does that."""
+    """Return True if rounding is unlikely to cause this difference."""
     if removal.gap is None:
         return removal.char < EARLY_SHARE * len(removal.before)
     return not removal.tied or removal.token <= EARLY_TOKENS
 
 
 def parting(prompt: str, before: Text, now: Text) -> Parting | None:
-    """Where a prompt's texts part; None when they don't. Pure."""
+    """Return the first difference between a prompt's texts, or None. Pure."""
     char = next((n for n, (a, b) in enumerate(zip(before.text, now.text, strict=False)) if a != b), None)
     if char is None and len(before.text) == len(now.text):
         return None
@@ -164,7 +167,7 @@ def parting(prompt: str, before: Text, now: Text) -> Parting | None:
 
 
 def _gap(step: Sequence[Choice], word: str) -> float:
-    """How far below the chosen token another one was: infinite when it is not among the likeliest."""
+    """Return how far another token is below the generated one, in nats; infinite if it is not among the likeliest."""
     return next((step[0][1] - value for other, value in step if other == word), float("inf"))
 
 

@@ -14,7 +14,7 @@ GIVEN_UP = ("error", "abort")
 
 
 def message(document: Any) -> str:
-    """What a body or a chunk says of its failure; empty for one that is no error."""
+    """Return the error message of a response body or chunk, or an empty string if it is no error."""
     if not isinstance(document, dict):
         return ""
     if error := document.get("error"):

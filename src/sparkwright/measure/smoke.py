@@ -58,15 +58,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What this host gave before. rates: median tok/s of each prompt. deviation: MAD as a share of the median.
+    """The rates that this host reached before."""
 
-    clock_mhz: of the GPU meanwhile, None when nobody could say. acceptance: of speculation, by position; empty where not counted.
-    """
-
+    #: median tok/s of each prompt
     rates: Mapping[str, float]
+    #: MAD as a share of the median
     deviation: float
     runs: int
+    #: GPU clock during the runs; None if unknown
     clock_mhz: float | None = None
+    #: acceptance of speculation by position; empty if not counted
     acceptance: tuple[float, ...] = ()
 
     @classmethod
@@ -78,7 +79,14 @@ class Baseline:
         clock_mhz: float | None = None,
         acceptance: Sequence[float] = (),
     ) -> Baseline:
-        """From the runs of a verified server. by_prompt: each prompt has its own rate, as with speculation."""
+        """Return the baseline of a verified server's runs.
+
+        Args:
+            runs: the measured runs.
+            by_prompt: keep a rate for each prompt, as speculation needs.
+            clock_mhz: GPU clock during the runs.
+            acceptance: acceptance of speculation, by position.
+        """
         names = {run.prompt for run in runs}
         everything = statistics.median(run.tok_per_s for run in runs)
         rates = {
@@ -96,7 +104,7 @@ class Baseline:
 
     @property
     def tolerance(self) -> float:
-        """How far below is still noise, as a share."""
+        """The share by which a run may fall below the baseline and still be noise."""
         return min(max(SPREAD * self.deviation, MIN_TOLERANCE), MAX_TOLERANCE)
 
     def share(self, run: Run) -> float:
@@ -120,9 +128,11 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """expected: what the recipe asks of one stream, tok/s. ceiling: what the memory's bandwidth allows without speculation."""
+    """The expected and the possible decode rate of one stream."""
 
+    #: rate that the recipe expects, tok/s
     expected: float | None = None
+    #: rate that the memory bandwidth allows without speculation, tok/s
     ceiling: float | None = None
     speculation: bool = False
 
@@ -145,12 +155,12 @@ class Taken:
 
     @property
     def in_bursts(self) -> bool:
-        """Whether most requests came in bursts, so that there is no decode rate."""
+        """True if most requests came in bursts, so that there is no decode rate."""
         return len(self.burst_rates) > len(self.runs)
 
     @property
     def only_thinking(self) -> bool:
-        """Whether no stream held anything but thinking."""
+        """True if the streams contained nothing but thinking."""
         return 0 < self.tokens <= self.thinking_tokens
 
     @property
@@ -159,7 +169,7 @@ class Taken:
         return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
 
     def count(self, got: stream.Stream) -> None:
-        """What a stream generated, whether it is a run or not."""
+        """Add the tokens of a stream, whether or not it counts as a run."""
         self.tokens += got.tokens
         self.thinking_tokens += got.tokens if got.points and got.thought >= got.points[-1][1] else got.thought
         self.capped += got.capped
@@ -288,7 +298,7 @@ def judge_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
 
 
 def speculates(http: Http, key: Mapping[str, Any]) -> bool:
-    """Whether the engine of a baseline's key generates with speculation."""
+    """Return True if the engine of a baseline's key generates with speculation."""
     return http.speculates([str(word) for word in key.get("command") or ()])
 
 

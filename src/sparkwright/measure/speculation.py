@@ -29,7 +29,7 @@ FALLEN = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What a server's counters say of its drafts during a measurement."""
+    """The acceptance of a server's drafts during a measurement, from its counters."""
 
     drafts: float
     #: accepted tokens of a draft; None where they are not counted

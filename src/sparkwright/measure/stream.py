@@ -52,19 +52,19 @@ class StreamError(Exception):
 
 @dataclass
 class Stream:
-    """What was generated, and when.
+    """The tokens of one stream and the times at which they arrived."""
 
-    points: (seconds since the request went out, cumulative tokens) of each chunk with new tokens. sent_s: when it went out, by
-    time.perf_counter. total: what the server says it generated, the last token too when it decodes to nothing. capped: ended
-    by the client. thought: tokens before the first that is no thinking.
-    """
-
+    #: (seconds since the request was sent, cumulative tokens) of each chunk with new tokens
     points: list[tuple[float, int]] = field(default_factory=list)
     approximate: bool = False
     prompt_tokens: int = 0
+    #: when the request was sent, by time.perf_counter
     sent_s: float = 0.0
+    #: tokens that the server reports, including a last token that decodes to nothing
     total: int = 0
+    #: ended by the client
     capped: bool = False
+    #: thinking tokens before the first other token
     thought: int = 0
 
     @property
@@ -73,7 +73,7 @@ class Stream:
 
     @property
     def in_bursts(self) -> bool:
-        """Whether most tokens came in few chunks, so that neither a decode rate nor a time between tokens can be told."""
+        """True if most tokens came in few chunks, so that neither a decode rate nor a time between tokens can be measured."""
         counts = [count for _, count in self.points]
         chunks = [(at_s, count - before) for (at_s, count), before in zip(self.points, [0, *counts], strict=False)]
         held_back = sum(tokens for _, tokens in chunks if tokens > BURST_TOKENS)
@@ -92,7 +92,7 @@ class Stream:
 
     @property
     def e2el_s(self) -> float | None:
-        """From the request to its last token, seconds."""
+        """Seconds from the request to its last token."""
         return self.points[-1][0] if self.points else None
 
     @property
@@ -331,7 +331,7 @@ class _Reader:
         self.stream.points.append((at_s, tokens))
 
     def finish(self) -> Stream:
-        """Where only the final count is known, the chunks share it evenly."""
+        """Return the stream. If only the final token count is known, it is distributed evenly over the chunks."""
         stream, chunks, total = self.stream, self._chunks, self.stream.total
         if not self._continuous and total and chunks:
             stream.thought = round(stream.thought * total / chunks)

@@ -27,9 +27,13 @@ def ask(
 
 
 def missing(http: Http, answer: Any) -> str:
-    """What a response of 200 lacks, as "without a token"; empty where it holds what was asked for. answer: its JSON.
+    """Return what a response with status 200 lacks, such as "without a token", or an empty string.
 
-    That a reranker scores in the wrong order is no sign that it failed since; `verify_health` tells that.
+    A reranker's wrong order is no sign that it failed since; `verify_health` checks that.
+
+    Args:
+        http: the engine's HTTP API.
+        answer: JSON of the response.
     """
     if http.task == GENERATE:
         return "" if openai_api.tokens_of(answer) > 0 else "without a token"

@@ -14,17 +14,23 @@ SETTLES_S = 1.0
 
 
 def uncounted(served: float, streamed: int, capped: int) -> bool:
-    """Whether the server made tokens that this client did not ask for. capped: requests that the client ended early."""
+    """Return True if the server generated tokens that this client did not ask for.
+
+    Args:
+        served: tokens by the server's counters.
+        streamed: tokens by this client's count.
+        capped: number of requests that the client ended early.
+    """
     return served - streamed > max(MISMATCH * served, CUT_SHORT * capped)
 
 
 def miscounted(served: float, streamed: int, capped: int) -> bool:
-    """Whether the two disagree, one way or the other."""
+    """Return True if the two counts disagree, in either direction. Arguments as for `uncounted`."""
     return uncounted(served, streamed, capped) or streamed - served > MISMATCH * served
 
 
 def risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
-    """How far a counter rose; None when it is not known before or after."""
+    """Return the increase of a counter, or None if it is missing before or after."""
     return after[name] - before[name] if name in before and name in after else None
 
 

@@ -1,4 +1,4 @@
-"""What is sent in a cell of the lab: loads as data, turned into requests of the lengths they ask for.
+"""The loads of the lab as data, and the requests with prompts of the lengths that they ask for.
 
 Every prompt begins with fresh random text, so that no prefix cache can help.
 """
@@ -29,29 +29,37 @@ ANSWER_LENGTHS = (145.0, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One load. kind: of KINDS. Numbers that a kind does not use are 0.
+    """The load of a cell. Numbers that its kind does not use are 0."""
 
-    concurrency: requests at a time; rate: or arrivals a second, Poisson distributed. requests: how many of them, or runs of
-    `smoke`. prompt_tokens, output_tokens: of each (0 with `serve`: ShareGPT's lengths). prompts: given texts with their answers'
-    tokens, instead. streams: that decode when a long prompt of long_tokens arrives, after_s into it and, with `itl`, again
-    every every_s. shorts, longs: how many of either kind. seed: of lengths, order and arrivals.
-    """
-
+    #: of KINDS
     kind: str
+    #: requests at a time
     concurrency: int = 0
+    #: arrivals per second, Poisson distributed, instead of a concurrency
     rate: float = 0.0
+    #: number of requests, or of runs with `smoke`
     requests: int = 0
+    #: of each request; 0 with `serve`: ShareGPT's lengths
     prompt_tokens: int = 0
+    #: of each request; 0 with `serve`: ShareGPT's lengths
     output_tokens: int = 0
+    #: streams that decode when a long prompt arrives
     streams: int = 0
+    #: tokens of a long prompt
     long_tokens: int = 0
+    #: number of long prompts
     longs: int = 0
+    #: number of short prompts
     shorts: int = 0
+    #: seconds after which the long prompt arrives
     after_s: float = 0.0
+    #: with `itl`, seconds between long prompts
     every_s: float = 0.0
+    #: of lengths, order and arrivals
     seed: int = 1
     #: of sampling; 0: greedy
     temperature: float = 0.0
+    #: (prompt, output tokens) of a data set, instead of random prompts
     prompts: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -157,7 +165,7 @@ def _long(load: Load, asker: Asker, at_s: float) -> Request:
 
 
 def arrivals(load: Load) -> Iterator[float]:
-    """When each request may go out, seconds: at once, or as a Poisson process of this rate."""
+    """Yield the time of each request, seconds: all at once, or as a Poisson process of the load's rate."""
     pick, at_s = random.Random(load.seed), 0.0
     while True:
         yield at_s

@@ -32,15 +32,17 @@ HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """name: of the alert, and of its section in docs/alerts.md. expr: in PromQL. for_: how long it must hold.
+    """An alert of Prometheus."""
 
-    severity: critical (nobody is served), warning (look today), info. summary: one sentence, a template of Prometheus.
-    """
-
+    #: of the alert, and of its section in docs/alerts.md
     name: str
+    #: PromQL
     expr: str
+    #: how long it must hold
     for_: str
+    #: critical (no one is served), warning (check today) or info
     severity: str
+    #: one sentence, a Prometheus template
     summary: str
 
     def rule(self, runbooks: str) -> dict[str, Any]:

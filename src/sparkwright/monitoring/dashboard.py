@@ -25,17 +25,20 @@ COLOURS = ("green", "dark-blue", "text", "yellow", "blue", "red", "dark-red", "d
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """queries: PromQL by legend; `%` stands for the prefix of our metrics, `@` for the chosen hosts. unit: as Grafana calls it.
-
-    kind: Grafana's panel type. width: in the dashboard's 24 columns. least, most: of the axis.
-    """
+    """A panel of the dashboard."""
 
     title: str
+    #: PromQL by legend; `%` stands for the prefix of our metrics, `@` for the selected hosts
     queries: dict[str, str]
+    #: as Grafana calls it
     unit: str = "short"
+    #: Grafana's panel type
     kind: str = "timeseries"
+    #: of the dashboard's 24 columns
     width: int = 8
+    #: minimum of the axis
     least: float | None = 0
+    #: maximum of the axis
     most: float | None = None
 
 

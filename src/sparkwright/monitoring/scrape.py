@@ -1,4 +1,7 @@
-"""What Prometheus has to scrape: node_exporter on each host, and each gateway, as a file for its `scrape_config_files`."""
+"""The scrape configuration for Prometheus: node_exporter on each host, and each gateway.
+
+The file is for its `scrape_config_files`.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,14 @@ HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One that answers with metrics. name: the `instance` that its metrics get. keyed: it asks for its API key."""
+    """A scrape target."""
 
+    #: `instance` label of its metrics
     name: str
     address: str
     port: int
     tls: bool = False
+    #: requires its API key
     keyed: bool = False
 
     def at(self) -> str:

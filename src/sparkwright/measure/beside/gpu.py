@@ -46,7 +46,7 @@ class State(Sample):
 
     @property
     def known(self) -> bool:
-        """Whether clock and utilization were told."""
+        """True if clock and utilization were reported."""
         return self.clock_mhz is not None and self.utilization_percent is not None
 
     def degraded(self, baseline_mhz: float | None) -> bool:
@@ -84,7 +84,7 @@ class Sampler(Background):
         self.samples: list[Sample] = []
 
     def forget(self) -> None:
-        """What was sampled before the decoding began does not count."""
+        """Discard the samples taken before the decoding began."""
         self.samples.clear()
 
     @property

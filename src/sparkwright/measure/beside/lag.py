@@ -1,4 +1,4 @@
-"""How late this client itself is: short sleeps, and by how much they were overslept."""
+"""Scheduling lag of this client: short sleeps, and by how much they were overslept."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Lag(Background):
         return max(self.samples_s, default=0.0)
 
     def spoils_percentiles(self, gap_s: float | None) -> bool:
-        """Whether p99 figures of gaps of this length would be the client's own."""
+        """Return True if p99 figures of gaps of this length would measure the client instead of the server."""
         return gap_s is not None and self.p99_s > OF_GAP * gap_s
 
     def spoils_rates(self, decoding_s: float | None) -> bool:
-        """Whether even a rate over this time would be."""
+        """Return True if a rate over this time would measure the client instead of the server."""
         return decoding_s is not None and self.p99_s > OF_DECODING * decoding_s
 
     def sample(self) -> None:
