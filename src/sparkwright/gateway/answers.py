@@ -42,7 +42,11 @@ NOT_UP = "No server of this model is up. Try again."
 
 
 def unknown_path(paths: Iterable[str]) -> str:
-    """Return the sentence for a path that is not routed. paths: those that are."""
+    """Return the error message for a path that is not routed.
+
+    Args:
+        paths: the paths that are routed.
+    """
     return f"The gateway has no such path; it routes {', '.join(paths)}."
 
 
@@ -52,7 +56,7 @@ def too_large(most_bytes: int) -> str:
 
 
 def quoted(text: str) -> str:
-    """One word of the configuration that means this text and nothing else."""
+    """Return a text quoted as one word of the configuration."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
@@ -66,7 +70,14 @@ def body(status: int, message: str, code: str) -> str:
 
 
 def words(status: int, message: str, code: str, *, allow: str = "POST") -> str:
-    """Return an error, as `http-request return` and `http-error` take it. allow: the method that is, where another was used."""
+    """Return an error as arguments of `http-request return` and `http-error`.
+
+    Args:
+        status: HTTP status.
+        message: the error message.
+        code: the error code.
+        allow: for a wrong method, the allowed one.
+    """
     headers = f" {HEADERS[status]}" if status in HEADERS else ""
     headers = headers.replace("Allow POST", f"Allow {allow}")
     return f"status {status} {JSON} string {quoted(body(status, message, code))}{headers}"

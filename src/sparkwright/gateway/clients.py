@@ -1,7 +1,7 @@
-"""Clients with keys and limits of their own, as rules of HAProxy's: maps say whose a key is and what it may, a table counts.
+"""HAProxy rules for clients with keys and limits of their own. Maps hold the keys and limits, a table the counts.
 
-A key is known by its SHA-256 only, and looked up by that: how long it takes tells nothing of a key. Requests that are refused
-for a limit do not count towards it. A reload forgets what was counted.
+A key is known only by its SHA-256 and looked up by that, so that response times reveal nothing about it. Requests that are
+refused for a limit do not count towards it. A reload resets the counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ def files(gateway: Gateway) -> dict[str, str]:
 
 
 def keys(hashes: Mapping[str, str]) -> str:
-    """Return the file of the clients' keys. hashes: SHA-256 as hexadecimal digits, by client."""
+    """Return the file of the clients' keys.
+
+    Args:
+        hashes: SHA-256 of each key as hexadecimal digits, by client.
+    """
     return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
 
 
@@ -60,7 +64,7 @@ def names_in(text: str) -> list[str]:
 
 
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
-    """The table."""
+    """Yield the section of the table that counts the clients' requests."""
     if gateway.named:
         counted = f"gpc0,gpc0_rate({MINUTE_S}s),gpc1,conn_cur,http_fail_cnt"
         yield (
@@ -118,11 +122,11 @@ def limits(gateway: Gateway) -> Iterator[str]:
 
 
 def used(text: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what clients used, of an answer to `show table`: requests, running, refused for a limit, errors (5xx).
+    """Return the usage of each client: requests, running, refused for a limit, errors (5xx).
 
     Args:
-        text: the answer.
-        names: of all clients; the rows of others are left out.
+        text: HAProxy's answer to `show table`.
+        names: of all clients; other rows are ignored.
     """
     found = {row[1]: dict(_FIELD.findall(row[2])) for row in _ROW.finditer(text)}
     columns = {"requests": "gpc0", "running": "conn_cur", "refused": "gpc1", "errors": "http_fail_cnt"}

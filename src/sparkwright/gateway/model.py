@@ -94,12 +94,12 @@ class Model:
 
     @property
     def backend(self) -> str:
-        """HAProxy's name for it, in which there can be no slash."""
+        """The name of its HAProxy backend, which can't contain a slash."""
         return self.name.replace("/", "::")
 
 
 def model_of(backend: str) -> str:
-    """The name of the model behind a backend."""
+    """Return the name of a backend's model."""
     return backend.replace("::", "/")
 
 
@@ -140,5 +140,5 @@ class Gateway:
 
 
 def body_bytes(contexts: list[int]) -> int:
-    """The largest request that the longest of these contexts needs, in bytes."""
+    """Return the size of the largest request for the longest of these contexts, bytes."""
     return max(MIB, BYTES_PER_TOKEN * max(contexts, default=0))

@@ -1,8 +1,8 @@
-"""Operations of a host at the gateway: it reads, drains and returns its own servers, over HTTP on a port of the gateway's own.
+"""Gateway operations for hosts: each reads, drains and returns its own servers, over HTTP on a port of the gateway's own.
 
-A request is its method, its URL and a key, and has no body. Each host has a key of its own, and a gateway knows the SHA-256 of it
-only. HAProxy looks up host, method and URL together in a map of everything that is allowed, and its script does what stands
-there: it reads nothing that was sent. `haproxy -c` and a reload see nothing special in any of it.
+A request consists of method, URL and key, without a body. Each host has a key of its own, of which a gateway knows only the
+SHA-256. HAProxy looks up host, method and URL together in a map of all allowed operations, and its script executes the operation
+found there: it reads nothing that the client sent. `haproxy -c` and a reload need no special handling for this.
 """
 
 from __future__ import annotations
@@ -75,7 +75,11 @@ def _allowed(gateway: Gateway) -> Iterator[str]:
 
 
 def operators(hashes: Mapping[str, str]) -> str:
-    """Return the file of the hosts' keys. hashes: SHA-256 as hexadecimal digits, by host."""
+    """Return the file of the hosts' keys.
+
+    Args:
+        hashes: SHA-256 of each key as hexadecimal digits, by host.
+    """
     return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
 
 
@@ -86,7 +90,7 @@ def hashes_in(text: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def in_global() -> Iterator[str]:
-    """The script, and what was drained before a reload."""
+    """Yield the lines that load the script and the server states saved before a reload."""
     yield f"server-state-file {STATES}"
     yield f"lua-load {SCRIPT}"
 
@@ -97,7 +101,7 @@ def in_defaults() -> Iterator[str]:
 
 
 def frontend(gateway: Gateway) -> Iterator[str]:
-    """The frontend for the gateway's hosts."""
+    """Yield the frontend for the gateway's hosts."""
     yield from listeners.control(gateway)
     yield f"http-request set-var(txn.operator) http_auth_bearer,sha2(256),hex,lower,map_str({OPERATORS})"
     no_key = answers.words(401, "This is for the gateway's own hosts.", "invalid_operator_key")

@@ -1,8 +1,8 @@
-"""Progress of the servers behind a gateway: one whose engine stands still while it has requests gets no more of them.
+"""Progress checks of the servers behind a gateway: a server whose engine stalls while it has requests gets no more of them.
 
-A check that asks for a token waits its turn on a full server, so its time limit is long, and a server that answers everything but
-requests passed for up for minutes. The engine's own counters tell in seconds: they move at every step, of a long prompt too. A
-script in Lua reads them, beside the requests and never in their way, and only where clients wait for an answer.
+A check that asks for a token waits for its turn on a full server. Its time limit is therefore long, and a server that answered
+everything but requests counted as up for minutes. The engine's own counters show it in seconds: they move at every step, also
+during a long prompt. A Lua script reads them outside the path of requests, and only while clients wait for an answer.
 """
 
 from __future__ import annotations
@@ -127,10 +127,11 @@ end
 
 
 def files(gateway: Gateway, server_keys: str) -> dict[str, str]:
-    """Return the files that watch the servers; none where nothing is to be watched.
+    """Return the files that watch the servers; none if there is nothing to watch.
 
     Args:
-        server_keys: the file with the keys of the models' servers.
+        gateway: the gateway.
+        server_keys: file with the keys of the models' servers.
     """
     rows = "".join(_rows(gateway))
     if not rows or not gateway.stuck_s:

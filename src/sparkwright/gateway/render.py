@@ -1,7 +1,7 @@
-"""A gateway as HAProxy's configuration, for 2.6 and newer.
+"""Render a gateway as HAProxy's configuration, for 2.6 and newer.
 
-What decides what it costs is `option http-no-delay`: without it the first token is 200 ms late. What a stranger sends is checked
-in this order: the key, the path, the method, the announced length, the headers; only then is a body waited for.
+`option http-no-delay` decides the latency: without it the first token is 200 ms late. A request is checked in this order: key,
+path, method, announced length, headers. Only then is the body read.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ PROCESS_BYTES = 128 * 2**20
 
 
 def buffer_bytes(gateway: Gateway) -> int:
-    """HAProxy's buffer, in which a request has to fit whole: only then can its model be read, and only then is it tried again."""
+    """Return the size of HAProxy's buffer.
+
+    A request must fit into it whole: only then can its model be read, and only then can it be retried.
+    """
     return gateway.body_bytes + HEADERS_BYTES + REST_BYTES
 
 
@@ -76,7 +79,7 @@ def container_bytes(gateway: Gateway) -> int:
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """The files of its folder that hold no secret, by name."""
+    """Return the files of the gateway's folder that hold no secret, by name."""
     own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
     watched = {**clients.files(gateway), **progress.files(gateway, SERVER_KEYS)}
     return {**own, **operations.files(gateway), **requests.files(gateway), **watched}
@@ -174,7 +177,7 @@ def _refusals(gateway: Gateway) -> Iterator[str]:
 
 
 def _listed(gateway: Gateway) -> Iterator[str]:
-    """The models that a server is up for, as /v1/models lists them."""
+    """Yield the rules that list the available models on /v1/models."""
     for model in gateway.models:
         rows = (json.dumps(_row(model, name), separators=(",", ":")) for name in model.names)
         row = ",".join(rows).replace("%", "%%")
@@ -185,7 +188,10 @@ def _listed(gateway: Gateway) -> Iterator[str]:
 
 
 def _up(gateway: Gateway, model: Model) -> Iterator[str]:
-    """Conditions, of which one holds where a server of the model is up; `nbsrv` would count the one for waiting."""
+    """Yield the conditions of which one holds if a server of the model is up.
+
+    `nbsrv` alone would count the server that makes requests wait.
+    """
     if not gateway.waits:
         yield f"nbsrv({model.backend}) gt 0"
         yield "stopping"

@@ -66,13 +66,13 @@ def of(gateway: Gateway, names: Names) -> tuple[ApiPath, ...]:
 
 
 def in_global(gateway: Gateway) -> Iterator[str]:
-    """The script."""
+    """Yield the line that loads the script."""
     if of(gateway, "form"):
         yield f"lua-load {SCRIPT}"
 
 
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
-    """The table of responses."""
+    """Yield the section of the table of responses."""
     if _keeps(gateway):
         table = f"stick-table type string len {ID_CHARS} size {MOST_RESPONSES} expire {KEPT_H}h store gpt0"
         yield f"backend {TABLE}", iter([table])
@@ -121,7 +121,7 @@ def routes(gateway: Gateway, routes_file: str) -> Iterator[str]:
 
 
 def _makers(gateway: Gateway) -> Iterator[str]:
-    """The rules about responses: which server made one, and that one is made now."""
+    """Yield the rules that find the server of a response, and record the server of a new one."""
     patterns = " ".join(_pattern(path) for path in of(gateway, "response"))
     depth = RESPONSES.count("/") + 2
     yield f"acl kept path -m reg {patterns}"
@@ -143,7 +143,7 @@ def _makers(gateway: Gateway) -> Iterator[str]:
 
 
 def servers(gateway: Gateway, model: Model) -> Iterator[str]:
-    """The rules of a backend: a response is asked of the server that made it, if that is one of these and is up."""
+    """Yield the rules of a backend that send a request about a response to the server that made it, if it is up."""
     if not _keeps(gateway) or sum(len(upstream.names) for upstream in model.upstreams) == 1:
         return
     for upstream in model.upstreams:

@@ -1,4 +1,4 @@
-"""HAProxy's statistics as what an operator asks of a gateway: requests, queue and errors of each model. Pure."""
+"""Gateway statistics by model, from HAProxy's: requests, queue and errors. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,13 @@ def table(text: str) -> list[dict[str, str]]:
 
 
 def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """For each model: requests (all, since HAProxy's start), running, queued, errors (answers of 5xx and refused in the queue),
-    servers. rows: of `show stat`.
+    """Return the statistics of each model.
+
+    These are requests (all since HAProxy's start), running, queued, errors (5xx answers and requests refused in the queue) and
+    servers.
+
+    Args:
+        rows: of `show stat`.
     """
     own = (row for row in rows if not row.get("pxname", "").startswith(TABLES))
     return [_model(row, rows) for row in own if row.get("svname") == BACKEND]
@@ -65,12 +70,20 @@ def _rests(row: Mapping[str, str]) -> bool:
 
 
 def server(row: Mapping[str, str]) -> dict[str, Any]:
-    """A row of a server: state, running, requests."""
+    """Return a server's state and its running and total requests.
+
+    Args:
+        row: of `show stat`.
+    """
     return {"state": state(row.get("status", "")), "running": _count(row, "scur"), "requests": _count(row, "stot")}
 
 
 def state(written: str) -> str:
-    """A server's state, one of STATES, of what HAProxy calls it ("UP 1/3", "DOWN (agent)", "MAINT", "DRAIN", "no check")."""
+    """Return a server's state, one of STATES.
+
+    Args:
+        written: HAProxy's name for it, such as "UP 1/3", "DOWN (agent)", "MAINT", "DRAIN" or "no check".
+    """
     first = written.split(" ")[0].upper()
     return {
         "UP": "up",

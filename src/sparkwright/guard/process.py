@@ -1,4 +1,4 @@
-"""Locked pages, priority and a writing thread: what a process needs to act on a host that is short of memory."""
+"""Locked pages, priority and a writer thread, for a process that must act while the host is short of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WRITE_EVERY_S, WRITE_NEAR_S = 1.0, 0.2
 
 
 def stay_in_memory() -> str:
-    """Lock this process in memory and let it run before others where that is allowed. Returns why it is not locked, or ""."""
+    """Lock this process in memory and raise its priority, if allowed. Return why it is not locked, or an empty string."""
     why = _lock()
     for prefer in (_realtime, _nice, _spare):
         try:
@@ -44,7 +44,7 @@ def _nice() -> None:
 
 
 def _spare() -> None:
-    """Be the last that the kernel's OOM killer chooses."""
+    """Make this process the last choice of the kernel's OOM killer."""
     file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(file, b"-999")

@@ -1,9 +1,9 @@
-"""The guard of the service: watches the memory beside verified servers, and stops the one that grew before the host is lost.
+"""The guard service: watch the memory beside verified servers, and stop the one that grew before the host is lost.
 
     python -I -S .../sparkwright/guard service FOLDER
 
-FOLDER holds what the checks and deploys write for it (`service.conf`, rows of words) and what it writes: its samples
-(`service.ring`), what it did (`service.events`, a line an act) and a lock that says that it runs. A second one ends at once.
+FOLDER holds the files that checks and deploys write for it (`service.conf`, rows of words) and its own: its samples
+(`service.ring`), its actions (`service.events`, a line each) and a lock held while it runs. A second instance exits at once.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class Conf:
         self.servers = [Server(words, address) for words in named if len(words) == 4]
 
     def number(self, name: str) -> int:
-        """A row that is a number; 0 where there is none."""
+        """Return a row that is a number, or 0 if it is missing."""
         value = self.rows.get(name, "")
         return int(value) if value.isdigit() else 0
 
 
 class Service:
-    """One guard over the servers of a host."""
+    """The guard of all servers of a host."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -129,7 +129,7 @@ class Service:
         self.judge = Judge(Floors(self.meter.total, self.conf.number("floor"), left, left))
 
     def run(self) -> None:
-        """Sample until it is told to end."""
+        """Sample until told to stop."""
         _signal.signal(_signal.SIGTERM, self._end)
         writer = Writer(self.ring.flush, WRITE_S)
         while not self.ended:
@@ -179,14 +179,14 @@ class Service:
         self._event(server, how, danger)
 
     def _grown(self) -> Server:
-        """The server that grew most: what its cgroup holds, or where none shows it, the largest: CUDA's memory is in none."""
+        """Return the server that grew most by its cgroup, or the largest if no cgroup shows it: none counts CUDA's memory."""
         most = max(self.conf.servers, key=Server.grown)
         if most.grown() > self.judge.floors.total // 200:
             return most
         return max(self.conf.servers, key=lambda server: server.held)
 
     def _finish(self) -> None:
-        """Kill what the engine did not, and start the check that tells of it."""
+        """Kill what the engine did not, and start the check that reports it."""
         assert self.victim is not None
         target, now_s = self.victim.target, time.monotonic()
         if target.gone or (target.pid == 0 and now_s > self.acted_s + QUIET_S):
@@ -215,9 +215,10 @@ class Service:
 
 
 def starting(folder: str) -> bool:
-    """Return whether the guard of a start is at work.
+    """Return True if the guard of a start is at work.
 
-    It is for `RELEASE_S` after a kill, too: the memory of a CUDA context outlives its process, and nobody else has to go for it.
+    It is for `RELEASE_S` after a kill, too: the memory of a CUDA context outlives its process, and no other server must be
+    stopped for it.
     """
     for name in os.listdir(folder):  # noqa: PTH208
         if not name.endswith(".ring") or name == RING:
@@ -237,7 +238,7 @@ def starting(folder: str) -> bool:
 
 
 def memory_of(pid: int) -> str:
-    """The file that counts the anonymous memory of a process's cgroup; "" where it is not to be had."""
+    """Return the file that counts the anonymous memory of a process's cgroup, or an empty string if there is none."""
     try:
         with open(f"/proc/{pid}/cgroup") as file:
             rows = file.read().splitlines()
@@ -257,7 +258,7 @@ def memory_of(pid: int) -> str:
 
 
 def taken(file_name: str) -> int:
-    """Anonymous and shared memory of a cgroup, bytes."""
+    """Return the anonymous and shared memory of a cgroup, bytes."""
     if not file_name:
         return 0
     try:
@@ -271,7 +272,7 @@ def taken(file_name: str) -> int:
 
 
 def _rows(path: str) -> list[str]:
-    """The rows of the conf; none where no server was verified yet."""
+    """Return the rows of the conf; none if no server has been verified yet."""
     try:
         with open(path) as file:
             return file.read().splitlines()
@@ -301,7 +302,7 @@ def _start(words: list[str]) -> None:
 
 
 def main(folder: str) -> int:
-    """Guard until SIGTERM. Returns 0 when another one does already, 1 without a conf."""
+    """Guard until SIGTERM. Return 0 if another instance is already running, 1 without a conf."""
     lock = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -317,7 +318,7 @@ def main(folder: str) -> int:
 
 
 def _keep(folder: str) -> None:
-    """Leave the samples of an earlier boot to whoever tells of it."""
+    """Rename the samples of an earlier boot, so that a check can report them."""
     path = f"{folder}/{RING}"
     try:
         about, _ = rings.read(path)

@@ -1,8 +1,7 @@
-"""The guard of a start: samples until the server is verified, and kills its container before the host is lost.
+"""The guard of a start: take samples until the server is verified, and kill its container before the host is lost.
 
-Reads lines from standard input: `pid N`, `stage TEXT`, `end`. Writes one line to standard output when it is ready
-and one when it killed. When the runner is gone it stays until the container's process has ended, an hour at most: nobody has
-verified that server.
+Reads lines from standard input: `pid N`, `stage TEXT`, `end`. Writes one line to standard output when it is ready and one after a
+kill. If the runner disappears it stays until the container's process has ended, an hour at most: no one has verified that server.
 """
 
 from __future__ import annotations
@@ -28,7 +27,11 @@ NEAR = 4
 
 
 class Guard:
-    """Guards one start. about: the rows of the order (see `main`)."""
+    """The guard of one start.
+
+    Args:
+        about: the rows of the order (see `main`).
+    """
 
     def __init__(self, path: str, about: dict[str, str]) -> None:
         self.meter = Meter(about.get("root", ""))
@@ -47,7 +50,7 @@ class Guard:
         self.killed: Danger | None = None
 
     def run(self) -> None:
-        """Sample until told to end, or until the container is gone."""
+        """Sample until told to stop, or until the container is gone."""
         os.set_blocking(0, False)
         writer = Writer(self.ring.flush)
         _say(f"ready {self.ring.about['locked']}")
@@ -84,7 +87,7 @@ class Guard:
         return self.target is not None and self.target.pid > 0 and not self.target.gone
 
     def _sample(self) -> Danger | None:
-        """Take, keep and judge a sample. A file that can't be read is a moment without a sample."""
+        """Take, store and judge a sample. A file that can't be read skips the sample."""
         try:
             self.meter.read()
         except (OSError, ValueError):
@@ -98,7 +101,7 @@ class Guard:
         return danger
 
     def _save(self, danger: Danger) -> None:
-        """Kill the container, and say so after that."""
+        """Kill the container, then report it."""
         by_engine = by_process = "no container"
         if self.target is not None:
             by_engine = self.target.kill_by_engine()
@@ -146,10 +149,10 @@ def _say(line: str) -> None:
 
 
 def main(path: str) -> int:
-    """Guard as the order says. Its rows are read from standard input up to an empty line.
+    """Guard a start. Read the rows of its order from standard input, up to an empty line.
 
-    id, name: of the container. address: of the engine. floor, expected: bytes. root: of a pretend host. key: names the
-    configuration. run, boot, what: for the ring.
+    `id`, `name`: of the container. `address`: of the engine. `floor`, `expected`: bytes. `root`: of a simulated host. `key`:
+    names the configuration. `run`, `boot`, `what`: for the header of the ring.
     """
     text = b""
     while b"\n\n" not in text:

@@ -1,4 +1,4 @@
-"""The plots of an experiment as data: lines or bars with their names and units. A page shows each as a picture and as a table."""
+"""The charts of an experiment as data: lines or bars with names and units. A page shows each as a picture and as a table."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SWEPT = (
 
 
 def _sweep(results: Results) -> Iterator[Chart]:
-    """Plot figures of each load against the swept flag, or two swept flags as a heat map of each load."""
+    """Yield charts of each load against the swept flag, or a heat map of each load over two swept flags."""
     if results.experiment != "sweep":
         return
     axes = axes_of(results)
@@ -121,7 +121,7 @@ def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
 
 
 def _heat_maps(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
-    """Plot one figure of each load over two swept flags: rows are the first flag's values, columns the second's."""
+    """Yield a chart of each load over two swept flags: rows are the first flag's values, columns the second's."""
     first, second = (_values(results, axis) for axis in axes)
     for number_of_load, words in enumerate(dict.fromkeys(row.words for row in rows(results))):
         found: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
@@ -156,7 +156,7 @@ def _named_table(x: str, names: Sequence[str], lines: tuple[Line, ...], unit: st
 
 
 def _gaps(results: Results) -> Iterator[Chart]:
-    """ITL over time of each arm, for each load that keeps gaps."""
+    """Yield the charts of ITL over time, by arm, for each load whose gaps are stored."""
     for words in dict.fromkeys(load_words(cell.load) for cell in results.cells if cell.series):
         lines: dict[str, Line] = {}
         for cell in results.cells:
@@ -179,7 +179,7 @@ def _gaps(results: Results) -> Iterator[Chart]:
 
 
 def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
-    """The largest gaps: thousands of rows would be no table."""
+    """Return a table of the largest gaps only: all of them would be thousands of rows."""
     head = ("arm", "gaps", "median ms", "the five largest, ms (at s)")
     found = []
     for line in lines:
@@ -215,7 +215,7 @@ def _head_of_line(results: Results) -> Iterator[Chart]:
 
 
 def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str, str], unit: str) -> Iterator[Chart]:
-    """The figures, by their names in the legend, of a kind of load; a group of bars an arm."""
+    """Yield a bar chart for a kind of load, with a group of bars for each arm."""
     found = [row for row in rows(results) if row.load.get("kind") == kind]
     if found:
         arms = tuple(_arm(results, row.arm) for row in found)
@@ -230,7 +230,7 @@ def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str,
 
 
 def _throughput(results: Results) -> Iterator[Chart]:
-    """tok/s of all streams together against how many there are, or against the rate of arrivals."""
+    """Yield the charts of the throughput of all streams, by number of streams or by arrival rate."""
     for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
         serve = [row for row in rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
         for figure, title, y in (
@@ -260,7 +260,7 @@ DEPTH = (
 
 
 def _depth(results: Results) -> Iterator[Chart]:
-    """Plot decode rate, time to the first token and memory against the tokens of the prompt."""
+    """Yield the charts of decode rate, time to first token and memory against prompt length."""
     found = [row for row in rows(results) if row.load.get("kind") == "depth"]
     x = "tokens of the prompt"
     for key, title, name, unit, part, what in DEPTH:
@@ -278,7 +278,7 @@ def _depth(results: Results) -> Iterator[Chart]:
 
 
 def _joined(found: Iterable[tuple[str, float | None, float | None]]) -> tuple[Line, ...]:
-    """Lines from (name, x, y); a point that is not known is left out."""
+    """Return lines from (name, x, y). Points without a value are left out."""
     points: dict[str, list[tuple[float, float]]] = {}
     for name, x, y in found:
         if x is not None and y is not None:
@@ -292,7 +292,7 @@ def _arm(results: Results, name: str) -> str:
 
 
 def _table(x: str, lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
-    """A row an x, a column a line."""
+    """Return a table with a row for each x and a column for each line."""
     every = sorted({at for line in lines for at, _ in line.points})
     body = []
     for at in every:

@@ -17,7 +17,12 @@ STYLE_SHEET = FOLDER / "style.css"
 
 
 def render(template: str, filters: dict[str, Any] | None = None, **names: Any) -> str:
-    """The HTML of a template of this folder. filters: its own."""
+    """Render a template of this folder.
+
+    Args:
+        template: name of the template.
+        filters: its Jinja filters.
+    """
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""A check as the report draws it, and how long it speaks for: until the next one, or until it is too old. Pure."""
+"""A check as the report draws it, and how long it is valid: until the next one, or until it is too old. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.trust.shapes import Shape, Usual, line, moment
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check, as far as the report draws it. None: not known. every_s: of its schedule, 0 by hand."""
+    """The part of a check that the report draws. None stands for unknown."""
 
     time_s: float
     state: str
@@ -22,6 +22,7 @@ class Check:
     temperature_c: float | None = None
     power_w: float | None = None
     healed: str = ""
+    #: interval of its schedule; 0 if it was run manually
     every_s: float = 0.0
 
 
@@ -52,7 +53,12 @@ class Period:
 
 
 def stretches(checks: Sequence[Check], until_s: float) -> list[Period]:
-    """The times of which something is known, oldest first; adjacent ones of the same state are merged. checks: in their order."""
+    """Return the periods with a known state, oldest first; adjacent periods of the same state are merged.
+
+    Args:
+        checks: oldest first.
+        until_s: end of the last period, seconds since the epoch.
+    """
     found: list[Period] = []
     for period in _each(checks, until_s):
         before = found[-1] if found else None
@@ -64,7 +70,7 @@ def stretches(checks: Sequence[Check], until_s: float) -> list[Period]:
 
 
 def _each(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
-    """Each check with the time that it speaks for."""
+    """Yield the period in which each check is valid."""
     for check, next_s in zip(checks, [*(check.time_s for check in checks[1:]), until_s], strict=False):
         last_s = check.time_s + speaks_s(check.every_s)
         yield Period(check.state, check.why, check.time_s, min(next_s, last_s), next_s <= last_s)

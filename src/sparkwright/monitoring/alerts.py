@@ -1,6 +1,6 @@
-"""The alert rules, as a rules file of Prometheus. Each has a section of docs/alerts.md, which its runbook link leads to.
+"""The alert rules, as a rules file of Prometheus. The runbook link of each leads to its section of docs/alerts.md.
 
-Limits are those of the health check, so that an alert and a record never disagree about what is bad.
+Limits are those of the health check, so that alerts and check records never disagree.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class Alert:
     summary: str
 
     def rule(self, runbooks: str) -> dict[str, Any]:
-        """As a rules file has it. runbooks: where the page with its section is."""
+        """Return the alert as a rule of a rules file.
+
+        Args:
+            runbooks: address of the page with its section.
+        """
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -57,7 +61,7 @@ class Alert:
 
 
 def _m(text: str) -> str:
-    """A query with our prefix where `%` stands."""
+    """Return a query with our prefix in place of `%`."""
     return text.replace("%", PREFIX)
 
 
@@ -181,6 +185,10 @@ ALERTS: tuple[Alert, ...] = (
 
 
 def text(runbooks: str = "") -> str:
-    """The rules file. runbooks: where docs/alerts.md is, for its links; empty for where this project has it."""
+    """Return the rules file.
+
+    Args:
+        runbooks: address of docs/alerts.md for its links; empty for this project's.
+    """
     groups = [{"name": "sparkwright", "rules": [alert.rule(runbooks or RUNBOOKS) for alert in ALERTS]}]
     return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)

@@ -1,7 +1,7 @@
-"""The dashboard, as Grafana imports it: the fleet, one host, one model, and the gateway, each a row of panels.
+"""The dashboard for import into Grafana: the fleet, one host, one model and the gateway, each a row of panels.
 
-Panels are rows of data below; what Grafana wants around them is made in one place. Schema version 39 is that of Grafana 10.4, and
-newer ones read it.
+Panels are the rows of data below; one function adds what Grafana needs around them. The schema version is 39, that of Grafana
+10.4; newer ones read it.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
 
 
 def text() -> str:
-    """The dashboard's JSON."""
+    """Return the dashboard's JSON."""
     return json.dumps(_dashboard(), indent=1) + "\n"
 
 
 def queries() -> list[str]:
-    """Every query of it, for all hosts."""
+    """Return all queries of the dashboard, for all hosts."""
     panels = [panel for row in ROWS.values() for panel in row]
     return [_expr(query).replace("$instance", ".*") for panel in panels for query in panel.queries.values()]
 
