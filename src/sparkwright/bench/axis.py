@@ -1,4 +1,4 @@
-"""Flags of an experiment and the values that its arms give them."""
+"""The swept flags of an experiment and their values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARM_CHARS = 40
 
 @dataclass(frozen=True)
 class Axis:
-    """One flag of an engine, or one key inside a flag that takes JSON, and its values in an experiment."""
+    """A swept flag of an engine, or a key inside a flag that takes JSON, with its values."""
 
     #: `max-num-seqs`, or `speculative-config.num_speculative_tokens`
     name: str
@@ -37,7 +37,7 @@ class Axis:
 
     @property
     def flag(self) -> str:
-        """The flag itself, without a key inside it."""
+        """The flag, without the key inside it."""
         return self.name.partition(".")[0]
 
     def changes(self, value: Any, flags: Mapping[str, Any], spelling: Flags) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Two sides held against each other, load by load and figure by figure: two files, or the two arms of one."""
+"""Compare two sides load by load and figure by figure: two files, or the two arms of one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """In a word: better, worse, within noise, or what one run each can say."""
+        """The verdict: better, worse, within noise, or what a single run each allows."""
         if self.blind:
             return "misses stalls"
         if self.better is None:
@@ -75,7 +75,7 @@ class Difference:
 
 
 def arms(results: Results) -> list[Difference]:
-    """The two arms of an experiment; empty when it has not two."""
+    """Return the differences between the two arms of an experiment; empty unless there are two."""
     if len(results.sides) != 2:
         return []
     first, second = (of_arm(rows(results), name) for name in results.sides)
@@ -87,7 +87,7 @@ def of_arm(found: Sequence[Row], name: str) -> list[Row]:
 
 
 def two_files(results: Results, other: Results) -> list[Difference]:
-    """Two results, arm by arm where both have the same arms."""
+    """Return the differences between two results, arm by arm if both have the same arms."""
     first, second = rows(results), rows(other)
     shared = {row.arm for row in first} & {row.arm for row in second}
     if len(shared) < 2:
@@ -109,7 +109,10 @@ def _pairs(first: Sequence[Row], second: Sequence[Row], start: str = "") -> list
 
 
 def _matched(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
-    """The same loads; what another tool sent counts as the same when it is as many at a time, or at the same rate."""
+    """Yield the rows with the same load.
+
+    A load of another tool matches if it has the same concurrency or the same rate.
+    """
     keys: tuple[Callable[[Row], Any], ...] = (
         lambda row: load_key(row.load),
         lambda row: (row.load.get("kind"), row.load.get("concurrency") or 0, row.load.get("rate") or 0),
@@ -141,6 +144,6 @@ def _blind(*sides: Row) -> bool:
 
 
 def unmatched(results: Results, other: Results) -> list[str]:
-    """Loads that only one of two results has."""
+    """Return the loads that only one of two results has."""
     words = [{load_words(row.load) for row in rows(each)} for each in (results, other)]
     return sorted(words[0] ^ words[1])

@@ -106,7 +106,7 @@ class Order:
         return bool(self.a or self.flag or self.sizes or self.axes)
 
     def checked(self) -> Order:
-        """The order itself. Raises Refused for one that can't be meant."""
+        """Return the order itself. Raises Refused if its options contradict each other."""
         if bool(self.a) != bool(self.b):
             raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
         if self.a and (self.flag or self.axes):
@@ -157,7 +157,7 @@ class Room:
 
     @classmethod
     def of(cls, arms: Sequence[Effective]) -> Room:
-        """Over all arms. One that does not cut prompts has no budget that counts."""
+        """Return the limits over all arms. Arms without chunked prefill do not count for the budget."""
         budgets = [arm.budget for arm in arms if arm.budget and arm.chunked_prefill is not False]
         lengths = [arm.max_model_len for arm in arms if arm.max_model_len]
         return cls(max(budgets, default=None), min(lengths, default=None))
@@ -174,7 +174,13 @@ class Planned:
 
 
 def planned(order: Order, room: Room, folder: Path) -> Planned:
-    """The loads of an order. folder: relative file names are looked up there."""
+    """Return the loads of an order.
+
+    Args:
+        order: options of the command.
+        room: limits on the loads.
+        folder: base of relative file names.
+    """
     found: list[Load] = []
     for kind in order.loads or LOADS[order.command]:
         usual = replace(USUAL[kind], seed=order.seed)
@@ -211,7 +217,7 @@ def _ladder(order: Order, usual: Load, room: Room) -> list[Load]:
     """Return loads of prompts that double in length up to the context, the shortest first.
 
     Raises:
-        Refused: The server's context does not hold the longest.
+        Refused: The server's context is too short for the longest.
     """
     load = _sized(order, usual)
     most = int((room.length - load.output_tokens) * (1 - SLACK)) - MARGIN_TOKENS if room.length else None
@@ -242,7 +248,7 @@ def _sized(order: Order, usual: Load) -> Load:
 
 
 def _long_tokens(order: Order, room: Room, loads: Sequence[Load]) -> tuple[int, list[str]]:
-    """At least STEPS steps of the largest budget, as far as the context holds it."""
+    """Return the length of a long prompt, and notes: at least STEPS steps of the largest budget, if the context allows it."""
     answers = max(load.output_tokens for load in loads)
     most = room.length - answers - MARGIN_TOKENS if room.length else None
     if order.long_tokens:
@@ -264,7 +270,7 @@ def _long_tokens(order: Order, room: Room, loads: Sequence[Load]) -> tuple[int, 
 
 
 def _fitting(load: Load, room: Room) -> Load:
-    """A prompt that the context does not hold is made shorter."""
+    """Return the load with its prompt shortened to fit into the context."""
     if room.length is None or load.prompt_tokens + load.output_tokens + MARGIN_TOKENS <= room.length:
         return load
     return replace(load, prompt_tokens=max(64, room.length - load.output_tokens - MARGIN_TOKENS))

@@ -141,10 +141,10 @@ class Results(Part):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     def arm(self, name: str) -> Arm:
-        """The arm of this name; one that nothing is known of when there is none."""
+        """Return the arm of this name, or an empty one if there is none."""
         return next((arm for arm in self.arms if arm.name == name), Arm.model_validate({"name": name}))
 
     @property
     def sides(self) -> list[str]:
-        """The names of the arms that were measured, in their order."""
+        """The names of the measured arms, in their order."""
         return list(dict.fromkeys(cell.arm for cell in self.cells))

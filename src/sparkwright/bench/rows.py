@@ -1,4 +1,4 @@
-"""The cells of an experiment as rows: a load on an arm, its repetitions together."""
+"""The cells of an experiment as rows: one for each load and arm, with all repetitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row:
     cells: tuple[Cell, ...]
 
     def values(self, name: str) -> list[float]:
-        """A figure of each cell that has it: of the group that this load is there for, or a derived one."""
+        """Return a figure of each cell that has it: of the group that this load measures, or a derived one."""
         found = (
             getattr(shown(cell), name) if name in Figures.model_fields else cell.derived.get(name)
             for cell in self.cells
@@ -40,7 +40,7 @@ class Row:
 
 
 def rows(results: Results) -> list[Row]:
-    """In the order of loads, then arms; failed cells are not in them."""
+    """Return the rows, ordered by load, then arm, without failed cells."""
     found: dict[str, dict[str, list[Cell]]] = {}
     for cell in results.cells:
         if cell.verdict != "failed":
@@ -54,7 +54,7 @@ def load_key(load: dict[str, Any]) -> str:
 
 
 def load_words(load: dict[str, Any]) -> str:
-    """A load in a few words."""
+    """Return a load in a few words."""
     rate, streams, long_tokens = load.get("rate"), load.get("concurrency"), load.get("long_tokens")
     how = f"{rate:g} req/s" if rate else f"c={streams}" if streams else ""
     words = {
@@ -72,5 +72,5 @@ def load_words(load: dict[str, Any]) -> str:
 
 
 def shown(cell: Cell) -> Figures:
-    """The figures that a table shows of a cell."""
+    """Return the figures of a cell that tables show."""
     return cell.groups.get(SHOWN.get(cell.kind, ""), cell.figures)

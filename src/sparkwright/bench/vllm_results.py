@@ -68,7 +68,7 @@ def load(path: Path) -> Results:
 
 
 def printed(text: str) -> dict[str, Any]:
-    """The printed text under the names of the JSON."""
+    """Return the printed text under the names of the JSON."""
     found: dict[str, Any] = {}
     for line in NUMBER.finditer(text):
         key = LINES.get(line["name"].strip())
@@ -84,7 +84,7 @@ def printed(text: str) -> dict[str, Any]:
 
 
 def results(data: Mapping[str, Any], name: str) -> Results:
-    """One cell, of a server that nothing more is known of."""
+    """Return results with one cell, of a server that is otherwise unknown."""
     rate, requests = _number(data.get("request_rate")), _count(data, "num_prompts") or _count(data, "completed")
     cell = {
         "key": f"vllm.serve.{name}",
@@ -149,14 +149,14 @@ def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(values: Any) -> list[float]:
-    """The numbers of a list, or of a list of lists."""
+    """Return the numbers of a list, or of a list of lists."""
     listed = values if isinstance(values, list) else []
     rows = (item if isinstance(item, list) else [item] for item in listed)
     return [found for row in rows for item in row if (found := _number(item)) is not None]
 
 
 def _json(text: str) -> dict[str, Any]:
-    """A JSON object, or the last line of several (`--append-result`); empty for what is none."""
+    """Return a JSON object, or the last of several lines (`--append-result`); empty if it is none."""
     for part in (text, *reversed(text.strip().splitlines()[-1:])):
         try:
             found = bounds.clean(_parsed(part))
@@ -168,7 +168,7 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError for what is none, or has too many parts."""
+    """Return the value of a JSON text. Raises ValueError if it is invalid or has too many parts."""
     return bounds.json_of(text, most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
 
 

@@ -34,33 +34,37 @@ class Ruler:
         return cls(per_word, max(0.0, tokens - per_word * words))
 
     def text(self, tokens: int) -> str:
-        """A prompt of about so many tokens that nobody has sent before."""
+        """Return a prompt of about this many tokens that was never sent before."""
         return prefix.text(max(0, round((tokens - self.fixed) / self.per_word)))
 
 
 @dataclass
 class Asker:
-    """Makes the requests of one server. left_out: what it has refused, learned by `run`."""
+    """The requests to one server."""
 
     http: Http
     model: str
     base_url: str = ""
     api_key: str = field(default="", repr=False)
     ruler: Ruler = field(default_factory=Ruler)
+    #: options that the server has refused, learned by `run`
     left_out: tuple[str, ...] = ()
     temperature: float = 0.0
 
     def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
-        """One request, without what this server refuses."""
+        """Return a request without the options that this server refuses."""
         full = openai_api.measured_stream(self.http, self.model, text, tokens, temperature=self.temperature)
         return Request({key: value for key, value in full.items() if key not in self.left_out}, at_s, group)
 
     def sized(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
-        """One request with a prompt of about so many tokens."""
+        """Return a request with a prompt of about this many tokens."""
         return self.request(self.ruler.text(prompt_tokens), tokens, at_s=at_s, group=group)
 
     def run(self, request: Request, **how: Any) -> stream.Stream:
-        """Send one request now, and learn what this server refuses. how: as `stream.record`'s. Raises stream.StreamError."""
+        """Send a request now, and learn which options this server refuses. Raises stream.StreamError.
+
+        Further keywords are those of `stream.record`.
+        """
         body = request.body
         while True:
             try:

@@ -36,7 +36,7 @@ class Answer:
     error: str = ""
 
     def json(self) -> Any:
-        """The body as JSON; None when it is not."""
+        """Return the body as JSON, or None if it is not JSON."""
         try:
             return bounds.json_of(self.body)
         except ValueError:
@@ -48,12 +48,12 @@ class Answer:
 
     @property
     def failure(self) -> str:
-        """The server's own error in the body, whatever the status; empty without one."""
+        """The server's own error in the body, whatever the status; empty if there is none."""
         return server_error.message(self.json())
 
 
 def version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
-    """The engine's version, as its server tells it; None where it tells none."""
+    """Return the engine's version as the server reports it, or None."""
     if not api.version:
         return None
     return api.version_of(ask(base_url, api.version, api_key=api_key, timeout_s=timeout_s).json()) or None
@@ -68,7 +68,16 @@ def ask_plainly(
     timeout_s: float = 5,
     path: str = openai_api.CHAT,
 ) -> Answer:
-    """Ask for text; a server that refuses what only some take is asked more plainly. timeout_s: each time. Never raises."""
+    """Ask for text, and again with fewer options if the server refuses some. Never raises.
+
+    Args:
+        api: the engine's HTTP API.
+        base_url: of the server.
+        body: the request.
+        api_key: of the server.
+        timeout_s: for each attempt.
+        path: of the API.
+    """
     while True:
         answer = ask(base_url, path, body=body, api_key=api_key, timeout_s=timeout_s)
         plainer = openai_api.plainer(api, body) if answer.status in openai_api.REFUSALS else None

@@ -1,6 +1,6 @@
-"""One cell of the lab: a load sent to a server, and what came of it as plain JSON with units in the names.
+"""Measure one cell of the lab: send a load to a server and return the result as plain JSON with units in the names.
 
-It talks to any base_url. Who calls it says how to read the server's counters and what the GPU does meanwhile.
+It works with any base_url. The caller provides the server's counters and the GPU's state.
 """
 
 from __future__ import annotations
@@ -61,10 +61,18 @@ def run(
     idle_s: float = IDLE_S,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Send a load and measure it. Raises Inconclusive while others are served, Failed when the server gives no token.
+    """Send a load and measure it. Return a cell as docs/lab.md describes it, without its key and arm.
 
-    timeout_s: the longest silence of a stream. idle_s: how long to wait for others to be done. progress: told requests done, of
-    all. Returns a cell as docs/lab.md describes it, without its key and arm.
+    Args:
+        target: the server to measure.
+        wanted: the load.
+        timeout_s: longest silence of a stream.
+        idle_s: how long to wait for other requests to finish.
+        progress: called with the number of finished requests and of all.
+
+    Raises:
+        Inconclusive: the server serves other requests.
+        Failed: the server generates no token.
     """
     server_metrics.idle(target.counters, idle_s)
     asker = _warm(target, wanted, timeout_s)
@@ -97,7 +105,7 @@ def run(
 
 
 def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
-    """Learn how long words are here, and let each class of lengths be seen once: the first one compiles kernels."""
+    """Learn how many tokens a word makes, and send each class of lengths once: the first request compiles kernels."""
     asker = Asker(target.http, target.model, target.base_url, target.api_key, temperature=wanted.temperature)
 
     def one(request: Request, why: str = "the warm-up was interrupted") -> int:
@@ -135,7 +143,7 @@ def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes:
 def _reported(
     outcomes: Sequence[Outcome], before: Mapping[str, float], after: Mapping[str, float], lag: Lag, state: gpu.State
 ) -> dict[str, Any]:
-    """Figures, all and by group, and what speaks against them."""
+    """Return the figures, all and by group, and everything that makes them doubtful."""
     streams = [outcome.stream for outcome in outcomes if outcome.stream]
     errors = [outcome.error for outcome in outcomes if outcome.error]
     groups = sorted({outcome.request.group for outcome in outcomes})
@@ -235,7 +243,7 @@ def _meanwhile(short: stream.Stream, long: stream.Stream) -> int:
 
 
 def _pair(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """A mean and its standard deviation, as llama-benchy's rows have them."""
+    """Return a mean and its standard deviation, as llama-benchy's rows have them."""
     if not values:
         return {}
     return {name: round(statistics.fmean(values), 3), f"{name}_deviation": round(statistics.pstdev(values), 3)}
@@ -251,7 +259,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The gaps of some streams one by one: when each ended, since the first request of the phase went out."""
+    """Return the single gaps of several streams, each with its end since the first request of the phase was sent."""
     sent = [(outcome.request.group, outcome.stream) for outcome in outcomes if outcome.stream]
     start_s = min((stream.sent_s for _, stream in sent), default=0.0)
     arrivals = [round(stream.sent_s - start_s, 4) for group, stream in sent if group == "long"]
@@ -266,7 +274,7 @@ def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def sentence(cell: dict[str, Any]) -> str:
-    """A cell in a line."""
+    """Return a cell in a line."""
     if cell["verdict"] == "failed":
         return f"every request failed: {'; '.join(cell['notes'])}"
     figures = cell["figures"]

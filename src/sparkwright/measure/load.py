@@ -1,4 +1,4 @@
-"""Many streams at once: a thread and a connection each, all connections open before the clock starts."""
+"""Run many streams at once: a thread and a connection each, all connections open before the clock starts."""
 
 from __future__ import annotations
 
@@ -49,11 +49,19 @@ def run(
     timeout_s: float = 120,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[Outcome]:
-    """Send all requests and wait for their ends, in the order of the requests.
+    """Send all requests and wait for them. Return the outcomes in the order of the requests.
 
-    counted: where a chunk carries the tokens so far. concurrency: at most so many at a time, each worker
-    taking the next when its last is done; 0: all on their times. The wait for a worker is no part of a TTFT. Errors are in the
-    outcomes. Parsing is left until everything has come.
+    Errors are in the outcomes. Answers are parsed only after everything has arrived. Waiting for a worker is no part of a TTFT.
+
+    Args:
+        base_url: of the server.
+        requests: to send.
+        counted: keys of a chunk that hold the tokens so far.
+        api_key: of the server.
+        concurrency: number of workers, each taking the next request when its last is done; 0 sends all at their times.
+        cap_s: seconds after which a stream is closed.
+        timeout_s: longest silence of a stream.
+        on_done: called after each request with the number of finished ones.
     """
     waiting, mutex = iter(range(len(requests))), threading.Lock()
     recordings: list[Recording | Exception | None] = [None] * len(requests)
@@ -116,7 +124,7 @@ def run(
 
 
 def _sleep_until(at_s: float) -> None:
-    """By time.perf_counter; a time that is over is no wait."""
+    """Sleep until a time by time.perf_counter; return at once if it has passed."""
     wait_s = at_s - time.perf_counter()
     if wait_s > 0:
         time.sleep(wait_s)

@@ -46,7 +46,12 @@ Choice = tuple[str, float]
 
 
 class Unanswered(Exception):
-    """A prompt got no text. slow: it took too long, which others at work may cause."""
+    """A prompt got no text.
+
+    Args:
+        message: the error.
+        slow: it timed out, which other requests may cause.
+    """
 
     def __init__(self, message: str, *, slow: bool = False) -> None:
         super().__init__(message)
@@ -93,9 +98,15 @@ class Parting:
 
 
 def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, long: bool = False) -> list[Text]:
-    """The texts of all prompts, one after the other. long: of LONG as well, unless the context is too short for it.
+    """Return the texts of all prompts, asked one after the other. Raises Unanswered.
 
-    Raises Unanswered.
+    Args:
+        http: the engine's HTTP API.
+        base_url: of the server.
+        model: served name.
+        api_key: of the server.
+        timeout_s: of each request.
+        long: also ask LONG, unless the context is too short for it.
     """
     texts = []
     for item in (*PROMPTS, *((LONG,) if long else ())):
@@ -119,7 +130,7 @@ def _text(answer: http_probe.Answer, timeout_s: float) -> Text:
 
 
 def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...], ...]:
-    """The likeliest first; none of it when one step has no probabilities."""
+    """Return the candidates of each step, the likeliest first; empty if a step has no probabilities."""
     steps = []
     for row in rows[:TOKENS]:
         choices = [(word, value) for word, given in row if (value := number_of(str(given), most=MOST)) is not None]
@@ -172,6 +183,6 @@ def _gap(step: Sequence[Choice], word: str) -> float:
 
 
 def _about(text: str, char: int) -> str:
-    """A text around a place."""
+    """Return the text around a position."""
     start = max(0, char - CONTEXT_CHARS)
     return repr(("…" if start else "") + text[start : char + CONTEXT_CHARS])

@@ -1,8 +1,8 @@
-"""The throughput smoke test, and when a figure is a regression.
+"""The throughput smoke test, and its criteria for a regression.
 
-A discarded warm-up, then the median of three runs; four more when that is unclear. Thresholds: the simulation in
+A discarded warm-up, then the median of three runs; four more if the result is unclear. Thresholds: the simulation in
 docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are judged as shares of their baseline, prompt by prompt:
-with speculation the prompt decides the rate.
+with speculation the rate depends on the prompt.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ SPREAD = 4 * 1.4826
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measured request: prompt is its name in PROMPTS."""
+    """One measured request."""
 
+    #: its name in PROMPTS
     prompt: str
     tok_per_s: float
     ttft_s: float
@@ -99,7 +100,7 @@ class Baseline:
 
     @property
     def median(self) -> float:
-        """Over the prompts, tok/s."""
+        """The median over the prompts, tok/s."""
         return statistics.median(self.rates.values())
 
     @property
@@ -108,7 +109,7 @@ class Baseline:
         return min(max(SPREAD * self.deviation, MIN_TOLERANCE), MAX_TOLERANCE)
 
     def share(self, run: Run) -> float:
-        """A run's rate as a share of this."""
+        """Return a run's rate as a share of the baseline."""
         return run.tok_per_s / self.rates.get(run.prompt, self.median)
 
     def to_json(self) -> dict[str, Any]:
@@ -143,7 +144,7 @@ class Bounds:
 
 @dataclass
 class Taken:
-    """Measured requests of one stream at a time."""
+    """The measured requests, one stream at a time."""
 
     runs: list[Run] = field(default_factory=list)  # with a decode rate
     burst_rates: list[float] = field(default_factory=list)  # of requests in bursts: tokens over their whole time, tok/s
@@ -165,7 +166,7 @@ class Taken:
 
     @property
     def decoding_s(self) -> float | None:
-        """The median time that a run decoded."""
+        """The median decoding time of a run, seconds."""
         return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
 
     def count(self, got: stream.Stream) -> None:
@@ -177,7 +178,7 @@ class Taken:
         self.prompt_tokens += got.prompt_tokens
 
     def take(self, name: str, got: stream.Stream) -> None:
-        """Take in a stream of a prompt; one without a decode rate is no run."""
+        """Add a stream of a prompt. A stream without a decode rate is no run."""
         self.count(got)
         if got.in_bursts and got.request_tok_per_s:
             self.burst_rates.append(got.request_tok_per_s)
@@ -187,7 +188,7 @@ class Taken:
 
 @dataclass
 class Measured(Taken):
-    """verdict, reason, note: what `judge` says of the runs."""
+    """The measured requests and the verdict of `judge` on them."""
 
     verdict: Verdict = "unclear"
     reason: str = ""
@@ -195,17 +196,17 @@ class Measured(Taken):
 
     @property
     def tok_per_s(self) -> float:
-        """Median of the runs."""
+        """The median rate of the runs."""
         return statistics.median(run.tok_per_s for run in self.runs) if self.runs else 0.0
 
     @property
     def ttft_s(self) -> float | None:
-        """Median time to the first token."""
+        """The median time to first token."""
         return statistics.median(run.ttft_s for run in self.runs) if self.runs else None
 
     @property
     def gap_s(self) -> float | None:
-        """Median gap between chunks."""
+        """The median gap between chunks."""
         gaps = [gap for run in self.runs for gap in run.gaps_s]
         return statistics.median(gaps) if gaps else None
 
@@ -224,7 +225,16 @@ def measure(
 ) -> Measured:
     """Measure one stream's decode rate and judge it. Raises stream.StreamError.
 
-    tokens: of a run. progress: told chunks so far and about how many there will be. decoding: called when the warm-up is over.
+    Args:
+        http: the engine's HTTP API.
+        base_url: of the server.
+        model: served name.
+        bounds: expected and possible rate.
+        baseline: of this host; None if there is none.
+        tokens: of a run.
+        api_key: of the server.
+        progress: called with the chunks so far and about how many there will be.
+        decoding: called when the warm-up is over.
     """
     result = Measured()
     each = tokens if baseline else min(tokens, BASELINE_TOKENS)
@@ -257,7 +267,10 @@ def measure(
 def judge(
     runs: Sequence[Run], bounds: Bounds, baseline: Baseline | None, *, last: bool = False
 ) -> tuple[Verdict, str, str]:
-    """The verdict on some runs, its reason, and a note or "". "unclear" asks for more runs; the last time it is never unclear."""
+    """Return the verdict on the runs, its reason, and a note or an empty string.
+
+    "unclear" asks for more runs; it is never returned for the last ones.
+    """
     if not runs:
         return "misconfigured", "no run returned two tokens", ""
     median = statistics.median(run.tok_per_s for run in runs)
@@ -281,11 +294,11 @@ def judge(
 
 
 def judge_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
-    """Return the verdict on requests whose tokens came in bursts, and its reason: neither a baseline nor a comparison.
+    """Return the verdict on requests whose tokens came in bursts, and its reason. There is no baseline or comparison for them.
 
     Args:
         rates: tokens over the whole time of each request, tok/s.
-        bounds: of the recipe; a request as a whole may not be slower than half of what it expects.
+        bounds: of the recipe; a whole request must reach at least half of the expected rate.
     """
     median = statistics.median(rates)
     reason = (
@@ -303,5 +316,5 @@ def speculates(http: Http, key: Mapping[str, Any]) -> bool:
 
 
 def prompt(name: str = "prose") -> str:
-    """Fresh random words first, so that no prefix cache can help."""
+    """Return a prompt that begins with fresh random words, so that no prefix cache can help."""
     return f"{secrets.token_hex(16)} {PROMPTS[name]}"

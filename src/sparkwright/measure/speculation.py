@@ -1,4 +1,4 @@
-"""Speculative decoding as it is served: the acceptance at each position, and answers with many streams and a temperature."""
+"""Checks of speculative decoding: acceptance at each position, and answers with many streams and a temperature."""
 
 from __future__ import annotations
 
@@ -97,8 +97,12 @@ def probe(
     """Ask the same questions with each of CELLS, up to the first that the server does not answer.
 
     Args:
-        timeout_s: how long one answer may take.
-        progress: called with the cells done, of all.
+        http: the engine's HTTP API.
+        base_url: of the server.
+        model: served name.
+        api_key: of the server.
+        timeout_s: for one answer.
+        progress: called with the number of finished cells and of all.
     """
     found: list[Cell] = []
     for streams, temperature in CELLS:
@@ -126,9 +130,9 @@ def _judged(streams: int, temperature: float, texts: Sequence[str]) -> Cell:
 
 
 def failure(cells: Sequence[Cell]) -> str:
-    """Return why speculation does not hold, as a clause; "" where it does.
+    """Return the reason that speculation fails, as a clause, or an empty string if it works.
 
-    The first cell is the measure: a model that knows little alone is judged by answers that no model writes, and by deaths.
+    The first cell is the reference. A model that answers few questions in it is judged only by degenerate texts and failures.
     """
     alone = cells[0]
     for cell in cells:

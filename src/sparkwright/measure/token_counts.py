@@ -1,4 +1,4 @@
-"""The server's own count of tokens beside the client's: how far they may differ when nobody else is served."""
+"""Compare the server's own token count with the client's, and how far they may differ on an otherwise idle server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def risen(before: Mapping[str, float], after: Mapping[str, float], name: str) ->
 def settled(
     read: Callable[[], Mapping[str, float]], wrong: Callable[[Mapping[str, float]], object]
 ) -> Mapping[str, float]:
-    """The counters afterwards, read again while something is wrong with them: they may come later than the last token."""
+    """Return the counters after a measurement, read again while `wrong` holds: they may lag behind the last token."""
     until_s = time.monotonic() + SETTLES_S
     while wrong(after := read()) and time.monotonic() <= until_s:
         time.sleep(0.05)

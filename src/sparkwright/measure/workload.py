@@ -67,12 +67,12 @@ class Load:
 
     @property
     def described(self) -> dict[str, Any]:
-        """As results keep it: how many prompts were given, not their words."""
+        """The load as results store it: the number of prompts in place of their texts."""
         return {**self.to_json(), "prompts": len(self.prompts)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Load:
-        """The load again. Raises TypeError for what is none, ValueError for an unknown kind."""
+        """Return the load of its JSON. Raises TypeError if it is none, ValueError for an unknown kind."""
         fields = {**data, "prompts": tuple((str(text), int(tokens)) for text, tokens in data.get("prompts") or ())}
         load = cls(**fields)
         if load.kind not in KINDS:
@@ -82,19 +82,20 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Requests that go out together. concurrency: at most so many at a time; 0: all at their times."""
+    """Requests that are sent together."""
 
     requests: tuple[Request, ...]
+    #: requests at a time; 0 sends all at their times
     concurrency: int = 0
 
 
 def phases(load: Load, asker: Asker) -> list[Phase]:
-    """The requests of a load, in the order in which they go out."""
+    """Return the phases of a load, in the order in which they are sent."""
     return _PHASES[load.kind](load, asker)
 
 
 def _smoke(load: Load, asker: Asker) -> list[Phase]:
-    """One stream at a time."""
+    """Return one stream at a time."""
     return [Phase(_alike(load, asker, load.requests, "stream"), 1)]
 
 
@@ -110,18 +111,18 @@ def _serve(load: Load, asker: Asker) -> list[Phase]:
 
 
 def _hol1(load: Load, asker: Asker) -> list[Phase]:
-    """Streams that decode, and one long prompt into it."""
+    """Return streams that decode, and one long prompt that arrives meanwhile."""
     return [Phase((*_decoding(load, asker), _long(load, asker, load.after_s)))]
 
 
 def _itl(load: Load, asker: Asker) -> list[Phase]:
-    """The same with a long prompt every now and then."""
+    """Return streams that decode, and long prompts that arrive at intervals."""
     longs = [_long(load, asker, load.after_s + n * load.every_s) for n in range(load.longs)]
     return [Phase((*_decoding(load, asker), *longs))]
 
 
 def _hol2(load: Load, asker: Asker) -> list[Phase]:
-    """Shorts alone first, then a long one with shorts right behind it."""
+    """Return short prompts alone, then a long one with short ones right behind it."""
     behind = _alike(load, asker, load.shorts, "short", load.after_s)
     return [Phase(_alike(load, asker, load.shorts, "short alone")), Phase((_long(load, asker, 0.0), *behind))]
 
@@ -137,7 +138,7 @@ def _mixed(load: Load, asker: Asker) -> list[Phase]:
 
 
 def _depth(load: Load, asker: Asker) -> list[Phase]:
-    """Prompts of one length, as many at once as there are streams."""
+    """Return prompts of one length, as many at once as there are streams."""
     return [Phase(_alike(load, asker, load.concurrency * load.requests, "stream"), load.concurrency)]
 
 
@@ -173,7 +174,7 @@ def arrivals(load: Load) -> Iterator[float]:
 
 
 def _lengths(load: Load) -> Iterator[tuple[str, int, int]]:
-    """(given text, its tokens, tokens of its answer), endlessly."""
+    """Yield (prompt text, its tokens, tokens of its answer), endlessly."""
     if load.prompts:
         yield from ((text, 0, load.output_tokens or tokens) for text, tokens in itertools.cycle(load.prompts))
     pick = random.Random(load.seed)
@@ -183,7 +184,7 @@ def _lengths(load: Load) -> Iterator[tuple[str, int, int]]:
 
 
 def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
-    """A length between the shortest and the longest; one beyond them is drawn again."""
+    """Return a length between the shortest and the longest; one outside is drawn again."""
     median, sigma = lengths
     while True:
         drawn = round(median * pick.lognormvariate(0.0, sigma))

@@ -1,4 +1,4 @@
-"""Something watched beside a measurement: a thread that samples for as long as the `with` block runs."""
+"""A thread that samples something beside a measurement, for as long as the `with` block runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Background(ABC):
-    """Samples while the `with` block runs; its end waits for the last sample."""
+    """A sampler that runs during the `with` block; leaving it waits for the last sample."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()

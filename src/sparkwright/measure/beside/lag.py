@@ -16,7 +16,7 @@ OF_DECODING = 0.1
 
 
 class Lag(Background):
-    """Sampled while the `with` block runs."""
+    """The lag of this client, sampled while the `with` block runs."""
 
     def __init__(self, samples_s: Iterable[float] = ()) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Lag(Background):
 
     @property
     def p99_s(self) -> float:
-        """All but the worst."""
+        """The 99th percentile, seconds."""
         return percentile(sorted(self.samples_s), 99) if self.samples_s else 0.0
 
     @property
