@@ -1,4 +1,4 @@
-"""Bring the sandbox up, break it, take it down."""
+"""Start, break and stop the sandbox."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENGINE_S = 3.0
 
 
 def default_folder() -> Path:
-    """SPARKWRIGHT_SANDBOX, or .sandbox of the project, or of the current folder."""
+    """Return the sandbox folder: SPARKWRIGHT_SANDBOX, or .sandbox of the project or of the current folder."""
     given = os.environ.get("SPARKWRIGHT_SANDBOX")
     if given:
         return Path(given)
@@ -158,6 +158,6 @@ def _lives(folder: Path) -> bool:
 
 
 def _short_enough(folder: Path) -> None:
-    """A unix socket's path has a limit of about 100 characters."""
+    """Raise Failed for a folder whose sockets would exceed the limit of about 100 characters."""
     if len(str(folder / "docker.sock")) > 100:
         raise Failed(f"the path {folder} is too long for a unix socket.", fix="Set SPARKWRIGHT_SANDBOX to a short one.")

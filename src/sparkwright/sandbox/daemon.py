@@ -1,4 +1,4 @@
-"""The simulated Spark itself: all services, one pool of memory, one fault at a time."""
+"""The simulated Spark: all services, one pool of memory, one fault at a time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ GPU_FAULTS: dict[str, dict[str, str]] = {
 
 
 def order(folder: Path) -> str:
-    """The fault that is asked for and when it was: the same one again breaks again what was cured meanwhile. Empty for none."""
+    """Return the requested fault with its time, or an empty string.
+
+    The time makes a repeated fault differ, so that it breaks again what was cured meanwhile.
+    """
     path = folder / "fault"
     try:
         return f"{path.read_text().strip()} {path.stat().st_mtime_ns}"
@@ -64,7 +67,11 @@ def order(folder: Path) -> str:
 
 
 class Spark:
-    """folder: everything of this simulated Spark."""
+    """A simulated Spark.
+
+    Args:
+        folder: holds all of its files.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,7 +93,7 @@ class Spark:
         return order(self.folder).partition(" ")[0]
 
     def lasting(self) -> str:
-        """The same, unless it has happened at once and is over."""
+        """Return the active fault, unless it is a one-time event."""
         return "" if self.fault() in events.EVENTS else self.fault()
 
     def fault_since_s(self) -> float:
@@ -97,7 +104,7 @@ class Spark:
             return time.time()
 
     def serve(self) -> None:
-        """Bring everything up, say where, and stay until the folder is gone."""
+        """Start everything, report the addresses, and serve until the folder is removed."""
         alive = (self.folder / ALIVE).open("w")
         fcntl.flock(alive, fcntl.LOCK_EX)  # held as long as this process lives: no pid used again can lie about it
         docker = UnixServer(self.folder / "docker.sock", DockerApi, DockerEngine(self.images, self.containers))
@@ -132,7 +139,7 @@ class Spark:
                 threading.Thread(target=container.stop, daemon=True).start()
 
     def _lose(self) -> None:
-        """The host's memory is gone: nothing of it answers until it is rebooted, by another fault or by none."""
+        """Handle exhausted memory: nothing on the host answers until it is rebooted, by setting another fault or clearing it."""
         (self.folder / LOST).touch()
         events.power_off(self.containers, self.folder)
 
@@ -177,14 +184,14 @@ class Spark:
             threading.Thread(target=self._client_of_ollama, kwargs=words, daemon=True).start()
 
     def _client_of_ollama(self, model: Model, *, slowly: bool) -> None:
-        """A client asks Ollama for a model. Beside a server that holds the memory it is refused, as by the real one."""
+        """Request a model from Ollama as a client would. It is refused if a server holds the memory, as by the real one."""
         try:
             self.ollama.load(model, slowly=slowly)
         except Refused as refused:
             print(f"Ollama does not load {model.name}: {refused}", flush=True)
 
     def _squat(self, on: bool) -> None:
-        """Somebody else listens where the server would: on its port, if that is free, and on the next one."""
+        """Occupy the server's port, if it is free, and the next one, as another program would."""
         if self._squatter is not None:
             self._squatter.communicate()  # closes its standard input
             self._squatter = None
@@ -204,12 +211,12 @@ class Spark:
         (self.folder / "home").mkdir(exist_ok=True)
 
     def _lay_link(self, fault: str) -> None:
-        """The link to the others, of one that has one."""
+        """Write the files of the fabric link, if the host has one."""
         if place := fabric.place(self.folder):
             fabric.lay(self.folder / "root", place, degraded=fault == "link-degraded")
 
     def _lay_gpu(self, fault: str) -> None:
-        """The program that tells of the GPU."""
+        """Write the simulated nvidia-smi."""
         text = NVIDIA_SMI
         for before, after in GPU_FAULTS.get(fault, {}).items():
             text = text.replace(before, after)

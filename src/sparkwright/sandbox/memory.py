@@ -1,4 +1,4 @@
-"""The memory that CPU and GPU share on a Spark, as a ledger: who holds how much, and /proc/meminfo made from it."""
+"""The unified memory of CPU and GPU as a ledger of holders, and the /proc/meminfo that follows from it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Pool:
 
     @property
     def available(self) -> int:
-        """Bytes that are free."""
+        """The available memory, bytes."""
         with self._mutex:
             return TOTAL - sum(self._held.values())
 
     def claim(self, holder: str, size_bytes: int) -> bool:
-        """Take memory; False when there is not enough."""
+        """Set a holder's memory. Return False if there is too little."""
         with self._mutex:
             rest = TOTAL - sum(size for name, size in self._held.items() if name != holder)
             if size_bytes > rest:
@@ -48,13 +48,13 @@ class Pool:
         return True
 
     def grow(self, holder: str, per_s: int, stopped: threading.Event) -> None:
-        """Take more and more until stopped. A host whose last memory is taken is lost."""
+        """Take more and more memory until stopped. The host is lost when none is left."""
         while not stopped.wait(STEP_S):
             if not self.add(holder, int(per_s * STEP_S)):
                 return
 
     def add(self, holder: str, size_bytes: int) -> bool:
-        """Take memory that nobody checks; False when that was the last of it."""
+        """Take memory without a check. Return False if that exhausted it."""
         with self._mutex:
             rest = TOTAL - sum(self._held.values())
             self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, rest))
@@ -64,7 +64,7 @@ class Pool:
         return size_bytes < rest
 
     def release(self, holder: str, *, after_s: float = 0) -> None:
-        """Give memory back, at once or a little later. A holder is one start of one thing, never a name used again."""
+        """Release a holder's memory, at once or after a delay. A holder is one start of one program; names are never reused."""
         if after_s:
             timer = threading.Timer(after_s, self.release, (holder,))
             timer.daemon = True

@@ -1,6 +1,6 @@
-"""A pretend Ollama: the API of v0.32, its asynchronous unload, and models that hold memory.
+"""A simulated Ollama: the API of v0.32, its asynchronous unload, and models that hold memory.
 
-python3 -m sparkwright.sandbox.ollama --port 11434      (the ssh test bed runs it as ollama.service)
+    python3 -m sparkwright.sandbox.ollama --port 11434      (the ssh test bed runs it as ollama.service)
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Ollama:
         threading.Thread(target=self._expire, daemon=True).start()
 
     def load(self, model: Model, keep_s: float | None = None, *, slowly: bool | None = None) -> Runner:
-        """Bring a model into memory, or keep it there. Refused when there is too little."""
+        """Load a model, or extend its time in memory. Raises Refused if there is too little memory."""
         with self._loading:
             runner = self._keep(model, keep_s)
             if runner is not None:
@@ -100,14 +100,14 @@ class Ollama:
             return runner
 
     def unload(self, model: Model) -> None:
-        """Queue its expiry: it goes when nobody uses it any more. Waits while it loads; nothing when it is not loaded."""
+        """Expire a model: it is unloaded once no request uses it. Waits while it loads; does nothing if it is not loaded."""
         runner = self._runners.get(model.name)
         if runner is not None:
             with runner.lock:
                 runner.until_s = time.time()
 
     def generate(self, model: Model, tokens: int, keep_s: float | None) -> Iterator[str]:
-        """A request: the model is in use until its last word."""
+        """Yield the words of an answer. The model is in use until the last one."""
         runner = self.load(model, keep_s)
         with self._mutex:
             runner.uses += 1
@@ -132,7 +132,7 @@ class Ollama:
         return found
 
     def _keep(self, model: Model, keep_s: float | None) -> Runner | None:
-        """The runner of a loaded model, for longer now."""
+        """Return the runner of a loaded model, with its time in memory extended, or None."""
         with self._mutex:
             runner = self._runners.get(model.name)
             if runner is not None:
@@ -140,7 +140,7 @@ class Ollama:
             return runner
 
     def _expire(self) -> None:
-        """Forever: take what is due and not in use, one after the other."""
+        """Unload expired and unused models, one after the other, forever."""
         while True:
             time.sleep(0.01)
             due = [
@@ -164,7 +164,7 @@ class Ollama:
 
 
 class OllamaApi(Handler):
-    """Ollama over HTTP."""
+    """The handler of requests to Ollama."""
 
     @property
     def ollama(self) -> Ollama:
@@ -209,7 +209,13 @@ class OllamaApi(Handler):
         return found
 
     def _answer(self, body: dict[str, Any], message: str, requested: str) -> None:
-        """said, requested: what the answer and the question are called."""
+        """Answer a generate or chat request.
+
+        Args:
+            body: the request.
+            message: name of the field that holds the answer.
+            requested: name of the field that holds the question.
+        """
         model, keep_s = self._model(body), keep_alive(body.get("keep_alive"))
 
         def line(text: str, reason: str = "") -> dict[str, Any]:
@@ -236,7 +242,7 @@ class OllamaApi(Handler):
 
 
 def keep_alive(given: Any) -> float | None:
-    """Seconds of a number or a Go duration; negative is forever. None when nothing is said. Raises Refused."""
+    """Return the seconds of a number or a Go duration; negative is forever, None unspecified. Raises Refused."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float | str):

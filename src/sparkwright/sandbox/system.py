@@ -1,6 +1,6 @@
-"""The files and programs of the simulated Spark: what a DGX Spark has beside its engine, as far as somebody asks for it.
+"""The files and programs of the simulated Spark beside its engine, as far as sparkwright reads them.
 
-One thing is deliberately not as it should be: the user does not linger, so `doctor` has something to show.
+One thing is wrong on purpose: the user does not linger, so that `doctor` has something to report.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def lay(root: Path) -> None:
 
 
 def new_boot(root: Path) -> None:
-    """The kernel that runs from now on is another boot's."""
+    """Set a new boot id."""
     _written(root / BOOT_ID, f"{uuid.uuid4()}\n")
 
 

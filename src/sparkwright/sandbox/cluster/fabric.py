@@ -1,6 +1,6 @@
-"""The fast link of a simulated Spark: both halves of a ConnectX port, as the kernel, `ip` and `ping` of a Spark show them.
+"""The fabric link of a simulated Spark: both halves of a ConnectX port, as the kernel, `ip` and `ping` of a Spark show them.
 
-The cable is this machine's loopback: the head's address is 127.0.0.1, where its runner and its rank really listen.
+The cable is this machine's loopback: the head's address is 127.0.0.1, where its runner and its rank listen.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ DEGRADED = "100 Gb/sec (2X HDR)"
 
 
 def number(host: str) -> int:
-    """The place of a host at the link, as its name ends; 0 for one that has no link."""
+    """Return the number of a host on the link, taken from the end of its name; 0 without a link."""
     found = re.search(r"\d{1,2}$", host)
     return int(found[0]) if found else 0
 
 
 def place(folder: Path) -> int:
-    """The same of a simulated Spark's folder."""
+    """Return the number on the link of a simulated Spark's folder."""
     return number(folder.name) if folder.parent.name == HOSTS else 0
 
 

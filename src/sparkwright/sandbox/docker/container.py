@@ -1,4 +1,4 @@
-"""A container of the pretend engine: it runs a pretend server in a thread, with real restart policies."""
+"""A container of the simulated engine. It runs a simulated server in a thread, with real restart policies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ NEVER = "0001-01-01T00:00:00Z"
 
 
 class Container:
-    """One container. body: what it was created with."""
+    """A container.
+
+    `body` is the request that created it.
+    """
 
     def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, world: World) -> None:
         self.id = secrets.token_hex(32)
@@ -80,7 +83,7 @@ class Container:
         self._thread.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """SIGTERM, and SIGKILL when it has not ended in time; returns when it has ended."""
+        """Send SIGTERM, then SIGKILL after the timeout. Return when the container has ended."""
         self._stop_asked()
         if self.engine is not None:
             self.engine.stop()
@@ -104,7 +107,7 @@ class Container:
         self._cured()
 
     def power_off(self) -> None:
-        """End with its host."""
+        """End it as a loss of power does."""
         if self.engine is not None:
             self.engine.kill(power_off=True)
         if self._thread is not None:
@@ -112,20 +115,21 @@ class Container:
         self._cured()
 
     def _stop_asked(self) -> None:
-        """Its policy counts no more, between two starts neither."""
+        """Disable the restart policy, also between two starts."""
         self.asked_to_stop = True
         self._stopping.set()
 
     def _cured(self) -> None:
-        """A stop clears a fault of the running container; a fault of its start stays until the container is replaced."""
+        """Clear a fault of the running container. A fault of its start stays until the container is replaced."""
         self.sick = self.sick and self._world.fault() in AT_START
 
     def labels(self) -> dict[str, str]:
-        """Its own and its image's."""
+        """The labels of the container and its image."""
         return {**self._images.inspect(self.image)["Config"]["Labels"], **(self.body.get("Labels") or {})}
 
     def argv(self) -> list[str]:
-        """Entry point and command, its own or the image's; an entry point of its own leaves the image's command out."""
+        """Return entry point and command, its own or the image's. With an entry point of its own, the image's command is not
+        used."""
         inherited = self._images.inspect(self.image)["Config"]
         entry, words = self.body.get("Entrypoint"), self.body.get("Cmd")
         if entry:
@@ -191,12 +195,12 @@ class Container:
 
     @property
     def processes(self) -> tuple[tuple[int, str], ...]:
-        """Their ids and names while it runs: the server, and the core that computes."""
+        """The ids and names of its processes while it runs: the server, and the core that computes."""
         names = self._images.repository(self.image).processes
         return tuple((self._first_pid + n, name) for n, name in enumerate(names))
 
     def ports(self) -> list[dict[str, Any]]:
-        """The published ports, as a listing shows them."""
+        """The published ports as a listing shows them."""
         return network.ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:
@@ -257,7 +261,7 @@ class Container:
         )
 
     def _run(self) -> None:
-        """Its life, and then its port is free again."""
+        """Run the program to its end, then release its port."""
         self._supervise()
         if self._world.published.get(self._port()) is self:
             del self._world.published[self._port()]

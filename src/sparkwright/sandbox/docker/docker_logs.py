@@ -1,4 +1,4 @@
-"""A container's log as Docker streams it: which lines, how each is framed, and waiting for more."""
+"""A container's log as Docker streams it: selected lines, framing, and waiting for more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_S = 0.05
 
 
 def stream(container: Container, query: dict[str, str]) -> Iterator[bytes]:
-    """Frames of the lines a query asks for; with follow=1 until the container ends. Refused without a stream."""
+    """Yield frames of the requested lines; with follow=1 until the container ends. Raises Refused if no stream is requested."""
     wanted = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
     if not wanted:
         raise Refused(400, "Bad parameters: you must choose at least one stream")
@@ -41,7 +41,7 @@ def _lines(container: Container, query: dict[str, str], wanted: set[int]) -> Ite
 
 
 def _frames(rows: Iterator[tuple[float, str, int]], *, with_time: bool) -> Iterator[bytes]:
-    """Docker's framing: stream number, length, bytes."""
+    """Yield lines in Docker's framing: stream number, length, bytes."""
     for at_s, line, number in rows:
         stamp = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ") if with_time else ""
         data = (stamp + line).encode() + b"\n"

@@ -27,15 +27,17 @@ NVIDIA = "/opt/nvidia/nvidia_entrypoint.sh"
 
 @dataclass(frozen=True)
 class Printed:
-    """A program that prints and ends. text, code: what it says, and its exit code."""
+    """A program that prints a text and exits."""
 
+    #: its output
     text: str
+    #: its exit code
     code: int
 
 
 @dataclass(frozen=True)
 class Served:
-    """A program that serves: its process, the HTTP side, and the words that it gets."""
+    """A program that serves: its process, its HTTP handler and its arguments."""
 
     process: type[Process]
     api: type[Handler]
@@ -63,7 +65,7 @@ class Repository:
     labels: dict[str, str] = field(default_factory=dict)
 
     def config(self, tag: str) -> dict[str, Any]:
-        """The Config of an image."""
+        """Return the Config of an image."""
         version = [f"{self.version}={self.tags[tag]}"] if self.version else []
         return {
             "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *version, *self.env],

@@ -1,4 +1,4 @@
-"""The pretend host around its containers: memory, GPU, ports, the user's folder, and what is broken."""
+"""The simulated host around its containers: memory, GPU, ports, the user's folder and the active fault."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class World:
         self.remove: Callable[[Container], None] = lambda container: None  # of one that is to go when it ends
 
     def at_home(self, path: str) -> str:
-        """A path of the pretend host as it really stands."""
+        """Return the real path of a path on the simulated host."""
         parts = Path(path).parts
         if len(parts) > 2 and parts[1] == "home":
             return str(self.home.joinpath(*parts[3:]))

@@ -1,4 +1,4 @@
-"""The HTTP side of the pretend llama-server, in the shape of b11549."""
+"""The HTTP API of the simulated llama-server, in the shape of b11549."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class LlamaApi(Handler):
-    """One request to the server."""
+    """The handler of requests to the server."""
 
     server_version = "llama.cpp"
 

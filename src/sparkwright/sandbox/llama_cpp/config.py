@@ -30,7 +30,7 @@ KV_SHARE = {
 
 
 class Refused(Exception):
-    """It ends with exit code 1 and these lines."""
+    """The server exits with code 1 after these log lines."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__(lines[0])
@@ -71,7 +71,7 @@ class Config:
 
 
 def config(words: Sequence[str]) -> Config:
-    """The settings of a command line. Raises Refused."""
+    """Return the settings of a command line. Raises Refused."""
     _refuse(words)
     command = command_words.parsed(words)
     given = command.flags

@@ -42,7 +42,7 @@ class LlamaCounters(Counters):
             self.seconds += seconds
 
     def text(self) -> bytes:
-        """The page."""
+        """Return the /metrics page."""
         with self.mutex:
             rows = (
                 ("prompt_tokens_total", "counter", self.computed_tokens),

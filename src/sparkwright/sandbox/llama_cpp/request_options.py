@@ -31,7 +31,7 @@ ANSWER = 8
 
 
 class Refused(Exception):
-    """The message of a 500."""
+    """The error message of a response with status 500."""
 
 
 @dataclass(frozen=True)

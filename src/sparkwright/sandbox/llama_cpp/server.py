@@ -1,4 +1,4 @@
-"""One run of the pretend llama-server, from its words to its exit code. Its lines are those of b11549 at verbosity 4."""
+"""One run of the simulated llama-server, from its arguments to its exit code. Log lines are those of b11549 at verbosity 4."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_LOADED = "exiting due to model loading error"
 
 
 class LastPrompt:
-    """The cache of a slot: what a prompt shares with the one before is there."""
+    """The prompt cache of a slot: the prefix that a prompt shares with the previous one is cached."""
 
     def __init__(self) -> None:
         self._last: Sequence[int] = ()
@@ -98,7 +98,7 @@ class LlamaServer(Process):
         return self.until_stopped()
 
     def _weights(self) -> int:
-        """The size of its model. Raises Refused for a file that is none."""
+        """Return the size of its model. Raises Refused if the file is no model."""
         path, name = self._folder_of(self.config.model), self.config.model
         ended = (f"srv    load_model: failed to load model, '{name}'", NOT_LOADED)
         if not path.is_file():
@@ -134,7 +134,7 @@ class LlamaServer(Process):
         self.log(self._stamped(level, line))
 
     def _stamped(self, level: str, line: str) -> str:
-        """As its log begins a line: minutes, seconds, milliseconds, microseconds since the start."""
+        """Return a log line with its timestamp: minutes, seconds, milliseconds, microseconds since the start."""
         micro_s = int((time.monotonic() - self._began_s) * 1e6)
         seconds, rest = divmod(micro_s, 1_000_000)
         return f"{seconds // 60}.{seconds % 60:02}.{rest // 1000:03}.{rest % 1000:03} {level} {line}"

@@ -1,4 +1,4 @@
-"""One request's way through the engine: it waits for its turn, its prompt is computed, its tokens come at a real one's pace."""
+"""The processing of one request: wait for a slot, compute the prompt, generate tokens at a realistic rate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLL_S = 0.05  # how often it looks whether its client is still there
 
 
 class Aborted(ConnectionResetError):
-    """Its client left, or the engine stops."""
+    """The client disconnected, or the engine stops."""
 
 
 class Broken(Exception):
@@ -77,7 +77,7 @@ class Token:
 
 
 def generate(engine: Process, request: Request) -> Iterator[Token]:
-    """The tokens, on a fixed schedule: one that is late does not delay the next. Raises Aborted, Broken."""
+    """Yield the tokens on a fixed schedule: a late token does not delay the next. Raises Aborted, Broken."""
     arrived_s, reason, made = time.monotonic(), "abort", 0
     words = GARBLED if engine.garbled else request.words or (DAMAGED if engine.damaged else WORDS)
     try:
@@ -105,7 +105,7 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
 
 
 def _rate(engine: Process, depth: int) -> float:
-    """Steps a second of one stream behind a prompt of so many tokens."""
+    """Return the steps per second of one stream behind a prompt of this many tokens."""
     shallow = engine.fault() == "slow-at-depth" and depth >= DEEP
     return engine.tok_per_s * engine.counters.gain * (AT_DEPTH if shallow else 1)
 
@@ -125,7 +125,7 @@ def _ended(request: Request, tokens: int) -> str | None:
 
 
 def _prefill(engine: Process, request: Request, tokens: int) -> float:
-    """Compute a prompt, in pieces where they may be cut. Returns when its first token is due."""
+    """Compute a prompt, in chunks if chunked prefill is on. Return the time at which its first token is due."""
     while not engine.steps.turn.acquire(timeout=POLL_S):
         _check_stop(engine, request)
     try:

@@ -1,4 +1,4 @@
-"""One run of a pretend server, whatever the engine: what it holds, what breaks it, and how it ends."""
+"""One run of a simulated server of any engine: its memory, its faults and its end."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Process:
 
     @property
     def argv(self) -> list[str]:
-        """Its arguments."""
+        """The command-line arguments."""
         return list(self._argv)
 
     @property
@@ -133,7 +133,7 @@ class Process:
 
     @property
     def tok_per_s(self) -> float:
-        """Tokens a second of one stream."""
+        """The decode rate of one stream, tok/s."""
         if self.device == "cpu":
             return ON_CPU
         return SLOW if self.stale or self.fault() in ("slow", "power") else FAST
@@ -159,36 +159,36 @@ class Process:
                 self._pool.release(self._holder, after_s=LINGER_S)
 
     def serve(self) -> int:
-        """Its life as its engine lives it. Returns the exit code."""
+        """Start and serve as the engine does. Return the exit code."""
         raise NotImplementedError
 
     def stopping(self) -> Sequence[str]:
-        """Its last words when it is asked to end."""
+        """Return the last log lines after a request to stop."""
         raise NotImplementedError
 
     def dying(self) -> Sequence[str]:
-        """Its last words when it ends by itself with exit code 0."""
+        """Return the last log lines of an end by itself with exit code 0."""
         raise NotImplementedError
 
     def crashing(self) -> Sequence[str]:
-        """Its last words when it ends by itself with its `crash_code`."""
+        """Return the last log lines of an end by itself with `crash_code`."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """A graceful stop, as SIGTERM asks for."""
+        """Stop gracefully, as on SIGTERM."""
         if not self.stopped.is_set() and self.fault() != "stubborn" and not self._stuck:
             self.last_words(self.stopping(), 0)
             self.stopped.set()
 
     def kill(self, *, power_off: bool = False) -> None:
-        """The end by SIGKILL: no last words. A process that is stuck in the driver ends with its host."""
+        """End as on SIGKILL, without last log lines. A process that is stuck in the driver ends only with its host."""
         if self._stuck and not power_off:
             return
         self._code = KILLED
         self.stopped.set()
 
     def die(self) -> None:
-        """End with exit code 0 although it should run, as a real engine did on its first request."""
+        """Exit with code 0 although it should run, as a real engine did on its first request."""
         if self.dead:
             return
         self.dead = True
@@ -196,12 +196,12 @@ class Process:
         threading.Timer(0.1, self.stopped.set).start()
 
     def crash(self) -> None:
-        """End as it does on an error of its own."""
+        """Exit as on an error of its own."""
         self._code = self.last_words(self.crashing(), self.crash_code)
         self.stopped.set()
 
     def bind(self, host: str, port: int) -> Server:
-        """Its port, which refuses connections until it is started. Raises OSError."""
+        """Bind its port, which refuses connections until the server is started. Raises OSError."""
         at = self._listen or (host, port)
         if self._listen and self._on_host:
             at = (self._listen[0], port)
@@ -224,12 +224,12 @@ class Process:
         return True
 
     def take_more(self, size_bytes: int) -> None:
-        """Take so much more than it holds, whether or not that is good for the host; below 0 it gives some back."""
+        """Take this much more memory without a check; a negative size releases some."""
         if self._pool is not None:
             self._pool.add(self._holder, size_bytes)
 
     def _grow(self, holder: str) -> None:
-        """Take the rest of the memory while it starts, or let another program do so, until it ends."""
+        """Take the rest of the memory during the start, as this or another program, until the process ends."""
         assert self._pool is not None
         self._pool.grow(holder, OVERSHOOT, self.stopped)
         self._pool.release(holder, after_s=LINGER_S)
@@ -240,7 +240,7 @@ class Process:
         return self._pool.available if self._pool else TOTAL
 
     def hold_gpu(self, size_bytes: int) -> None:
-        """So much of the GPU's memory is its own."""
+        """Set the GPU memory that it holds."""
         if self.device == "cuda":
             self._on_gpu(size_bytes)
 
@@ -251,21 +251,21 @@ class Process:
         return self.stopped.is_set()
 
     def until_stopped(self) -> int:
-        """Serve until somebody ends it. Returns the exit code."""
+        """Serve until it is stopped. Return the exit code."""
         while not self.stopped.wait(LEAK_POLL_S):
             if self.fault() == "leak" and self._pool is not None:
                 self._pool.add(self._holder, int(LEAK * LEAK_POLL_S))
         return self._code
 
     def say(self, lines: Iterable[tuple[float, str]]) -> None:
-        """Lines of its log, each with the seconds to wait before it."""
+        """Write log lines, each after its delay in seconds."""
         for wait_s, line in lines:
             if wait_s and not self._instant and self.stopped.wait(wait_s):
                 return
             self.log(line)
 
     def last_words(self, lines: Iterable[str], code: int) -> int:
-        """Lines of its log at once. Returns the code."""
+        """Write log lines at once. Return the code."""
         for line in lines:
             self.log(line)
         return code

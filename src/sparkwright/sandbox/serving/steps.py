@@ -1,4 +1,4 @@
-"""The steps of the pretend engine: prompts are computed one at a time, a piece a step."""
+"""The steps of the simulated engine: prompts are computed one at a time, one chunk a step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Steps:
-    """One prompt is computed at a time, a piece a step, and nobody gets a token before the step is over."""
+    """The current step. One prompt is computed at a time, a chunk a step, and tokens are delivered after the step."""
 
     def __init__(self) -> None:
         self.turn = threading.Lock()

@@ -1,4 +1,4 @@
-"""The shapes of a pretend SGLang's answers: completions whole and streamed, and errors, as the source of 0.5.23 writes them."""
+"""The answers of a simulated SGLang: complete, streamed and errors, in the shape of the source of 0.5.23."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REASONING = "reasoning_content"
 
 
 def error(message: str, kind: str = "BadRequestError", status: int = 400) -> dict[str, Any]:
-    """An error's body."""
+    """Return the body of an error."""
     return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
 
 
@@ -39,7 +39,12 @@ class Answer:
     id: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        """The JSON of one that is not streamed. calls: of tools."""
+        """Return the JSON of an answer that is not streamed.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls.
+        """
         content = "".join(token.text for token in tokens if token.kind == "content")
         thought = "".join(token.text for token in tokens if token.kind == "reasoning")
         logprobs = None if self.top is None else {"content": [self._choices(token) for token in tokens]}
@@ -53,7 +58,12 @@ class Answer:
         return {**about, "metadata": {"weight_version": "default"}}
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[dict[str, Any]] = ()) -> Iterator[bytes]:
-        """The events of one that is. calls: of tools, which come in place of the tokens' text."""
+        """Yield the events of a streamed answer.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls, which replace the tokens' text.
+        """
         count, reason = 0, None
         yield self._event({REASONING: None, "role": "assistant", "content": ""}, None, 0)
         for token in tokens:

@@ -1,4 +1,4 @@
-"""The HTTP side of the pretend SGLang, in the shape of 0.5.23."""
+"""The HTTP API of the simulated SGLang, in the shape of 0.5.23."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
 
 class SglangApi(Handler):
-    """One request to the server."""
+    """The handler of requests to the server."""
 
     server_version = "uvicorn"
 
@@ -71,7 +71,7 @@ class SglangApi(Handler):
         return not keys or (scheme.lower() == "bearer" and given == keys)
 
     def _health(self) -> int:
-        """The status of a /health, which generates a token and waits for any."""
+        """Return the status of /health, which generates a token and waits for one."""
         engine, began_s = self.engine, time.monotonic()
         if engine.dead or engine.stopped.is_set() or engine.status == "starting":
             return 503

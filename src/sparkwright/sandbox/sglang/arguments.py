@@ -1,4 +1,4 @@
-"""The words of a pretend `sglang serve`: the argument parser of 0.5.23, made from the table of its options."""
+"""The arguments of a simulated `sglang serve`: the parser of 0.5.23, made from the table of its options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_MODEL = "Exception: Error: --model-path is required. Please provide the path 
 
 
 class Refused(Exception):
-    """It ends with these lines and this exit code."""
+    """The server exits with these log lines and this exit code."""
 
     def __init__(self, *lines: str, code: int = 1) -> None:
         super().__init__(lines[-1])
@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def human_readable_int(value: str) -> int:
-    """128, 128k or 128Ki; the parser names this function in its refusal, as the real one does."""
+    """Parse 128, 128k or 128Ki. The parser names this function in its error, as the real one does."""
     found = flag_values.number(value)
     if found is None:
         raise ValueError(value)
@@ -39,7 +39,7 @@ def human_readable_int(value: str) -> int:
 
 
 def parsed(words: Sequence[str]) -> dict[str, Any]:
-    """Every argument by its name with underscores, None where it was not given. Raises Refused."""
+    """Return all arguments by name with underscores; None for those not given. Raises Refused."""
     words = list(words)
     if words and not words[0].startswith("-"):
         words[:1] = ["--model-path", words[0]]

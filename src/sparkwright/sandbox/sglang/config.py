@@ -55,7 +55,7 @@ class Config:
 
     @property
     def name(self) -> str:
-        """The name for requests."""
+        """The served name."""
         return str(self.asked["served_model_name"])
 
     @property
@@ -73,7 +73,7 @@ class Config:
 
     @property
     def kv_type(self) -> str:
-        """As its log writes it."""
+        """The KV cache's type as the log writes it."""
         named = {"fp8_e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn"}
         return f"torch.{named.get(str(self.asked['kv_cache_dtype']), 'bfloat16')}"
 
@@ -89,13 +89,13 @@ class Config:
 
     @property
     def max_num_seqs(self) -> int:
-        """Requests at a time: as asked for, and no more than its cache has room for."""
+        """The maximum number of running requests, limited by the size of the KV cache."""
         most = self.asked["max_running_requests"] or MOST_REQUESTS
         return max(1, min(most, self.kv_tokens // 1024))
 
 
 def config(requested: Mapping[str, Any], folder: Path) -> Config:
-    """The settings. Raises Refused."""
+    """Return the settings. Raises Refused."""
     held = _read(str(requested["model_path"]), folder)
     text = held["text_config"] if isinstance(held.get("text_config"), dict) else held
     trained = bounds.count_of(text.get("max_position_embeddings")) or 4096
@@ -128,7 +128,7 @@ def config(requested: Mapping[str, Any], folder: Path) -> Config:
 
 
 def _read(name: str, folder: Path) -> dict[str, Any]:
-    """A model's config.json."""
+    """Return a model's config.json."""
     path = folder / "config.json"
     if not path.is_file():
         form = "Repo id must be in the form 'repo_name' or 'namespace/repo_name'"
@@ -149,7 +149,7 @@ def _context(requested: int | None, trained: int) -> int:
 
 
 def _weights(folder: Path) -> int:
-    """The size of its shards. Raises Refused for one that the index names and that is not there, or not whole."""
+    """Return the size of the shards. Raises Refused if a shard of the index is missing or incomplete."""
     index, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
     if index.is_file():
         named = bounds.json_of(bounds.bytes_of(index, bounds.INDEX_BYTES), most_bytes=bounds.INDEX_BYTES)["weight_map"]

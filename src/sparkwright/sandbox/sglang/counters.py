@@ -48,11 +48,11 @@ class SglangCounters(Counters):
 
     @property
     def usage(self) -> float:
-        """The share of its KV cache that is in use."""
+        """The share of the KV cache that is in use."""
         return round(min(1.0, self.held_tokens / self._room), 4)
 
     def text(self) -> bytes:
-        """The page."""
+        """Return the /metrics page."""
         with self.mutex:
             rows: tuple[tuple[str, str, str, float], ...] = (
                 ("num_running_reqs", "gauge", "", self.running),

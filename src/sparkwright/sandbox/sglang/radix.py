@@ -1,4 +1,4 @@
-"""The radix cache of a pretend SGLang: every token that stands before a difference is found again."""
+"""The radix cache of a simulated SGLang: all tokens up to the first difference are cached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ PROMPTS = 256
 
 
 class RadixCache:
-    """on: off, nothing is ever found."""
+    """A radix cache of the last prompts.
+
+    Args:
+        on: False disables it.
+    """
 
     def __init__(self, *, on: bool) -> None:
         self._on = on

@@ -1,6 +1,6 @@
-"""One run of the pretend SGLang, from its words to its exit code.
+"""One run of the simulated SGLang, from its arguments to its exit code.
 
-As process 1 of its container it cannot kill itself: when its scheduler raises, SGLang 0.5.23 ends with exit code 0.
+As process 1 of its container it can't kill itself: when its scheduler raises, SGLang 0.5.23 exits with code 0.
 """
 
 from __future__ import annotations

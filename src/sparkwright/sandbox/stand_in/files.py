@@ -22,7 +22,7 @@ LISTED = "%[var(txn.models)],"
 
 
 class Unread(Exception):
-    """A folder that the stand-in can make nothing of; its text is a sentence."""
+    """The stand-in can't read a folder; the message is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a gateway."""
+    """The configuration of a gateway."""
 
     description: str  #: the gateway's name and the digest of its files
     port: int
@@ -80,7 +80,7 @@ class Files:
 
 
 def read(files: Mapping[str, str]) -> Files:
-    """The files by name. Raises Unread."""
+    """Return the configuration of files by name. Raises Unread."""
     front, *behind = files.get(render.CONFIG, "").split("\nbackend ")
     behind = [text for text in behind if not text.startswith(TABLES)]
     clients, _, hosts = front.partition("\nfrontend hosts")

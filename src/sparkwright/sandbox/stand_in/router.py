@@ -1,4 +1,4 @@
-"""The servers behind the stand-in: which are up, which takes a request, and how many they have."""
+"""The servers behind the stand-in: their health, their selection and their requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ STATUS = {"": "UP", operations.REST: "MAINT", operations.DRAIN: "DRAIN"}
 
 
 class NoServer(Exception):
-    """Nobody takes the request. code: of the answer."""
+    """No server takes the request.
+
+    Args:
+        code: error code of the answer.
+    """
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -97,7 +101,12 @@ class Routing:
 
     @contextmanager
     def taken(self, backend: str, tried: set[str]) -> Iterator[Server]:
-        """The server that takes a request, for as long as that runs. tried: those that did not. Raises NoServer."""
+        """Yield the server that takes a request, and hold its slot during the `with` block. Raises NoServer.
+
+        Args:
+            backend: name of the backend.
+            tried: servers that have not answered.
+        """
         until_s = time.monotonic() + self.files.queue_s
         with self._changed:
             self._queued[backend] += 1
@@ -144,7 +153,7 @@ class Routing:
         return {"backend": backend, "server": name, "status": found.status, "running": found.running}
 
     def statistics(self) -> str:
-        """As `show stat`, with the columns that are asked for."""
+        """Return `show stat` with the columns that are used."""
         rows = io.StringIO("# ")
         table = csv.writer(rows, lineterminator="\n")
         rows.seek(2)
@@ -158,7 +167,7 @@ class Routing:
         return rows.getvalue()
 
     def states(self) -> str:
-        """As `show servers state`, with the columns that are asked for."""
+        """Return `show servers state` with the columns that are used."""
         rows = [f"{name} {server.server.name} {server.server.address} {server.admin_state} {server.server.port}\n"
                 for name, servers in self._servers.items() for server in servers]  # fmt: skip
         return "".join(("1\n# ", " ".join(STATE_COLUMNS), "\n", *rows))
@@ -176,7 +185,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request as it goes to a server."""
+    """A request as it is sent to a server."""
 
     method: str
     path: str
@@ -185,7 +194,7 @@ class Sent:
 
 
 def asked(server: Server, key: str, sent: Sent, timeout_s: float) -> http.client.HTTPResponse:
-    """The answer of a server as it begins. Raises OSError or HTTPException; the connection is closed with the answer."""
+    """Return a server's answer, with its body unread. Raises OSError or HTTPException. Closing it closes the connection."""
     link = http.client.HTTPConnection(server.address, server.port, timeout=timeout_s)
     headers = {"Content-Type": sent.kind, "Connection": "close"}
     try:

@@ -1,4 +1,4 @@
-"""The HTTP side: health, models, metrics, tokens and completions in the shape of version 0.32.0."""
+"""The HTTP API: health, models, metrics, tokens and completions in the shape of 0.32.0."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BadRequest(Exception):
 
 
 class VllmApi(Handler):
-    """One request to the engine."""
+    """The handler of requests to the engine."""
 
     server_version = "uvicorn"
 
@@ -242,7 +242,7 @@ class VllmApi(Handler):
         self._send(200, pooling_models.ranking(self.engine.config.served_names[0], query, texts, tokens))
 
     def _read(self, text: str) -> int:
-        """The tokens of a text, counted. A server that is broken breaks here too."""
+        """Return the number of tokens of a text. A fault of the server shows here too."""
         self._not_endless(text)
         engine = self.engine
         if engine.fault() == "engine-exits" or engine.dead:
@@ -315,7 +315,12 @@ class VllmApi(Handler):
         self._send(200, engine.keep(payload) if isinstance(answer, Response) else payload)
 
     def _requested(self, body: dict[str, Any], *, refuses: bool) -> Requested:
-        """Return what a chat asks for. refuses: tools without a parser are refused; the Responses API leaves the call in the text."""
+        """Return the answer that a chat request calls for.
+
+        Args:
+            body: the request.
+            refuses: refuse tools without a parser; the Responses API leaves the call in the text.
+        """
         try:
             return request_options.of(self.engine, body, refuses=refuses)
         except request_options.Refused as refused:
@@ -346,7 +351,7 @@ class VllmApi(Handler):
             raise BadRequest(404, "NotFoundError", "model", message)
 
     def _prompt(self, body: dict[str, Any]) -> list[int]:
-        """The ids of a body's messages or prompt."""
+        """Return the ids of a body's messages or prompt."""
         tokenizer, given = self.engine.tokenizer, body.get("prompt")
         if body.get("messages"):
             self._not_endless("".join(str(message) for message in body["messages"]))

@@ -11,7 +11,7 @@ FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compile_range_
 
 
 def kept_in(env: Mapping[str, str], folder_of: Callable[[str], Path]) -> Path | None:
-    """The file that a start leaves behind; None where nothing of it outlives the container."""
+    """Return the file that a start leaves behind, or None if nothing outlives the container."""
     root = env.get(VARIABLE)
     found = folder_of(root) if root else None
     return found / FILE if found is not None and found.parent.is_dir() else None

@@ -81,17 +81,17 @@ class Config:
 
     @property
     def cache_blocks(self) -> int:
-        """Blocks of the KV cache that its memory holds."""
+        """The number of blocks of the KV cache."""
         return max(1, int(self.utilization * CACHE_TOKENS) // self.block_tokens)
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens of the KV cache."""
+        """The tokens that the KV cache holds."""
         return self.cache_blocks * self.block_tokens
 
 
 def read_model(name: str, folder: Path) -> dict[str, Any]:
-    """A model's config.json."""
+    """Return a model's config.json."""
     path = folder / "config.json"
     if not path.is_file():
         message = (
@@ -110,7 +110,7 @@ def read_model(name: str, folder: Path) -> dict[str, Any]:
 
 
 def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
-    """The settings. Raises Refused with the last lines of a real traceback."""
+    """Return the settings. Raises Refused with the last lines of a real traceback."""
     now, recurrent, architecture = release(version), hybrid.is_hybrid(model), str(model["architectures"][0])
     _refuse_out_of_range(arguments, now)
     text = hybrid.text_part(model)
@@ -153,7 +153,7 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
 
 
 def _refuse_out_of_range(arguments: Arguments, now: Release) -> None:
-    """The numbers that the real config classes refuse. Raises Refused with Pydantic's words."""
+    """Raise Refused, with Pydantic's message, for numbers that the real config classes refuse."""
     for key, value in arguments.values.items():
         broken = flag_values.out_of_range(key.replace("_", "-"), value, now) if isinstance(value, int | float) else None
         if broken is None:
@@ -232,7 +232,15 @@ def _weights(index: Path) -> dict[str, str]:
 
 
 def invalid(what: str, message: str, kind: str, *, field: str = "", got: object = None) -> Refused:
-    """Pydantic's refusal of a config, under the traceback's end. field, got: where one value is what it refuses."""
+    """Return Pydantic's refusal of a config, below the end of the traceback.
+
+    Args:
+        what: the config class.
+        message: the error.
+        kind: Pydantic's error type.
+        field: the refused field, if it is a single one.
+        got: its value.
+    """
     given = "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
     given = f"{got!r}, input_type={type(got).__name__}" if field else given
     lines = (

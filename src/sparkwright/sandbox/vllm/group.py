@@ -1,7 +1,7 @@
-"""One member of a group of ranks: they meet over TCP as torch.distributed's store does, and say what the real ones say.
+"""One rank of a group. Ranks meet over TCP as with torch.distributed's store, and write the log lines of real ones.
 
-As the real group of two of vLLM 0.32.0 did: a lost member is noticed by the next request and not before, and a worker never ends
-because the head is gone.
+As observed with a real group of two of vLLM 0.32.0, a lost member is noticed by the next request and not before, and a worker
+never ends because the head is gone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group:
 
     @classmethod
     def of(cls, arguments: Arguments) -> Group:
-        """The group that the arguments are of; a server of its own is one of one rank."""
+        """Return the group of the arguments; a single server is a group of one rank."""
         world = arguments.number("nnodes", 1)
         timeout_s = arguments.number("distributed_timeout_seconds", DEFAULT_TIMEOUT_S)
         address, port = arguments.text("master_addr", "127.0.0.1"), arguments.number("master_port", DEFAULT_PORT)
@@ -60,7 +60,7 @@ class Group:
         yield f"[parallel_state.py:1906] world_size={self.world} rank={self.rank} local_rank=0 distributed_init_method={at} backend=nccl"
 
     def assigned(self) -> str:
-        """The line that proves the group."""
+        """Return the log line that proves the group."""
         tensor, pipeline = self.rank % self.tensor, self.rank // self.tensor
         return (
             f"[parallel_state.py:2350] rank {self.rank} in world size {self.world} is assigned as DP rank 0, PP rank {pipeline}, "
@@ -75,7 +75,7 @@ class Group:
         self._gather(stopped, until_s) if self.rank == 0 else self._come(stopped, until_s)
 
     def leave(self) -> None:
-        """Let go of the others."""
+        """Close the connections to the other ranks."""
         links, self.links = self.links, []
         for link in links:
             link.close()

@@ -21,7 +21,7 @@ GENERIC_BLOCK = 528  # of a hybrid whose config does not tell its state
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's own part of a config."""
+    """Return the language model's part of a config."""
     found = config.get("text_config")
     return found if isinstance(found, Mapping) else config
 
@@ -46,7 +46,10 @@ def takes_all_mode(architecture: str) -> bool:
 
 
 def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
-    """Tokens of a block: of a hybrid as many as make an attention page no smaller than the state of a recurrent layer."""
+    """Return the tokens of a block.
+
+    For a hybrid model they make an attention page at least as large as the state of a recurrent layer.
+    """
     if not is_hybrid(config):
         return DENSE_BLOCK
     state, token = state_bytes(text_part(config)), token_bytes(text_part(config), kv_cache_dtype)
@@ -67,7 +70,7 @@ def state_bytes(text: Mapping[str, Any]) -> int:
 
 
 def token_bytes(text: Mapping[str, Any], kv_cache_dtype: str) -> int:
-    """Key and value of one token in one attention layer."""
+    """Return the size of one token's key and value in one attention layer, bytes."""
     width = 1 if kv_cache_dtype.startswith("fp8") else 2
     return 2 * _size(text, "num_key_value_heads") * _size(text, "head_dim") * width
 
@@ -80,5 +83,5 @@ def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
 
 
 def _size(text: Mapping[str, Any], name: str) -> int:
-    """0 for what is no size."""
+    """Return a size of the config, or 0 if it is not a valid one."""
     return count_of(text.get(name), MOST) or 0

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API in the shape of 0.32.0: a request becomes a chat's, and its answer content blocks."""
+"""Anthropic's Messages API in the shape of 0.32.0: requests are converted to chats, answers to content blocks."""
 
 from __future__ import annotations
 
@@ -92,13 +92,19 @@ def counted(tokens: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Message:
-    """One answer. prompt: its tokens."""
+    """The answer to one request."""
 
     model: str
+    #: number of prompt tokens
     prompt: int
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the JSON of one that is not streamed. calls: of tools, which come in place of the tokens' text."""
+        """Return the JSON of an answer that is not streamed.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls, which replace the tokens' text.
+        """
         blocks: list[dict[str, Any]] = []
         for kind in ("reasoning", "content"):
             text = "".join(token.text for token in tokens if token.kind == kind)

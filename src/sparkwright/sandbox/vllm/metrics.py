@@ -29,10 +29,11 @@ LONG_S = (
 
 @dataclass
 class Histogram:
-    """bounds: upper ends of its buckets."""
+    """A histogram of /metrics."""
 
     name: str
     about: str
+    #: upper bounds of its buckets
     bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list)
     sum: float = 0.0
@@ -44,7 +45,7 @@ class Histogram:
         self.sum += value
 
     def rows(self, labels: dict[str, str]) -> Iterator[str]:
-        """Its lines."""
+        """Yield its lines of the page."""
         counts, below = self.counts or [0] * (len(self.bounds) + 1), 0
         yield from _head(self.name, "histogram", self.about)
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), counts, strict=True):
@@ -55,7 +56,7 @@ class Histogram:
 
 
 class Metrics(Counters):
-    """With the engine's histograms beside."""
+    """The counters of the engine, with its histograms."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Metrics(Counters):
             self._log(line)
 
     def text(self) -> bytes:
-        """The page."""
+        """Return the /metrics page."""
         with self.mutex:
             return ("\n".join(self._rows()) + "\n").encode()
 
@@ -128,7 +129,7 @@ class Metrics(Counters):
         yield f"vllm:cache_config_info{_labels(self._info)} 1.0"
 
     def _speculated(self, labels: dict[str, str]) -> Iterator[str]:
-        """The counters of speculative decoding; none without it."""
+        """Yield the counters of speculative decoding; none without it."""
         if self._drafts is None:
             return
         for name, (about, value) in self._drafts.counters().items():

@@ -1,4 +1,4 @@
-"""Vectors and scores of a server that was started with `--runner pooling`: of the words of a text, so that texts that share words are alike."""
+"""Vectors and scores of a server with `--runner pooling`, from the words of a text: texts that share words are similar."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def vector(text: str, numbers: int = NUMBERS) -> list[float]:
 
 
 def score(query: str, text: str) -> float:
-    """The cosine of the two."""
+    """Return the cosine similarity of two texts."""
     return sum(number * other for number, other in zip(vector(query), vector(text), strict=True))
 
 
 def embeddings(model: str, texts: Sequence[str], tokens: int, numbers: int = NUMBERS) -> dict[str, Any]:
-    """The answer of /v1/embeddings."""
+    """Return the answer of /v1/embeddings."""
     rows = [{"index": n, "object": "embedding", "embedding": vector(text, numbers)} for n, text in enumerate(texts)]
     about = {"id": f"embd-{secrets.token_hex(8)}", "object": "list", "created": int(time.time()), "model": model}
     return {**about, "data": rows, "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}}
 
 
 def ranking(model: str, query: str, texts: Sequence[str], tokens: int) -> dict[str, Any]:
-    """The answer of /v1/rerank, the best first."""
+    """Return the answer of /v1/rerank, the best text first."""
     rows = [
         {"index": n, "document": {"text": text}, "relevance_score": score(query, text)} for n, text in enumerate(texts)
     ]

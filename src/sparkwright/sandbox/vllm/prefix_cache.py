@@ -14,7 +14,7 @@ from sparkwright.sandbox.vllm.config import Config
 
 
 class PrefixCache:
-    """Counts in tokens, as the engine's metrics do."""
+    """The prefix cache of an engine. It counts in tokens, as the engine's metrics do."""
 
     def __init__(self, config: Config) -> None:
         self._block = config.block_tokens

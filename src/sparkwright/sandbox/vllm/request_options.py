@@ -36,7 +36,7 @@ NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
 
 
 class Refused(Exception):
-    """The message of a 400."""
+    """The error message of a response with status 400."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
 
 
 def _thought(engine: Engine, null: bool) -> Requested:
-    """Thinking that was asked for: without a parser, it stays in the content."""
+    """Return an answer with thinking; without a parser it stays in the content."""
     if engine.config.thinks and engine.fault() != "think-text":
         return Requested(null=null, quick=True)
     return Requested(words(f"<think>\n{THOUGHT}\n</think>\n\n9.9"), null=null, quick=True)

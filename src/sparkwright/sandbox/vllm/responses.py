@@ -1,4 +1,4 @@
-"""OpenAI's Responses API in the shape of 0.32.0: a request becomes a chat's, and its answer items."""
+"""OpenAI's Responses API in the shape of 0.32.0: requests are converted to chats, answers to items."""
 
 from __future__ import annotations
 
@@ -79,7 +79,12 @@ class Response:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the JSON of one that is not streamed. calls: of tools, which come in place of the tokens' text."""
+        """Return the JSON of an answer that is not streamed.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls, which replace the tokens' text.
+        """
         items = [] if calls else [_item(kind, text) for kind, text in _texts(tokens)]
         return self._ended([*items, *(_called(call, "completed") for call in calls)], tokens)
 

@@ -1,4 +1,4 @@
-"""Combinations that an engine refuses, by version: before its weights load, or after."""
+"""Combinations of settings that an engine refuses, by version: before its weights load, or after."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def after_weights(config: Config, version: str) -> None:
 
 
 def _block_too_large(config: Config) -> str:
-    """The sentence for it, or nothing."""
+    """Return the message for a block that is too large, or an empty string."""
     if config.mamba_cache_mode != "align" or config.block_tokens <= config.budget:
         return ""
     return f"In Mamba cache align mode, block_size ({config.block_tokens}) must be <= max_num_batched_tokens ({config.budget})."

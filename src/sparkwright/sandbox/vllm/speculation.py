@@ -1,4 +1,4 @@
-"""Speculative decoding of the pretend engine: its drafts, their counters, and the line that the log gets of them.
+"""Speculative decoding of the simulated engine: drafts, counters and their log line.
 
 Names and words are those of vllm/v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0.
 """
@@ -47,7 +47,7 @@ class Drafts:
 
     @property
     def gain(self) -> float:
-        """The pace of one step's tokens against that of as many steps without drafts."""
+        """The rate of steps with drafts, as a share of the rate without."""
         return 1 / STEP_COST
 
     def step(self) -> int:
@@ -61,7 +61,7 @@ class Drafts:
         return accepted + 1
 
     def counters(self) -> dict[str, tuple[str, int]]:
-        """Its counters but those by position: what each counts, and how many."""
+        """Return its counters except those by position, each with its description and value."""
         accepted = sum(self.positions)
         return {
             "vllm:spec_decode_num_drafts_total": ("Number of spec decoding drafts.", self.drafts),
@@ -70,7 +70,7 @@ class Drafts:
         }
 
     def log_line(self, now_s: float) -> str:
-        """The line of the log for the time since the last one; empty while that is too short, or nothing was drafted."""
+        """Return the log line for the time since the last one; empty if that is too short or nothing was drafted."""
         since_s, drafts, positions = self._logged
         drafted, seconds = self.drafts - drafts, now_s - since_s
         if seconds < LOG_S or not drafted:
@@ -88,13 +88,13 @@ class Drafts:
 
 
 def drafts_of(given: Any, model: str, folder_of: Callable[[str], Path], *, good: bool) -> Drafts | None:
-    """Return the drafts of a --speculative-config; None without one. Raises Refused where its drafter is not there.
+    """Return the drafts of a --speculative-config, or None without one. Raises Refused if the drafter is missing.
 
     Args:
-        given: the value of the flag.
-        model: what the server itself serves.
-        folder_of: a path of the container as it is on this machine.
-        good: whether its drafts are any good.
+        given: value of the flag.
+        model: the served model.
+        folder_of: returns the host path of a path in the container.
+        good: most first tokens are accepted; else few are.
     """
     if not isinstance(given, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""The start-up log, line by line as the versions write it, each with how long the step before it takes."""
+"""The start-up log, line by line as the versions write it, each with the duration of the step before it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def banner(arguments: Arguments, version: str) -> Lines:
 
 
 def resolved(architecture: str) -> Lines:
-    """The model's class, known before its length is."""
+    """Yield the log line of the model's class, which is known before its length."""
     yield 0.3, _info(API, "model.py:733", f"Resolved architecture: {architecture}")
 
 
@@ -113,7 +113,14 @@ def of_member(lines: Iterable[str]) -> Lines:
 
 
 def loading(config: Config, version: str, device: str, experts: str) -> Lines:
-    """The config dump and the weights. device: cuda or cpu. experts: the backend of a mixture of experts."""
+    """Yield the config dump and the log lines of loading the weights.
+
+    Args:
+        config: the settings.
+        version: of vLLM.
+        device: cuda or cpu.
+        experts: backend of a mixture of experts.
+    """
     message = f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version, device)}"
     yield 0.3, _info(CORE, "core.py:133", message)
     yield 0, _info(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
@@ -145,7 +152,14 @@ def _block(config: Config, who: str, file: str) -> Lines:
 
 
 def caching(config: Config, version: str, device: str, *, warm: bool = False) -> Lines:
-    """The cache and the warm-up. warm: what an earlier start compiled is there."""
+    """Yield the log lines of the cache and the warm-up.
+
+    Args:
+        config: the settings.
+        version: of vLLM.
+        device: cuda or cpu.
+        warm: a compile cache was found.
+    """
     compile_s = WARM_S if warm else COMPILE_S
     if warm:
         message = f"Directly load the compiled graph(s) for compile range (1, 4096) from the cache, took {WARM_S:.3f} s"
@@ -166,12 +180,12 @@ def caching(config: Config, version: str, device: str, *, warm: bool = False) ->
 
 
 def speculated(line: str) -> str:
-    """A line of the statistics of speculative decoding."""
+    """Return a log line of the statistics of speculative decoding."""
     return _info(API, "metrics.py:120", line)
 
 
 def serving(config: Config, version: str) -> Lines:
-    """The server comes up."""
+    """Yield the log lines of a server that begins to serve."""
     where = f"http://0.0.0.0:{config.port}"
     message = f"vLLM server on {where}" if release(version) >= LATE_BLOCK_SINCE else f"vLLM API server 0 on {where}"
     yield 0, _info(API, "entry.py:136", "Supported tasks: ['generate']")
@@ -204,7 +218,7 @@ def _dump(config: Config, version: str, device: str) -> str:
 
 
 def no_memory(config: Config, free_gib: float, total_gib: float) -> Iterator[str]:
-    """The death for want of memory."""
+    """Yield the log lines of an engine that fails for lack of memory."""
     want = config.utilization * total_gib
     yield (
         f"{CORE} ERROR {_now()} [core.py:1510] ValueError: Free memory on device cuda:0 ({free_gib:.2f}/{total_gib:.2f} GiB) on "
@@ -246,7 +260,7 @@ def of_lost_rank(rank: int) -> Iterator[str]:
 
 
 def crashing() -> Iterator[str]:
-    """A crash loop's every turn."""
+    """Yield the log lines of each exit in a crash loop."""
     yield f"{CORE} ERROR {_now()} [core.py:1510] RuntimeError: CUDA error: an illegal memory access was encountered"
     yield "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
 

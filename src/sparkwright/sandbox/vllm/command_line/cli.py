@@ -1,4 +1,4 @@
-"""The `vllm` command: `serve`, and what it answers at once."""
+"""The `vllm` command: `serve`, and output that needs no engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASK_HELP = ("-h", "--help")
 
 @dataclass(frozen=True)
 class Printed:
-    """An answer without an engine: text and exit code."""
+    """Output without an engine: text and exit code."""
 
     text: str
     code: int
@@ -22,7 +22,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Serve:
-    """An engine is to run with these words."""
+    """A server to start with these arguments."""
 
     argv: tuple[str, ...]
 

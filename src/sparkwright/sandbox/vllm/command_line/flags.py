@@ -1,4 +1,4 @@
-"""The options of `vllm serve`, by version: those of 0.32.0 from its own help, and what other versions have more or less."""
+"""The options of `vllm serve` by version: those of 0.32.0 from its own help, and the differences of other versions."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its name among the settings: max_num_seqs."""
+        """The option's name among the settings, such as max_num_seqs."""
         return next(name for name in self.names if name.startswith("--"))[2:].replace("-", "_")
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """All that it takes; empty: anything."""
+        """The accepted values; empty for any."""
         braced = self.following.startswith("{") and self.following.endswith("}")
         return tuple(self.following[1:-1].split(",")) if braced else ()
 
     def header(self) -> str:
-        """Its line of the help."""
+        """The option's line of the help."""
         shape = {SWITCH: "", LIST: f" {self.following} [{self.following} ...]", OPTIONAL: f" [{self.following}]"}
         return ", ".join(name + shape.get(self.kind, f" {self.following}") for name in self.names)
 
 
 def release(version: str) -> Release:
-    """(0, 19, 2) of "0.19.2rc1.dev134+g0"."""
+    """Return the numbers of a version: (0, 19, 2) for "0.19.2rc1.dev134+g0"."""
     numbers = [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3]]
     major, minor, patch = (*numbers, 0, 0, 0)[:3]
     return major, minor, patch
@@ -68,7 +68,7 @@ def release(version: str) -> Release:
 
 @functools.lru_cache(maxsize=8)
 def options(version: str) -> tuple[Option, ...]:
-    """All options of a version, in the help's order."""
+    """Return all options of a version, in the help's order."""
     now = release(version)
     found = [option for option in _table() if now >= ADDED.get(option.names[0], (0, 0, 0))]
     for names, kind, gone in REMOVED:
@@ -78,7 +78,7 @@ def options(version: str) -> tuple[Option, ...]:
 
 
 def help_text(version: str) -> str:
-    """`vllm serve --help=all`, without the explanations."""
+    """Return the output of `vllm serve --help=all`, without the descriptions."""
     lines = [USAGE, "", "positional arguments:", "  model_tag", "", "options:"]
     return "\n".join([*lines, *(f"  {option.header()}" for option in options(version))])
 
