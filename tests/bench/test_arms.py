@@ -57,7 +57,7 @@ def expecting(base: Recipe, chunked_prefill: str) -> Recipe:
 
 
 def test_an_arm_runs_with_what_a_deploy_of_its_recipe_would() -> None:
-    """What a recipe expects of chunked prefill decides a flag."""
+    """A recipe's expectation of chunked prefill decides a flag."""
     unchunked = recipe.load(TOP, "qwen3.5-35b-unchunked")
     chunked = expecting(unchunked, "any")
     found = [arm.effective(pinned()).chunked_prefill for arm in arms.pair(chunked, unchunked)]

@@ -183,7 +183,7 @@ class Running:
             assert time.monotonic() < until_s
 
     def raw(self, sent: bytes, port: int = 0) -> bytes:
-        """What answers these very bytes."""
+        """Return the answer to exactly these bytes."""
         with socket.create_connection(("127.0.0.1", port or self.gateway.port), timeout=DEADLINE_S) as link:
             link.sendall(sent)
             return b"".join(iter(lambda: link.recv(65536), b""))

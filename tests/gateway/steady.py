@@ -17,21 +17,28 @@ ANSWER_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request. at_s: when it was sent. first_s: until the first byte of its answer. end: "answered", else what went wrong."""
+    """One request."""
 
+    #: when it was sent
     at_s: float
+    #: seconds until the first byte of its answer
     first_s: float
+    #: "answered", or the error
     end: str
     stream: bool
 
 
 @dataclass
 class Steady:
-    """port: the gateway's. model: what is asked for. tokens: of each stream. key: of the clients, empty for none."""
+    """Clients that send requests without a break."""
 
+    #: of the gateway
     port: int
+    #: requested model
     model: str
+    #: API key of the clients; empty for none
     key: str = ""
+    #: of each stream
     tokens: int = 40
     clients: int = 8
     asked: list[Asked] = field(default_factory=list)

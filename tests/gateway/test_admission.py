@@ -58,7 +58,7 @@ def connections(port: int, sources: list[str], sent: bytes, most: int) -> Iterat
 
 
 def answer(port: int, source: str, key: str, path: str = "/v1/models") -> bytes:
-    """What answers a whole request from an address; b"" where the connection is refused."""
+    """Return the answer to a whole request from an address; empty if the connection is refused."""
     with socket.socket() as link, contextlib.suppress(ConnectionError):
         link.settimeout(DEADLINE_S)
         link.bind((source, 0))
@@ -138,7 +138,7 @@ def test_a_client_may_wait_for_its_server_longer_than_it_may_leave_an_answer_unr
 
 
 def resident_mib(lab: Running) -> float:
-    """Of the process that serves: the largest of HAProxy's two."""
+    """Return the resident memory of the process that serves, MiB: the larger of HAProxy's two."""
     children = Path(f"/proc/{lab.process.pid}/task/{lab.process.pid}/children").read_text().split()
     status = [Path(f"/proc/{pid}/status").read_text() for pid in (str(lab.process.pid), *children)]
     return max(int(re.search(r"VmRSS:\s+([0-9]+)", text)[1]) for text in status) / 1024  # type: ignore[index]

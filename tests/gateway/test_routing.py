@@ -188,7 +188,7 @@ def test_a_body_of_chunks_beyond_the_limit_is_refused_as_too_large(lab: Running)
 
 
 def test_two_lengths_of_one_body_are_refused(lab: Running) -> None:
-    """What one side takes for the end of a request and the other does not is how requests are smuggled."""
+    """Request smuggling relies on two sides that disagree about where a request ends."""
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
     twice = f"{head}Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345"
     answer = lab.raw(twice.encode())

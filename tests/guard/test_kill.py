@@ -1,4 +1,4 @@
-"""What the guard may end: the container of one full id, and processes that are in its cgroup. Nothing else."""
+"""The guard ends only the container with one full id, and processes in its cgroup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a host's checks: spans for plots and table, and the times when it was not ok."""
+"""A host's checks as spans for plots and table, and as periods in which it was not ok."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def page() -> str:
 
 @pytest.fixture(scope="module")
 def browsed(page: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a browser made of it, in a narrow window: whatever fits there fits a wide one."""
+    """Return the probe's view of the page in a narrow browser window: a page that fits there fits a wide one."""
     if BROWSER is None:
         pytest.skip("no browser here (Debian: chromium)")
     folder = tmp_path_factory.mktemp("browser")

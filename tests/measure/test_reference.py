@@ -1,4 +1,4 @@
-"""When two texts are of one model: same, parted at a near-tie, or another's."""
+"""The verdict on two texts: same, different at a near-tie, or another model's."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def measured(*, cap_s: float = 60, timeout_s: float = 5, **plan: Any) -> stream.
 
 
 def true_rate(server: ExactServer) -> float:
-    """Of the first stream, by the server's own clock."""
+    """Return the rate of the first stream, by the server's own clock."""
     (first_s, first), *_, (last_s, last) = server.record[0][1]
     return (last - first) / (last_s - first_s)
 

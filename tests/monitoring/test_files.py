@@ -17,7 +17,7 @@ needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promto
 
 
 def lost(ours: Any, theirs: Any, at: str = "") -> list[str]:
-    """Where what was written is not in what its reader makes of it."""
+    """Return the places in which the reader's data lacks or changes what was written."""
     if isinstance(ours, dict):
         known = theirs if isinstance(theirs, dict) else {}
         return [

@@ -71,7 +71,7 @@ def serving(engine: docker.DockerClient, name: str, model: Path, **fields: Any) 
 
 
 def test_a_container_lists_what_of_the_host_it_sees(engine: docker.DockerClient, model: Path) -> None:
-    """Who mounts a model uses it: it is neither called unused nor removed."""
+    """A container that mounts a model uses it: the model is neither reported as unused nor removed."""
     create(engine, "one", model, Binds=[f"{model}:/m:ro"])
     (mount,) = engine.api.inspect_container("one")["Mounts"]
     assert (mount["Type"], mount["Source"], mount["Destination"], mount["RW"]) == ("bind", str(model), "/m", False)

@@ -54,7 +54,7 @@ def stand_in(words: tuple[str, ...], folder: Path, version: str) -> tuple[config
 
 
 def words(sentence: str) -> list[str]:
-    """What a sentence names, in no order: argparse lists options as they were added, its help sorts them."""
+    """Return the words of a sentence, sorted: argparse lists options as they were added, its help sorts them."""
     return sorted(sentence.replace(",", "").rstrip(".").split())
 
 
