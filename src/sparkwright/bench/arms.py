@@ -21,9 +21,9 @@ from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.trust.secret_names import is_secret
 
 LOOPBACK = "127.0.0.1"
-#: chunked prefill, as people say it
+#: usual name of chunked prefill on the command line
 SPOKEN = "chunked-prefill"
-#: the rule of every engine about a flag that it does not have
+#: name of each engine's rule about unknown flags
 UNKNOWN = "unknown-flag"
 
 
@@ -31,12 +31,12 @@ UNKNOWN = "unknown-flag"
 class Arm:
     """A configuration that an experiment measures."""
 
-    #: as cells name it
+    #: the arm's name in cells
     name: str
     title: str
-    #: with the changes in it
+    #: including the changes
     recipe: Recipe
-    #: flags that differ from the recipe as it is written; None removes one
+    #: flags that differ from the written recipe; None removes a flag
     changes: Mapping[str, Any] = field(default_factory=dict)
     #: the value of each swept flag
     at: Mapping[str, Any] = field(default_factory=dict)

@@ -16,11 +16,11 @@ from sparkwright.project.documents import document
 from sparkwright.trust.secret_names import is_secret
 from sparkwright.visible import one_line
 
-#: the value that leaves a flag out of an arm
+#: the value that removes a flag from an arm
 UNSET = "unset"
-#: starts of a server in one experiment; a 35B model takes some five minutes for each
+#: maximum server starts of an experiment; a 35B model takes some five minutes for each
 MOST_ARMS = 16
-#: flags that one experiment changes: a table has two sides
+#: maximum flags that an experiment changes: a table has two sides
 MOST_AXES = 2
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 ARM_CHARS = 40
@@ -32,7 +32,7 @@ class Axis:
 
     #: `max-num-seqs`, or `speculative-config.num_speculative_tokens`
     name: str
-    #: one per arm; UNSET leaves the whole flag out
+    #: one per arm; UNSET removes the whole flag
     values: tuple[Any, ...]
 
     @property

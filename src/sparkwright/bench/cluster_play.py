@@ -16,11 +16,11 @@ from sparkwright.bench.play_tasks import ARM, NAME, Task, measured, task, value,
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.cluster import Cluster
 
-#: the meeting of a cluster's runs holds 200 barriers, of which a turn takes six
+#: maximum turns: the runs of a cluster can meet at 200 barriers, and a turn takes six
 MOST_TURNS = 30
-#: the longest that a worker waits for the head's figures of one turn, seconds
+#: maximum wait of a worker for the head's figures of one turn, seconds
 MEASURED_S = 24 * 3600
-#: the part that fetches an arm
+#: file of the part that fetches an arm
 FETCH = "fetch_arm.yml"
 #: the arm that failed, as it is registered; the turns after it are skipped. A rescue that failed would end the rescue of all,
 #: so the run fails only when all have restored

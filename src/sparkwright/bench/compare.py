@@ -24,9 +24,9 @@ COMPARED: tuple[tuple[str, str, int, bool], ...] = (
     ("long prompt's TTFT ms", "long_ttft_ms", 0, False),
     ("shorts behind it, mean TTFT ms", "short_ttft_mean_ms", 0, False),
 )
-#: how far two runs of the same lie apart on a Spark (docs/measuring.md); less is no difference
+#: difference between two equal runs on a Spark (docs/measuring.md); a smaller one is noise
 NOISE = 0.02
-#: which of these say something of each kind of load; all of those of Figures where none are named
+#: figures that are meaningful for each kind of load; all those of Figures for other kinds
 OF_KIND: dict[str, tuple[str, ...]] = {
     "smoke": ("prefill_tok_per_s", "stream_tok_per_s", "ttft_p50_ms", "itl_p99_ms"),
     "hol1": ("largest_gap_ms", "stall_ms", "itl_p50_ms", "itl_p99_ms", "long_ttft_ms"),

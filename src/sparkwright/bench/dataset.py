@@ -19,7 +19,7 @@ CHARS_PER_TOKEN = 4
 ANSWER_TOKENS = 128
 #: ShareGPT has 650 MB, in some 4 million parts
 MOST_BYTES, MOST_PARTS = 2048 * MIB, 40_000_000
-#: who asks and who answers, in the spellings that are about
+#: names of the user and the assistant in published data sets
 ASKS, ANSWERS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 TOKENS = ("output_tokens", "max_tokens", "completion_tokens")
 

@@ -27,23 +27,23 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "mixed": ("mixed",),
     "context": ("depth",),
 }
-#: of `serve`, where the command line says nothing: one stream and a few, or a curve
+#: default concurrency of `serve`: one stream and a few, or a curve
 CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8), "sweep": (8,)}
-#: a long prompt is so many steps: with one step alone, cut or not makes no difference
+#: steps of a long prompt: with a single step, chunked prefill makes no difference
 STEPS = 4
 LONG_TOKENS = 4096
-#: the kinds with such a prompt
+#: kinds of load with a long prompt
 LONG = frozenset(("hol1", "hol2", "itl", "mixed"))
-#: words are random: the tokens of a long prompt are known within this share
+#: accuracy of the tokens of a long prompt, as a share: its words are random
 SLACK = 0.03
-#: the longest prompt of a ladder where nothing tells the context, and the shortest of any
+#: longest prompt of a ladder if the context is unknown, and shortest of any
 DEPTH_TOKENS, SHORTEST_DEPTH_TOKENS = 32768, 1024
-#: what the template and an estimate of words may be off by
+#: margin for the template and the estimate of words
 MARGIN_TOKENS = 256
-#: as OpenAI's API limits it
+#: highest temperature, as in OpenAI's API
 HOTTEST = 2.0
 
-#: one load of each kind
+#: default load of each kind
 USUAL: Mapping[str, Load] = {
     "smoke": Load("smoke", requests=3, prompt_tokens=2048, output_tokens=128),
     "serve": Load("serve"),
@@ -81,7 +81,7 @@ class Order:
     concurrency: tuple[int, ...] = ()
     #: arrivals per second, a load for each; they replace the concurrency
     rates: tuple[float, ...] = ()
-    #: of sampling, each load once with each; () for greedy
+    #: sampling temperatures, each load once with each; () for greedy
     temperatures: tuple[float, ...] = ()
     #: of each load, as the token counts are
     requests: int = 0

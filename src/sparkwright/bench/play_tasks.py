@@ -10,7 +10,7 @@ from sparkwright.bench.arms import Arm
 from sparkwright.bench.experiment import Cell, Experiment, Turn
 
 NAME = {"name": "{{ container.name }}"}
-#: where an arm answers
+#: address and model of an arm
 ARM = {"base_url": "{{ to_serve.base_url }}", "model": "{{ to_serve.serve.served_name }}"}
 
 Task = dict[str, Any]

@@ -18,11 +18,11 @@ from sparkwright.trust import bounds
 from sparkwright.units import MIB
 from sparkwright.visible import in_cell, one_line
 
-#: one of ten thousand cells
+#: bytes of a results file with ten thousand cells
 MOST_BYTES, MOST_PARTS = 64 * MIB, 4_000_000
 JSON, CSV, PAGE = "results.json", "results.csv", "report.html"
 
-#: the load's numbers that stand in columns of the CSV
+#: numbers of the load that are columns of the CSV
 LOAD_COLUMNS = (
     "kind",
     "concurrency",

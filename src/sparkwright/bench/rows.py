@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.bench.results_models import Cell, Figures, Results
 
-#: which of a load's groups stands in the table, where it is not all of its streams
+#: group of a load's streams that tables show; all streams for other loads
 SHOWN = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
 
 

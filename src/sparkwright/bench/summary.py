@@ -29,7 +29,7 @@ FIGURES: tuple[tuple[str, str, int], ...] = (
     ("lowest available GiB", "lowest_available_gib", 1),
 )
 MEASURED = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
-#: in a pipe: wider than any line, so that nothing is folded or cut
+#: width in a pipe: wider than any line, so that nothing is wrapped or truncated
 WIDE = 10_000
 DERIVED: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",

@@ -19,16 +19,16 @@ from sparkwright.measure.figures import STALL, Spread
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
-#: its word for a kind of figure, ours
+#: vLLM's name of a kind of figure, and ours
 KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
 METRICS = ("ttft", "itl", "tpot", "e2el")
 
 TEXT_CHARS = 200
-#: a result that lists every gap of ten thousand requests
+#: bytes of a result that lists every gap of ten thousand requests
 MOST_BYTES = 256 * MIB
-#: gaps and other values; as Python's objects they take some 100 bytes each at the most
+#: maximum number of values, such as gaps; as Python objects they take up to some 100 bytes each
 MOST_PARTS = 12_000_000
-#: its printed line, our key; the numbers of a load too
+#: vLLM's printed line, and our key; for numbers of a load too
 LINES: Mapping[str, str] = {
     "Successful requests": "completed",
     "Failed requests": "failed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-#: in what time a client is asked to come back, seconds
+#: Retry-After of an answer, seconds
 RETRY_S = 5
 JSON = "content-type application/json"
 
@@ -25,7 +25,7 @@ KINDS = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
-#: headers of an answer beside its type
+#: headers of an answer beside Content-Type
 HEADERS = {
     401: "hdr WWW-Authenticate Bearer",
     405: "hdr Allow POST",
@@ -33,7 +33,7 @@ HEADERS = {
 }
 
 
-#: sentences of answers that the stand-in of the sandbox gives too
+#: messages that the stand-in of the sandbox uses too
 NO_KEY = "The gateway asks for its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
 NO_MODEL = "The gateway reads no `model` in the body: it must be JSON with `model` as a string, and not deep below it."
 NO_FIELD = "The gateway reads no field `model` in the form."

@@ -19,7 +19,7 @@ KEYS, MODELS, RATES, CONCURRENT, UNTIL = (
     *("client_concurrent.map", "client_until.map"),
 )
 FILES = (KEYS, MODELS, RATES, CONCURRENT, UNTIL)
-#: what counts their requests; no model can have a name like it
+#: backend of the table that counts their requests; no model can have this name
 TABLE = "-clients"
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 NAME_RULE = "small letters, digits and . _ -, at most 40, the first a letter or a digit"
@@ -85,7 +85,7 @@ def known(gateway: Gateway, given: Sequence[str]) -> Iterator[str]:
     for n, key in enumerate(given):
         unset = "" if n == 0 else " if !{ var(txn.client) -m found }"
         yield f"http-request set-var(txn.client) {key},sha2(256),hex,lower,map_str({KEYS}){unset}"
-    # its name is in the log
+    # the client's name is logged
     yield "http-request capture var(txn.client) len 40 if { var(txn.client) -m found }"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sparkwright.gateway.model import Gateway
 
-#: the folder of the sockets, as HAProxy finds it in the folder that it starts in
+#: folder of the sockets, relative to HAProxy's working directory
 SOCKETS = "../sockets"
 #: sockets for its operator: of the process that serves, of the one that starts those, and for requests like a client's
 SOCKET, MASTER_SOCKET, PROOF_SOCKET = "admin.sock", "master.sock", "proof.sock"
@@ -20,9 +20,9 @@ CERTIFICATE = "tls.pem"
 #: seconds for the head of a request, and for a connection between two requests (clients of aiohttp keep one for 15 s)
 HEAD_S, IDLE_S = 10, 20
 KNOWN_MIN = 60
-#: addresses that are counted at a time; an IPv6 network of 64 bits counts as one
+#: number of addresses in the table; an IPv6 network of 64 bits counts as one
 ADDRESSES = 65536
-#: connections that a proof, and the gateway's hosts, may have
+#: maximum connections of a deploy's check, and of the gateway's hosts
 PROOFS, HOSTS = 8, 64
 #: new connections of an unknown address in RATE_S seconds
 RATE, RATE_S = 300, 10

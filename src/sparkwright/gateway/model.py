@@ -12,14 +12,14 @@ from sparkwright.units import MIB
 
 Affinity = Literal["none", "prefix"]
 
-#: a model's name that can be written into the configuration as it is, quoted nowhere
+#: names of models that can be written into the configuration without quotes
 NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
 NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
 #: bytes of a request for each token of the longest context: a token is some 4 bytes, and JSON escapes what is not ASCII
 BYTES_PER_TOKEN = 8
-#: in a backend, what stands for a server while requests wait for one; no host can be called so
+#: placeholder server of a backend, for which requests wait; no host can have this name
 WAITING = ":waiting"
-#: what follows a server's name where another one takes its requests while it is replaced; no server of a host can be called so
+#: suffix of the interim server that takes a server's requests while it is replaced; no host's server can have this name
 INTERIM = "::interim"
 
 
@@ -32,13 +32,13 @@ def why_not_a_name(model: str) -> str:
 class Progress:
     """Metrics by which a server's engine shows that it works on its requests."""
 
-    #: where they are read
+    #: path of the metrics
     path: str
-    #: counters and gauges of which one moves at every step
+    #: counters and gauges; at least one changes at every step
     moves: tuple[Sample, ...]
-    #: the requests that it has, running and waiting; empty where it tells none
+    #: its running and waiting requests; empty if it reports none
     requests: tuple[Sample, ...] = ()
-    #: seconds for which they may stand still while it works
+    #: seconds without a change that are normal while it works
     still_s: int = 0
 
 
@@ -56,7 +56,7 @@ class Upstream:
     machine: str = ""
     #: port for an interim server that takes its requests while it is replaced; 0 for none
     interim_port: int = 0
-    #: None where its engine tells nothing of it
+    #: None if its engine reports no progress
     progress: Progress | None = None
 
     @property
@@ -84,7 +84,7 @@ class Model:
     on_demand: bool = False
     #: the other names that requests may use for it
     aliases: tuple[str, ...] = ()
-    #: the APIs beside the chat that its recipe promises, by the names of their probes
+    #: further APIs that its recipe promises, by the names of their probes
     dialects: tuple[str, ...] = ()
 
     @property
@@ -112,7 +112,7 @@ class Client:
     models: tuple[str, ...] = ()
     requests_per_minute: int = 0
     concurrent: int = 0
-    #: seconds since 1970 from which its key is not valid any more
+    #: expiry of its key, seconds since the epoch
     until_s: int = 0
 
 
@@ -120,12 +120,12 @@ class Client:
 class Gateway:
     """A gateway; see GatewayFile for what is not explained here."""
 
-    name: str  #: its group's
-    address: str  #: where it listens
+    name: str  #: of its group
+    address: str  #: listening address
     port: int  #: for clients
     control_port: int  #: for its own hosts
     tls: bool
-    keyed: bool  #: it asks for an API key
+    keyed: bool  #: requires an API key
     affinity: Affinity
     clients: int
     body_bytes: int
@@ -133,9 +133,9 @@ class Gateway:
     answer_s: int
     check_s: int
     models: tuple[Model, ...]
-    paths: tuple[ApiPath, ...]  #: of its servers, those that clients may use
-    stuck_s: int = 0  #: without progress a server with requests is down after it; 0: never
-    waits: bool = False  #: where no server of a model is up, a request waits for one
+    paths: tuple[ApiPath, ...]  #: API paths of its servers that clients may use
+    stuck_s: int = 0  #: seconds without progress after which a server with requests is down; 0: never
+    waits: bool = False  #: requests wait if no server of a model is up
     named: tuple[Client, ...] = ()  #: clients with keys of their own, beside the one key for all
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from sparkwright.gateway import answers, listeners
 from sparkwright.gateway.model import Gateway
 
-#: below the address of the control port
+#: URL prefix on the control port
 PATH = "/gateway/servers"
-#: the files: the hosts by the SHA-256 of their keys, what each of them may ask for, and what carries it out
+#: the files: hosts by the SHA-256 of their keys, their allowed operations, and the script that executes them
 OPERATORS, OPERATIONS, SCRIPT = "operators.map", "operations.map", "operate.lua"
-#: where HAProxy finds which servers were drained when it reads its files anew
+#: server states that HAProxy reads on a reload, so that drained servers stay drained
 STATES = "servers.state"
 #: no new requests; nor checks, whose tokens would disturb a measurement; all of it again
 DRAIN, REST, READY = "drain", "maint", "ready"

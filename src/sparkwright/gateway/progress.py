@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from sparkwright.gateway.model import Gateway, Progress
 
-#: the files: what to read of which server, and what reads it
+#: the files: the metrics to read of each server, and the script that reads them
 LIST, SCRIPT = "progress.list", "progress.lua"
-#: seconds between two readings, and for one of them; a server's /metrics has 300 kB at most
+#: seconds between two readings, and the timeout of one; a server's /metrics has 300 kB at most
 EVERY_S, READ_S, MOST_BYTES = 2, 3, 2**20
 #: names of metrics that can be written into the list; a recipe may name its own
 NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")

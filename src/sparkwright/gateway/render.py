@@ -23,11 +23,11 @@ NAMES = (
     *(requests.MAKERS, requests.SCRIPT, *clients.FILES),
     *(progress.LIST, progress.SCRIPT),
 )
-#: the words after `haproxy`
+#: command-line arguments of HAProxy
 COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
-#: stands in the configuration for the digest of all its files, which tells what a running HAProxy was started with
+#: placeholder for the digest of all files, which shows the configuration that a running HAProxy was started with
 DIGEST = "@DIGEST@"
-#: of its environment. glibc gives a buffer of a megabyte back to the kernel after each request, and takes it anew for the next:
+#: environment. By default glibc returns a buffer of a megabyte to the kernel after each request and allocates it again:
 #: 414 page faults and 1.4 ms of system time a request, against 9 and 0.5 ms with these (2.6.12, x86-64, a buffer of 1 MiB)
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
@@ -40,23 +40,23 @@ MODELS, METRICS, HEALTH = "/v1/models", "/metrics", "/health"
 #: the header in which clients of Anthropic's API send their key
 API_KEY = "x-api-key"
 HEADERS_BYTES = 16384
-#: what a buffer holds beside headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
+#: bytes of a buffer beside headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
 REST_BYTES, REWRITE_BYTES = 65536, 1024
 BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
-#: where the server for waiting is: nothing listens there, so HAProxy tries again after a second, and takes one that is up by then
+#: address of the placeholder server. Nothing listens there: HAProxy retries after a second, on a server that is up by then
 NOBODY = "127.0.0.1:1"
-#: between two checks of a server that failed one, or is down
+#: interval of the checks of a server that failed one, or is down
 FAST_CHECK_S = 2
-#: seconds that a process before a reload is left to its requests, which may stream for long
+#: seconds that the process before a reload may finish its requests, which may be long streams
 STREAM_S = 1800
-#: seconds that a client may take nothing of an answer that is there
+#: seconds that a client may not read a pending answer
 STALL_S = 60
 #: buffers that a connection may hold at most: the request, the next one behind it, the copy to send again, and of the answer one
 #: at each end (seen with 2.6.12: 5.1 in use by clients that send four requests at once and read nothing)
 BUFFERS = 5
-#: more than this may not be asked for
+#: largest memory that can be configured
 MOST_MEMORY_BYTES = 8 * 2**30
-#: of a process beside its buffers
+#: memory of a process beside its buffers
 PROCESS_BYTES = 128 * 2**20
 
 
@@ -222,7 +222,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
         yield "option redispatch 1"
     else:
         nothing = answers.words(503, answers.NOT_UP, "model_not_up")
-        # a process that is stopping, for another one has read the files, counts no server as usable
+        # a process that is stopping after a reload counts no server as usable
         yield f"http-request return {nothing} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
             # HAProxy keeps a copy of the whole buffer for it, 0.2 ms a request with 1 MiB; a single server has no other to try

@@ -17,13 +17,13 @@ from sparkwright.gateway.model import Gateway, Model
 
 #: the file of the backends by their servers' numbers, and the script that reads forms
 MAKERS, SCRIPT = "makers.map", "forms.lua"
-#: what holds the table of responses; no model can have a name like it
+#: backend of the table of responses; no model can have this name
 TABLE = "-responses"
-#: responses that are remembered, for how many hours
+#: number of responses in the table, and hours that they stay
 MOST_RESPONSES, KEPT_H = 20_000, 24
-#: of a response's name, and of an answer until its end
+#: maximum length of a response's id, and bytes of an answer that contain it
 ID_CHARS, BEGIN_BYTES = 64, 4096
-#: until an answer begins, seconds; the first bytes that hold its name
+#: seconds until an answer begins; number of first bytes that contain its id
 BEGIN_S, LEAST_BYTES = 60, 60
 NAME = "[A-Za-z0-9_-]"
 UNKNOWN_RESPONSE = (

@@ -8,12 +8,12 @@ from typing import Any
 
 from sparkwright.gateway.model import INTERIM, WAITING, model_of
 
-#: a gateway of hundreds of servers has fewer rows; HAProxy 3 has 100 columns
+#: limits on `show stat`: a gateway of hundreds of servers has fewer rows; HAProxy 3 has 100 columns
 MOST_ROWS, LONGEST_HEAD = 10_000, 16_384
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
-#: how backends that hold a table, and no model, are called
+#: prefix of backends that hold a table and no model
 TABLES = "-"
-#: of a server in `show stat`: its state begins so
+#: beginnings of a server's state in `show stat`
 UP, DRAIN = "UP", "DRAIN"
 STATES = ("up", "draining", "maintenance", "down", "unknown")
 

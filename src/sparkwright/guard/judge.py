@@ -24,9 +24,9 @@ STALLED = 0.25
 AHEAD_S, LEAST_S = 1.0, 0.4
 #: how far ahead a slow fall is judged, seconds: long enough to stop a server gracefully
 GRACE_S = 20.0
-#: what is averaged for the rate of a fall, and of a slow one, seconds
+#: time over which the rate of a fall, and of a slow one, is averaged, seconds
 SHORT_S, LONG_S = 0.5, 10.0
-#: part of an expected level below which it is passed
+#: share of an expected level below which the fall has passed it
 PASSED = 0.9
 #: rates below these are noise, bytes per second
 FALLING, LEAKING = GIB // 10, 8 * 2**20

@@ -11,7 +11,7 @@ import _socket
 import os
 
 KILL = int(_signal.SIGKILL)
-#: of a cgroup of version 2: a "1" kills all of it
+#: file of a cgroup of version 2: writing "1" kills all of its processes
 CGROUP_KILL = "/sys/fs/cgroup{}/cgroup.kill"
 
 

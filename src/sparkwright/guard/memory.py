@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 BUFFER_BYTES = 8192
-#: what a sample needs, in the kernel's order
+#: rows that a sample needs, in the kernel's order
 TOTAL, FREE, AVAILABLE = b"MemTotal:", b"MemFree:", b"MemAvailable:"
-#: pages that must be written before they can be given to somebody else; MemAvailable counts them
+#: pages that must be written before they can be reused; MemAvailable includes them
 UNWRITTEN = (b"Dirty:", b"Writeback:")
 STALL = b"full "
 

@@ -7,7 +7,7 @@ import os
 import time
 
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
-#: of the thread that writes: a default of 8 MB would count against the limit of locked memory
+#: stack of the writer thread: the default of 8 MB would count against the limit of locked memory
 STACK_BYTES = 128 * 1024
 WRITE_EVERY_S, WRITE_NEAR_S = 1.0, 0.2
 

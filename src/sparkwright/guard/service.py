@@ -25,15 +25,15 @@ CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "se
 PAUSE_S = 1.0
 #: how often samples are written: on a quiet host, and below `NEAR` times the floor
 WRITE_S, WRITE_NEAR_S, NEAR = 30.0, 0.5, 4
-#: the level that is known to be healthy is the lowest of the time before so many seconds
+#: the healthy level is the lowest one up to this many seconds ago
 SETTLES_S = 60.0
 #: how long the engine has to kill before the processes are killed, seconds: its restart policy would start them again
 ENGINE_S = 0.5
-#: after an act: how long nothing else is done, seconds
+#: pause after an action, seconds
 QUIET_S = 15.0
 #: after the guard of a start has killed: how long that memory may take to be released, seconds
 RELEASE_S = 3.0
-#: of events that are kept, bytes
+#: size of the events file, bytes
 EVENTS_BYTES = 64 * 1024
 
 
@@ -116,7 +116,7 @@ class Service:
             return
         self.changed_ns = changed_ns
         left = self.conf.number("left")
-        if self.ring.about.get("left") != str(left):  # verified anew: what was lowest before counts no more
+        if self.ring.about.get("left") != str(left):  # verified again: the previous lowest level is void
             self.settled = self.minute = self.meter.total
         rows = {"key": "", **self.conf.rows, "left": str(left)}
         rows["name"] = " ".join(server.name for server in self.conf.servers)

@@ -17,12 +17,12 @@ from sparkwright.guard.process import WRITE_EVERY_S, WRITE_NEAR_S, Writer, stay_
 
 #: the longest pause between two samples, seconds: at least ten times a second
 PAUSE_S = 0.1
-#: after a kill: how long the memory's return is watched, seconds
+#: seconds after a kill in which the release of the memory is watched
 AFTER_S = 3.0
-#: rows of the order that the ring keeps
+#: rows of the order that the ring's header holds
 SHOWN = ("name", "id", "run", "boot", "key", "server", "what", "expected")
 ORPHAN_S = 3600.0
-#: the disk is written to more often below so many times the floor
+#: samples are written more often below this multiple of the floor
 NEAR = 4
 
 

@@ -12,7 +12,7 @@ from sparkwright.bench.results_models import Results
 from sparkwright.bench.rows import load_words, rows
 from sparkwright.bench.summary import number
 
-#: the swept flag that the first sweeps knew
+#: the only flag of the first sweeps
 BUDGET = "max-num-batched-tokens"
 
 Points = tuple[tuple[float, float], ...]
@@ -251,7 +251,7 @@ def _throughput(results: Results) -> Iterator[Chart]:
                 )
 
 
-#: key and title of a plot against depth, name of its figure, unit, and by what it is divided
+#: key and title of a chart by depth, name of its figure, unit, and divisor
 DEPTH = (
     ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of one stream."),
     ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),

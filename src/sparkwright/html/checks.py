@@ -15,7 +15,7 @@ from sparkwright.trust.shapes import built, fitted
 from sparkwright.units import GIB
 
 MOST_SPANS = 240
-#: lengths of a span that a person reads easily, seconds
+#: readable lengths of a span, seconds
 LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 

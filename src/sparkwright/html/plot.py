@@ -13,10 +13,10 @@ from sparkwright.html.stretches import Period
 
 WIDTH, HEIGHT, BAND = 720, 120, 34
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 26, 18
-#: a line is broken where this many spans hold no check: nothing is known in between
+#: number of spans without a check after which a line is interrupted
 BREAK = 2.5
 HOUR_S, DAY_S = 3600, 86400
-#: distances of the labels of time, seconds
+#: intervals between time labels, seconds
 STEPS_S = (300, 900, 1800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, DAY_S, 2 * DAY_S, 7 * DAY_S, 30 * DAY_S)
 LABELS = 8
 

@@ -26,7 +26,7 @@ class Check:
     every_s: float = 0.0
 
 
-#: a check as a host sends it
+#: shape of a check as a host sends it
 CHECK: dict[str, Shape] = {
     "time_s": moment,
     "state": line,

@@ -13,10 +13,10 @@ from sparkwright.html.page import STYLE_SHEET
 COLOURS = re.findall(r"--series\d: (#\w+)", STYLE_SHEET.read_text())
 STROKES = ("-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
-LEAST_MS = 1.0  # of a gap that is shown: what came in one piece has none
+LEAST_MS = 1.0  # smallest gap that is shown: chunks that arrived in one piece have none
 SIZE_INCHES = (7.2, 3.6)
 STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
+    "svg.fonttype": "none",  # text stays text, for screen readers, search and copying
     "text.parse_math": False,  # a name with dollar signs is a name
     "font.family": "sans-serif",
     "font.size": 10,

@@ -21,7 +21,7 @@ from sparkwright.visible import count, one_line
 
 Verdict = Literal["sane", "doubtful", "garbage"]
 
-#: an answer is a word or a number; a model that thinks whatever it is asked needs the rest
+#: an answer is a word or a number; a model that always thinks needs the rest
 TOKENS = 160
 SHOWN_CHARS = 60
 SEARCHED_CHARS = 1 << 14
@@ -32,7 +32,7 @@ class Question:
     """A question with one right answer."""
 
     prompt: str
-    answer: str  # a pattern that the right answer holds and a wrong one does not
+    answer: str  # pattern that matches only the right answer
 
 
 def _needle() -> str:
@@ -64,9 +64,9 @@ SANE, GARBAGE = 7, 1
 
 #: marks of a tokenizer or a template that are never part of an answer
 CONTROL = re.compile(r"<\|[\w ]{1,40}\|>|</?s>|<(?:pad|unk|bos|eos|mask)>|\[(?:PAD|UNK|MASK|CLS|SEP)\]|\ufffd{2,}")
-#: words, and runs of other signs, as pieces of a text
+#: pieces of a text: words, and runs of other characters
 PIECES = re.compile(r"\w+|[^\w\s]+")
-#: of a text with at least so many pieces, or signs without spaces, so few are different ones only in a loop
+#: pieces, or characters without spaces, of a text that is checked for loops, and the distinct ones below which it is a loop
 LONG_PIECES, DIFFERENT_SHARE = 12, 0.25
 LONG_SIGNS, DIFFERENT_SIGNS = 24, 4
 
@@ -158,5 +158,5 @@ def ask(
     return content or thinking
 
 
-#: a context shorter than the longest question proves nothing against a model
+#: answer in place of a refused longest question: a context that is too short for it proves nothing against a model
 NEEDLE_LEFT_OUT = "marigold"

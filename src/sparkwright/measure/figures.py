@@ -14,9 +14,9 @@ from typing import Any
 
 from sparkwright.measure.stream import Stream
 
-#: a gap longer than this many usual ones is a stall
+#: a gap longer than this many median gaps is a stall
 STALL = 5.0
-#: a median gap below this share of the mean one: chunks came together, by a busy client or a busy server
+#: share of the mean gap below which the median shows that chunks arrive together, because client or server are busy
 PIECES = 0.25
 
 

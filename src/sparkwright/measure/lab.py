@@ -22,14 +22,14 @@ from sparkwright.measure.load import Outcome, Request
 from sparkwright.measure.token_counts import miscounted, risen, settled
 from sparkwright.measure.workload import Load
 
-#: prompts are fresh: more hits than this share of their tokens mean that they were not
+#: maximum share of prompt tokens from the cache: prompts are fresh, so more hits mean that they were not
 WARM = 0.05
-#: a gap may be the client's own when it woke so late once, as a share of it
+#: share of a gap above which the client's largest lag may explain it
 OWN = 0.5
 IDLE_S = 10.0
 FEW_WORDS, MANY_WORDS = 32, 256
 WARM_UP_TOKENS = 8
-#: streams whose gaps are kept one by one, and how many of each
+#: number of streams whose single gaps are stored, and number of gaps of each
 SERIES = 4
 POINTS = 4000
 
@@ -267,7 +267,7 @@ def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     decoding = [sent_stream for group, sent_stream in sent if group == "decoding"]
     for measured in decoding[:SERIES]:
         ends = [measured.sent_s - start_s + at_s for at_s, _ in measured.points[1:]]
-        gaps = list(zip(ends, measured.gaps_s, strict=False))[:POINTS]  # none of a stream in bursts
+        gaps = list(zip(ends, measured.gaps_s, strict=False))[:POINTS]  # empty for a stream in bursts
         at, gap_ms = [round(at, 4) for at, _ in gaps], [round(gap * 1000, 3) for _, gap in gaps]
         found.append({"at_s": at, "gap_ms": gap_ms, "long_at_s": arrivals})
     return found

@@ -14,7 +14,7 @@ from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
 
 STACK_BYTES = 256 * 1024
-#: a connection for a later request is opened so long before it: servers close those that say nothing
+#: seconds before its time at which a later request's connection is opened: servers close idle ones
 OPENED_BEFORE_S = 0.5
 
 
@@ -79,7 +79,7 @@ def run(
         try:
             return connect(base_url, timeout_s)
         except OSError:
-            return None  # `record` tries again and says why not
+            return None  # `record` tries again and raises the error
 
     def worker() -> None:
         at = taken()

@@ -18,11 +18,11 @@ class Rung:
 
     context: int
     streams: int
-    #: decode rate of one of them, the median; None where too few tokens came
+    #: median decode rate of one stream; None if there were too few tokens
     tok_per_s: float | None = None
     #: the longest time to a first token, seconds
     ttft_s: float | None = None
-    #: the lowest MemAvailable meanwhile
+    #: lowest MemAvailable during the step
     lowest_bytes: int | None = None
 
     def __str__(self) -> str:

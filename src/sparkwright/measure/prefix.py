@@ -15,7 +15,7 @@ from sparkwright.measure.token_counts import risen
 
 ANSWER_TOKENS = 4
 QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
-#: common words are one token each, or more: as many words are at least as many tokens
+#: common words are at least one token each: this many words are at least as many tokens
 COMMON = "the of and to in is was he for it with as his on be at by had not are but from or have an they which"  # words: data
 
 

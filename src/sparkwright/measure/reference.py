@@ -26,7 +26,7 @@ PROMPTS: tuple[str, ...] = (
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
 )
 PROMPT_SET = 1
-#: asked of a cluster besides, some 2,000 tokens: a member that was started with a shorter context answers the short ones well
+#: additional prompt for clusters, some 2,000 tokens: a member with a shorter context still answers the short prompts
 LONG = "\n".join(
     (*(f"Item {n}: {n} times {n} is {n * n}." for n in range(1, 121)), "What do these lines have in common?")
 )
@@ -35,10 +35,10 @@ TOKENS = 32
 TOP = 5
 #: two tokens closer than that, in nats, in both runs are a near-tie: two steps of a bfloat16 logit between 16 and 32
 TIE = 0.25
-#: rounding lets hardly one text part so early, never all; without log probabilities it is a share of the text
+#: rounding hardly ever changes a text so early, and never all texts; without log probabilities it is a share of the text
 EARLY_TOKENS, EARLY_SHARE = 8, 0.25
 CONTEXT_CHARS = 24
-#: no log probability is further from 0; servers say -9999 for none at all
+#: largest absolute log probability; servers return -9999 for none
 MOST = 1e4
 
 #: a token and its log probability
@@ -173,7 +173,7 @@ def parting(prompt: str, before: Text, now: Text) -> Parting | None:
         if old[0][0] != new[0][0]:
             gap = max(_gap(old, new[0][0]), _gap(new, old[0][0]))
             return Parting(prompt, before.text, now.text, char, n, gap, gap < TIE)
-    shorter = min(len(before.steps), len(now.steps))  # one of them ended here
+    shorter = min(len(before.steps), len(now.steps))  # one of the texts ends here
     return Parting(prompt, before.text, now.text, char, shorter + 1, float("inf"))
 
 

@@ -20,20 +20,20 @@ from sparkwright.measure.asker import Asker
 
 Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]
 
-#: the first three runs use each of them once
+#: prompts; the first three runs use each of them once
 PROMPTS: dict[str, str] = {
     "prose": "Write a long story about a lighthouse keeper who counts ships.",
     "code": "Write a Python module with a binary heap, a trie and a graph search, each with its docstring.",
     "reasoning": "A ferry, a bus and a bicycle meet every 84, 36 and 63 minutes. Explain step by step when, and check it.",
 }
 PROMPT_SET = 1
-CLIENT = 2  # of this client: figures of another way to measure are not comparable
+CLIENT = 2  # version of this client: figures of other versions are not comparable
 
-#: docs/measuring.md and the module's docstring say how many, and how often so many raise a false alarm
+#: docs/measuring.md and the module's docstring explain the number of runs and their rate of false alarms
 RUNS = 3
 MORE_RUNS = 4
 CAP_S = 4.0
-#: a baseline wants more runs, shorter ones do; with speculation each prompt twice
+#: a baseline needs more runs, but shorter ones; with speculation each prompt twice
 BASELINE_RUNS = RUNS + 2
 BASELINE_RUNS_SPECULATING = 2 * RUNS
 BASELINE_TOKENS = 80
@@ -42,7 +42,7 @@ WARM_UP_CAP_S = 8.0
 
 FLOOR = 0.5
 MIN_TOLERANCE, MAX_TOLERANCE = 0.10, 0.20
-#: the median absolute deviation as a standard deviation, four of them
+#: four standard deviations, estimated from the median absolute deviation
 SPREAD = 4 * 1.4826
 
 
@@ -147,9 +147,9 @@ class Taken:
     """The measured requests, one stream at a time."""
 
     runs: list[Run] = field(default_factory=list)  # with a decode rate
-    burst_rates: list[float] = field(default_factory=list)  # of requests in bursts: tokens over their whole time, tok/s
-    tokens: int = 0  # everything generated, the warm-up too
-    thinking_tokens: int = 0  # of these, before the first that is no thinking
+    burst_rates: list[float] = field(default_factory=list)  # requests in bursts: tokens over their whole time, tok/s
+    tokens: int = 0  # all generated tokens, including the warm-up
+    thinking_tokens: int = 0  # thinking tokens before the first other token
     capped: int = 0  # requests that the client ended
     approximate: bool = False
     prompt_tokens: int = 0

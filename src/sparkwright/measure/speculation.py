@@ -14,13 +14,13 @@ from sparkwright.measure import answers
 from sparkwright.measure.reference import Unanswered
 from sparkwright.measure.token_counts import risen
 
-#: streams at once, and their temperature; the first is what a greedy client alone gets, and the others are held against it
+#: number of streams and their temperature; the first, a single greedy client, is the reference for the others
 CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
 #: one for each stream
 QUESTIONS = answers.QUESTIONS[:8]
-#: fewer right answers than this, of QUESTIONS, say nothing of a model
+#: minimum of right answers to QUESTIONS for a comparison
 KNOWS = 4
-#: fewer drafts than this say nothing of an acceptance
+#: minimum of drafts for an acceptance
 LEAST_DRAFTS = 50
 #: the first position's acceptance, as a share of its baseline's, below which it is a regression. Prompts and decoding are the
 #: same, so it hardly moves; what breaks a drafter takes most of it (0.15 instead of 0.5; NVFP4 drafters near 0)
@@ -32,9 +32,9 @@ class Acceptance:
     """The acceptance of a server's drafts during a measurement, from its counters."""
 
     drafts: float
-    #: accepted tokens of a draft; None where they are not counted
+    #: accepted tokens of a draft; None if they are not counted
     per_draft: float | None
-    #: the share of drafts whose token at each position was accepted, the first position first; empty where they are not counted
+    #: the share of drafts whose token at each position was accepted, the first position first; empty if they are not counted
     positions: tuple[float, ...]
 
 
@@ -74,7 +74,7 @@ class Cell:
     right: int
     #: answers that no working model writes
     nonsense: int
-    #: why the server gave no answer, in its own words; "" where it gave them all
+    #: the server's error for a missing answer; empty if there are all answers
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -27,10 +27,10 @@ MOST_BYTES = 256 << 20
 #: pieces of a stream that are kept: ten thousand tokens a second for a minute, each by itself
 MOST_PIECES = 600_000
 ERROR_BYTES = 1 << 16
-#: where a chunk carries the tokens so far, by its keys; an engine may have more such places
+#: keys of a chunk that hold the tokens so far; an engine may have further ones
 Counted = Sequence[tuple[str, str]]
 USAGE: Counted = (("usage", "completion_tokens"),)
-#: speculation puts up to 16 tokens into a chunk; a chunk of more was held back, by a parser of the server or a proxy
+#: speculation puts up to 16 tokens into a chunk; a larger chunk was held back by a parser of the server or a proxy
 BURST_TOKENS = 16
 #: of a stream's tokens: with as many in such chunks, or at one moment, its times say when the server flushed, not when it decoded
 BURST_SHARE, MOMENT_SHARE = 0.5, 0.8
@@ -138,7 +138,7 @@ def request_bytes(base_url: str, body: dict[str, Any], api_key: str, path: str =
     """Return the whole request, built before the clock starts and sent in one piece."""
     payload, where = json.dumps(body).encode(), urlsplit(base_url)
     lines = [
-        f"POST {where.path.rstrip('/')}{path} HTTP/1.1",  # servers may stand below a prefix
+        f"POST {where.path.rstrip('/')}{path} HTTP/1.1",  # a server's URL may have a prefix
         f"Host: {where.netloc}",
         "Content-Type: application/json",
         f"Content-Length: {len(payload)}",

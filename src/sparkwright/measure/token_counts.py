@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-#: the share of what the server generated
+#: tolerated difference, as a share of the server's tokens
 MISMATCH = 0.01
-#: tokens that a server may still make of a request that the client has ended
+#: tokens that a server may still generate after the client has ended the request
 CUT_SHORT = 8
-#: how long after the last token the server's count may come, seconds
+#: delay of the server's count after the last token, seconds
 SETTLES_S = 1.0
 
 

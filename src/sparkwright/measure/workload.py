@@ -17,7 +17,7 @@ from sparkwright.measure.load import Request
 
 KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed", "depth")
 
-#: of this way to send loads: figures of another version are not comparable
+#: version of these loads: figures of other versions are not comparable
 WORKLOAD = 1
 
 #: ShareGPT as vLLM's own benchmark takes it: one turn, prompt and answer of 4 to 1024 tokens, 230 and 203 of them on average
@@ -31,7 +31,7 @@ ANSWER_LENGTHS = (145.0, 0.95)
 class Load:
     """The load of a cell. Numbers that its kind does not use are 0."""
 
-    #: of KINDS
+    #: one of KINDS
     kind: str
     #: requests at a time
     concurrency: int = 0
@@ -57,7 +57,7 @@ class Load:
     every_s: float = 0.0
     #: of lengths, order and arrivals
     seed: int = 1
-    #: of sampling; 0: greedy
+    #: sampling temperature; 0: greedy
     temperature: float = 0.0
     #: (prompt, output tokens) of a data set, instead of random prompts
     prompts: tuple[tuple[str, int], ...] = field(default=(), repr=False)
@@ -104,7 +104,7 @@ def _serve(load: Load, asker: Asker) -> list[Phase]:
     times = arrivals(load)
     made = []
     for (text, prompt_tokens, tokens), at_s in zip(wanted, times, strict=False):
-        # what is given keeps its words; only what stands before them is new
+        # prompts of a data set keep their words; only the prefix is new
         prompt = f"{secrets.token_hex(16)} {text}" if text else asker.ruler.text(prompt_tokens)
         made.append(asker.request(prompt, tokens, at_s=at_s, group="request"))
     return [Phase(tuple(made), 0 if load.rate else load.concurrency)]
@@ -195,6 +195,6 @@ def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
 def classes(load: Load) -> Sequence[int]:
     """Return the tokens of a prompt of each class of lengths that gets a warm-up of its own."""
     if load.kind == "depth":
-        return ()  # it would take as long as what is measured
+        return ()  # it would take as long as the measurement
     usual = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
     return sorted({usual, load.long_tokens} - {0})

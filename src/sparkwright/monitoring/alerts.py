@@ -16,13 +16,13 @@ from sparkwright.health.textfile import PREFIX
 from sparkwright.measure.smoke import MAX_TOLERANCE
 
 _LIMITS = Limits()
-#: a check that is so old has stopped running: three of the default interval
+#: age at which a check counts as stopped: three default intervals
 CHECK_LATE_S = 900
-#: below this part of the host's own baseline a decode rate is low whatever its spread
+#: share of the host's own baseline below which a decode rate is low, whatever its spread
 SLOW = 1 - MAX_TOLERANCE
-#: what Prometheus calls the scrape of a gateway
+#: name of Prometheus' scrape job for gateways
 GATEWAY_JOB = "sparkwright-gateway"
-#: and that of node_exporter on the hosts
+#: name of the job for node_exporter on the hosts
 NODE_JOB = "sparkwright-hosts"
 
 HEAD = """\
@@ -66,7 +66,7 @@ def _m(text: str) -> str:
 
 
 _HOST = "{{ $labels.instance }}"
-#: of a host with several servers, which one
+#: label of the server on a host with several
 _SERVER = _HOST + "{{ with $labels.server }} ({{ . }}){{ end }}"
 
 ALERTS: tuple[Alert, ...] = (

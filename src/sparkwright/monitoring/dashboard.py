@@ -19,7 +19,7 @@ TITLE, UID = "sparkwright", "sparkwright-fleet"
 SCHEMA_VERSION = 39
 COLUMNS, HEIGHT = 24, 8
 SOURCE = {"type": "prometheus", "uid": "${source}"}
-#: of states, from best to worst, as Grafana names colours
+#: Grafana's colours of the states, from best to worst
 COLOURS = ("green", "dark-blue", "text", "yellow", "blue", "red", "dark-red", "dark-red", "dark-red")
 
 
@@ -44,7 +44,7 @@ class Panel:
 
 _STATE = " + ".join(f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state))
 _OF_STATE = f"sum by (instance, server) ({_STATE.replace(' + ', ' or ')})"
-#: of a host with several servers, which one
+#: label of the server on a host with several
 _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
 #: backends of HAProxy whose names begin with a dash hold tables, and no model

@@ -55,9 +55,9 @@ def up(folder: Path) -> dict[str, str]:
     if state is not None and _lives(folder):
         return dict(state["env"])
     folder = folder.resolve()
-    if state is not None or not folder.exists():  # one that somebody else made and lent stays as it is
+    if state is not None or not folder.exists():  # a folder prepared by another user keeps its mode
         private.folder(folder)  # its sockets start programs
-    with (folder / "up.lock").open("w") as lock:  # two commands at once start one sandbox
+    with (folder / "up.lock").open("w") as lock:  # two simultaneous commands start one sandbox
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = _state(folder)
         return dict(state["env"]) if state is not None and _lives(folder) else _start(folder)

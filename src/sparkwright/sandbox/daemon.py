@@ -47,7 +47,7 @@ case "$*" in
   *) echo "NVIDIA-SMI 580.95.05   NVIDIA GB10   Memory-Usage: Not Supported   (sandbox)" ;;
 esac
 """
-#: what a fault makes of its figures
+#: changes of its figures by each fault
 GPU_FAULTS: dict[str, dict[str, str]] = {
     "power": {"value=38.20": "value=21.40", "value=2411": "value=712", "value=3 ": "value=96 "},
     "hot": {"value=47": "value=96"},
@@ -106,7 +106,7 @@ class Spark:
     def serve(self) -> None:
         """Start everything, report the addresses, and serve until the folder is removed."""
         alive = (self.folder / ALIVE).open("w")
-        fcntl.flock(alive, fcntl.LOCK_EX)  # held as long as this process lives: no pid used again can lie about it
+        fcntl.flock(alive, fcntl.LOCK_EX)  # held while this process runs: unlike a pid, a lock is never reused
         docker = UnixServer(self.folder / "docker.sock", DockerApi, DockerEngine(self.images, self.containers))
         ollama = Server(0, OllamaApi, self.ollama)
         hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model", lambda: self.fault() == "moved-model"))

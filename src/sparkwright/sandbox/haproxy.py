@@ -14,7 +14,7 @@ from sparkwright.sandbox.web import Handler
 
 #: the folder of its files in a container
 FOLDER = "/etc/gateway/files"
-#: HAProxy ends with the sandbox's daemon, however that ends (prctl, PR_SET_PDEATHSIG)
+#: starts HAProxy such that it ends with the sandbox's daemon, however that ends (prctl, PR_SET_PDEATHSIG)
 SHIM = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 
 

@@ -19,7 +19,7 @@ SHARDS = 14
 SHARD_BYTES = 2_500_000
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-#: of Qwen3.5 and of Qwen3-Next: gated delta nets, and attention in every fourth layer
+#: config of Qwen3.5 and Qwen3-Next: gated delta nets, and attention in every fourth layer
 LAYERS = {
     "full_attention_interval": 4,
     "num_attention_heads": 16,
@@ -46,7 +46,7 @@ QWEN35_CONFIG = {
         **LAYERS,
     },
 }
-#: a model with this one's layers, in bfloat16
+#: a model with these layers, in bfloat16
 QWEN38_CONFIG = {
     "architectures": ["Qwen3_5ForConditionalGeneration"],
     "model_type": "qwen3_5",
@@ -84,7 +84,7 @@ GGUF: dict[str, tuple[str, ...]] = {
     ),
 }
 GGUF_BYTES = 9_000_000
-#: what llama.cpp reads of a model before its weights
+#: metadata that llama.cpp reads before a model's weights
 GGUF_VALUES: dict[str, int | str] = {
     "general.architecture": "gpt-oss",
     "gpt-oss.context_length": 131072,
@@ -96,18 +96,18 @@ GGUF_VALUES: dict[str, int | str] = {
     "gpt-oss.attention.value_length": 64,
 }
 
-STRANGER = "hf_stranger"  # a token whose owner was not granted the gated models
-#: what the second commit changes; of the chat template, what thinking is by default
+STRANGER = "hf_stranger"  # token of a user without access to the gated models
+#: files that the second commit changes; in the chat template it changes the default of thinking
 MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors", "tokenizer_config.json")
 
 
-#: of its chats: thinking is on unless a request turns it off
+#: chat template with thinking on unless a request turns it off
 TEMPLATE = (
     "{%- if tools %}{%- for tool in tools %}{{ tool | tojson }}{%- endfor %}{%- endif %}"
     "{%- for message in messages %}{{ message.role }}: {{ message.content }}{%- endfor %}"
     "{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}<think></think>{%- endif %}"
 )
-#: thinking is off unless a request turns it on
+#: chat template with thinking off unless a request turns it on
 TEMPLATE_OFF = TEMPLATE.replace(
     "enable_thinking is defined and enable_thinking is false", "not (enable_thinking is defined and enable_thinking)"
 )
@@ -267,7 +267,7 @@ class HubApi(Handler):
         moved = self._known(model, revision)
         if moved is None:
             return
-        if folder:  # its files all stand at the top
+        if folder:  # all of its files are in the top folder
             self._error(404, "EntryNotFound", "Entry not found")
             return
         self.reply(200, [branch(model, path, moved=moved) for path in files(model)])

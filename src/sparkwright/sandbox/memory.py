@@ -8,11 +8,11 @@ from pathlib import Path
 
 from sparkwright.units import GIB
 
-TOTAL = int(119.7 * GIB)  # what a GB10 of 2025 shows
+TOTAL = int(119.7 * GIB)  # as a GB10 of 2025 reports it
 SYSTEM = int(6.2 * GIB)  # DGX OS, its desktop and the driver
 CMA = 32 * 2**20  # reserved for devices
-LINGER_S = 0.4  # a CUDA context outlives its container a little
-#: how fast a holder grows without bounds, bytes per second: what was measured on a GB10, and a leak; and how often, seconds
+LINGER_S = 0.4  # a CUDA context slightly outlives its container
+#: growth of a holder without bounds, bytes per second: as measured on a GB10, and a leak; and its interval, seconds
 OVERSHOOT, LEAK, STEP_S = 3 * GIB, GIB // 2, 0.05
 
 

@@ -26,9 +26,9 @@ from sparkwright.units import gib
 VERSION = "0.32.15"
 KEEP_S = 300.0
 FOREVER_S = 1e9
-UNLOAD_S = 0.6  # until the runner's process has ended
-UNLISTED_S = 0.3  # of a load: the model is in no list yet, and an unload of it does nothing
-LOAD_S = 2.0  # of a load: the runner's lock is held, ps and unload wait for it
+UNLOAD_S = 0.6  # time until the runner's process has ended
+UNLISTED_S = 0.3  # first part of a load: the model is not listed yet, and an unload has no effect
+LOAD_S = 2.0  # second part of a load: the runner's lock is held, ps and unload wait for it
 RETURNS_S = 0.3
 TOKEN_S = 0.02
 TOKENS = 20
@@ -74,7 +74,7 @@ class Ollama:
         self._returns = returns
         self._runners: dict[str, Runner] = {}
         self._mutex = threading.Lock()
-        self._loading = threading.Lock()  # one after the other
+        self._loading = threading.Lock()  # one load at a time
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
         if loaded:
             self.load(LARGE, slowly=False)
@@ -150,7 +150,7 @@ class Ollama:
                 self._end(due[0])
 
     def _end(self, runner: Runner) -> None:
-        with self._loading:  # a request that comes now loads it anew
+        with self._loading:  # a request that arrives now loads it again
             time.sleep(UNLOAD_S)
             if runner.uses or runner.until_s > time.time():
                 return
@@ -236,7 +236,7 @@ class OllamaApi(Handler):
             if body.get("stream", True) is False:
                 self.reply(200, line("".join(words), "stop"))
                 return
-            first = next(words)  # a refusal is an answer of its own, not a piece of a stream
+            first = next(words)  # a refusal is an answer of its own, not part of a stream
             rows = itertools.chain([line(first)], map(line, words), [line("", "stop")])
             self.stream((json.dumps(row).encode() + b"\n" for row in rows), "application/x-ndjson")
 

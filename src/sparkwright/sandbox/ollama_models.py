@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.units import GIB
 
-CONTEXT = 262144  # what Ollama takes by itself where so much memory is
+CONTEXT = 262144  # Ollama's default with this much memory
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ NAME = "port-squatter"
 
 def main() -> None:
     """Listen on the ports that are free."""
-    with contextlib.suppress(OSError):  # only Linux lets a process name itself so
+    with contextlib.suppress(OSError):  # only on Linux can a process set its name like this
         Path("/proc/self/comm").write_text(NAME)
     held = [connection for connection in (_listen(int(port)) for port in sys.argv[1:]) if connection is not None]
     print(len(held), flush=True)

@@ -19,12 +19,12 @@ QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader
 EVERY_S = 0.5
 WORDS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 
-#: no GPU has so many MHz, W or degrees
+#: upper bound of MHz, W and degrees
 MOST = 1e6
 BUSY = 90.0
 SLOW_MHZ = 1500.0
 OF_BASELINE = 0.8
-#: of the power at the baseline: noise of one stream stays well above it
+#: share of the baseline's power; the noise of one stream stays well above it
 OF_BASELINE_POWER = 0.6
 
 

@@ -9,9 +9,9 @@ from sparkwright.measure.beside.background import Background
 from sparkwright.measure.figures import percentile
 
 SLEEP_S = 0.005
-#: a lag beyond this share of the gaps it is to measure spoils their percentiles
+#: lag, as a share of the measured gaps, that spoils their percentiles
 OF_GAP = 0.25
-#: a rate has two ends, each as late as the lag: beyond this share of the time between them it is spoilt too
+#: lag, as a share of the decoding time, that spoils a rate: both of its ends may be late by the lag
 OF_DECODING = 0.1
 
 

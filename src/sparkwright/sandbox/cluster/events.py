@@ -18,7 +18,7 @@ from sparkwright.sandbox.docker.images import digest_of
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.trust import private
 
-#: what it is started with again by hand
+#: tag of another image for a manual start, and name of a leftover container
 OTHER_TAG, LEFT = "latest", "left-behind"
 LOCK = "home/.local/state/sparkwright/lock"
 GUARDS = "home/.local/state/sparkwright/guard"

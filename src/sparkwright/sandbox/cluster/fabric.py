@@ -12,11 +12,11 @@ from pathlib import Path
 #: adapter, interface and the third byte of its subnet: each half has a subnet of its own
 HALVES = (("rocep1s0f1", "enp1s0f1np1", 0), ("roceP2p1s0f1", "enP2p1s0f1np1", 1))
 INTERFACES = tuple(interface for _, interface, _ in HALVES)
-#: in the sandbox's folder, where those that have a link stand
+#: subfolder of the sandbox for the hosts with a link
 HOSTS = "hosts"
 MAPPED = "0000:0000:0000:0000:0000:ffff:7f00:{:02x}{:02x}"
 MTU = 9000
-#: what a slower cable or port gives, with one half of it down
+#: link speed of a slower cable or port, with one half of it down
 DEGRADED = "100 Gb/sec (2X HDR)"
 
 

@@ -21,9 +21,9 @@ from sparkwright.sandbox.web import Refused
 
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
-JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # the image's, where it has none of its own
-STOP_S = 10  # how long a SIGTERM has, when nobody says
-FIRST_PID = 4_200_000  # Linux gives none that high
+JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # taken from the image if the container has none
+STOP_S = 10  # default seconds between SIGTERM and SIGKILL
+FIRST_PID = 4_200_000  # higher than any pid of Linux
 NEVER = "0001-01-01T00:00:00Z"
 
 
@@ -43,9 +43,9 @@ class Container:
         self.created = _now()
         self.status, self.exit_code, self.restarts = "created", 0, 0
         self.started_at, self.finished_at = NEVER, NEVER
-        self.logs: list[tuple[float, str, int]] = []  # when, what, where
+        self.logs: list[tuple[float, str, int]] = []  # time, line, stream
         self.engine: Process | None = None
-        self._printed = 0  # the exit code of one that only prints
+        self._printed = 0  # exit code of a program that only prints
         self._images = images
         self._world = world
         self.asked_to_stop = False
@@ -284,7 +284,7 @@ class Container:
             if self._stopping.wait(pause_s):
                 self.status = "exited"
                 return
-            self.exit_code = 0  # as Docker, which forgets it with the next start
+            self.exit_code = 0  # as in Docker, which resets it at the next start
             self._launch()
 
 

@@ -15,7 +15,7 @@ from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.web import Refused
 
-FREED_S = 2.0  # a daemon that has just been killed holds its servers' ports a moment longer than its lock
+FREED_S = 2.0  # a killed daemon holds its servers' ports slightly longer than its lock
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 
 
@@ -60,7 +60,7 @@ class Containers:
         with self._mutex:
             rows = [container.to_json() for container in self.all.values()]
             text = json.dumps({"containers": rows, "images": self._images.local, "tags": self._images.tags})
-            temporary = self._file.with_suffix(".new")  # not synced: it is written at every turn
+            temporary = self._file.with_suffix(".new")  # without fsync: it is written often
             temporary.write_text(text)
             temporary.replace(self._file)
 

@@ -15,7 +15,7 @@ from sparkwright.sandbox.docker.images import Images, image_id
 from sparkwright.sandbox.web import Handler, Refused
 
 API_VERSION = "1.43"
-COMM_CHARS = 15  # what the kernel keeps of a process's name
+COMM_CHARS = 15  # length of a process's name in the kernel
 
 
 @dataclass(frozen=True)

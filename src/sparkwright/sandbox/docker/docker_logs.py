@@ -34,7 +34,7 @@ def _lines(container: Container, query: dict[str, str], wanted: set[int]) -> Ite
     yield from rows if not tail.isdigit() else rows[len(rows) - min(int(tail), len(rows)) :]
     ended = False
     while is_true(query.get("follow")) and not ended and (not until_s or time.time() < until_s):
-        ended = not container.running  # read before the lines, so that its last ones are still read
+        ended = not container.running  # read before the lines, so that the last ones are not missed
         more, seen = asked(seen), len(container.logs)
         yield from more
         time.sleep(0 if ended else POLL_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-#: those that every engine has; nobody can make others here
+#: networks that every engine has; no others can be created here
 NETWORKS = ("bridge", "host", "none")
 
 

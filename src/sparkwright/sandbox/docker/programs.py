@@ -21,7 +21,7 @@ from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.sandbox.web import Handler
 
 LLAMA = "/app/llama-server"
-#: of NVIDIA's CUDA images: it starts what follows, or a shell
+#: entry point of NVIDIA's CUDA images: it runs its arguments, or a shell
 NVIDIA = "/opt/nvidia/nvidia_entrypoint.sh"
 
 
@@ -44,7 +44,7 @@ class Served:
     argv: tuple[str, ...]
 
 
-#: what a whole command line does, of this version; None when the image has no such program
+#: returns the outcome of a whole command line in a version, or None if the image has no such program
 Program = Callable[[Sequence[str], str], Printed | Served | None]
 
 
@@ -139,5 +139,5 @@ REPOSITORIES = {
     ),
     "haproxy": Repository({"2.6": "2.6.12"}, _haproxy, ("haproxy",), "/var/lib/haproxy", ("haproxy", "haproxy")),
 }
-#: a tag is of one repository only
+#: repository of each tag; no tag is in two
 OF_TAG = {tag: name for name, repository in REPOSITORIES.items() for tag in repository.tags}

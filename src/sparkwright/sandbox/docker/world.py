@@ -36,7 +36,7 @@ class World:
         self.fault_since_s = fault_since_s
         self.home = home
         self.published: dict[int, Container] = {}
-        self.remove: Callable[[Container], None] = lambda container: None  # of one that is to go when it ends
+        self.remove: Callable[[Container], None] = lambda container: None  # for AutoRemove, at its end
 
     def at_home(self, path: str) -> str:
         """Return the real path of a path on the simulated host."""

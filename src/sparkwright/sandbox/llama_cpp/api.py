@@ -18,7 +18,7 @@ from sparkwright.sandbox.web import Handler
 if TYPE_CHECKING:
     from sparkwright.sandbox.llama_cpp.server import LlamaServer
 
-OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
+OWN_TOKENS = 64  # default number of tokens of an answer
 PUBLIC = ("health",)
 PROMETHEUS = {"Content-Type": "text/plain; version=0.0.4"}
 NO_METRICS = "This server does not support metrics endpoint. Start it with `--metrics`"

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.engines.llama_cpp import command_words, flag_values, flags
 
-#: of the pretend models
+#: of the simulated models
 TRAINED = 131072
 BATCH = 2048
 #: bytes of a token's keys and values, by what an f16 one takes: 20 layers of 8 heads of 128

@@ -11,7 +11,7 @@ from sparkwright.sandbox.llama_cpp.counters import LlamaCounters
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.units import MIB
 
-#: the pretend hub's files are a thousandth of the real ones
+#: the simulated hub's files have a thousandth of their real size
 SCALE = 1000
 LOAD_S = 1.2
 GGUF = b"GGUF"

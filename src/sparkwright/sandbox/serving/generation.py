@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 _SENTENCE = "The lamp turned above the dark water, and he counted ships."  # words: data
 WORDS = tuple(f"{word} " for word in _SENTENCE.split())
-DAMAGED = tuple(reversed(WORDS))  # of a model whose weights are not what they were
-#: what came of a broken kernel on a GB10, for every prompt (NVIDIA/dgx-spark-playbooks 76)
+DAMAGED = tuple(reversed(WORDS))  # answer of a model with damaged weights
+#: answer of a broken kernel on a GB10 to every prompt (NVIDIA/dgx-spark-playbooks 76)
 GARBLED = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
-SHARED = 0.75  # each further stream keeps this share of the one before
-#: tokens from which a prompt is deep, and the share of the rate that is left there, with the fault
+SHARED = 0.75  # rate of each stream, as a share, when one more stream runs
+#: length of a deep prompt, tokens, and its share of the rate with the fault
 DEEP, AT_DEPTH = 4096, 0.2
-POLL_S = 0.05  # how often it looks whether its client is still there
+POLL_S = 0.05  # interval of the checks for a disconnected client
 
 
 class Aborted(ConnectionResetError):

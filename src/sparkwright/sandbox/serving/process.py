@@ -18,10 +18,10 @@ from sparkwright.units import GIB
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
-ON_CPU = 2.9  # of a Spark's twenty cores
-#: what an engine takes on the host's side, on top of its share; llamastash PR 81: 5.4 to 6.7 GiB. /dev/shm is a part of it
+ON_CPU = 2.9  # rate on a Spark's twenty cores
+#: memory that an engine takes on the host's side, on top of its share, including /dev/shm; llamastash PR 81: 5.4 to 6.7 GiB
 HOST_SIDE = int(5.5 * GIB)
-#: what a cold start takes beyond that for a while
+#: memory that a cold start takes temporarily beyond that
 COMPILE_PEAK = 2 * GIB
 KILLED, TERMINATED = 137, 143
 POLL_S, LEAK_POLL_S = 0.05, 0.2
@@ -71,7 +71,7 @@ class Process:
     """
 
     usual_holder = "server"
-    #: its exit code when it crashes
+    #: exit code of a crash
     crash_code = 1
 
     def __init__(
@@ -215,7 +215,7 @@ class Process:
         if self._pool is None or self.fault() == "oom":
             return self.fault() != "oom"
         while not self._pool.claim(self._holder, size_bytes):
-            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for what its own end left behind
+            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for the memory of its previous run
                 return False
         if self.fault() in GROWS_AT_START:
             self._stuck = self.fault() == "unkillable"

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-PIXEL = 41  # of a PNG's file: where the data of its first chunk of pixels begins
-#: a letter, or a word, that English has not
+PIXEL = 41  # offset of the first chunk of pixels in a PNG file
+#: letters and words that do not occur in English
 _FOREIGN = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
 
 

@@ -10,7 +10,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
-        self.now = (0.0, 0.0)  # when the present step began, and when it ends
+        self.now = (0.0, 0.0)  # beginning and end of the current step
 
     def after(self, due_s: float) -> float:
         """Return the time at which a token is delivered that is due at `due_s`."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 CHARS = 4
-MOST_CHARS = 17  # of one token, for the bound on a prompt's characters that the real engine computes
+MOST_CHARS = 17  # maximum characters of a token, for the real engine's bound on a prompt's characters
 VOCABULARY = 151_643
 START, END = VOCABULARY + 1, VOCABULARY + 2  # around a message
 

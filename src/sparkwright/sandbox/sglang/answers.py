@@ -13,7 +13,7 @@ from sparkwright.sandbox.serving.generation import Token
 from sparkwright.sandbox.serving.request_content import call_deltas
 
 DONE = b"data: [DONE]\n\n"
-CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the next likeliest
+CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the second candidate
 REASONING = "reasoning_content"
 
 

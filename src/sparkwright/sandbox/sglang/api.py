@@ -18,7 +18,7 @@ from sparkwright.sandbox.web import Handler
 if TYPE_CHECKING:
     from sparkwright.sandbox.sglang.server import SglangServer
 
-OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
+OWN_TOKENS = 64  # default number of tokens of an answer
 THOUGHT_TOKENS = 200
 #: paths that begin with these are answered without the key
 OPEN = ("/health", "/ready", "/metrics")

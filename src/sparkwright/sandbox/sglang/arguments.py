@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from sparkwright.engines.sglang import flag_values, options
 
 PROGRAM = "sglang serve"
-#: about as wide as a container's log is read
+#: width of the help, about that of a container's log
 COLUMNS = 100
 NO_MODEL = "Exception: Error: --model-path is required. Please provide the path to the model."
 

@@ -18,13 +18,13 @@ from sparkwright.trust import bounds
 #: on 90 to 160 GB
 USUAL_CHUNK = 8192
 PREFILL_TOKENS = 16384
-#: kept free beside weights and KV cache where no share is given: MiB
+#: memory that is kept free beside weights and KV cache if no share is given, MiB
 RESERVED = 8192 * 1.5 + 512 + 128
-#: the pretend hub's files are a thousandth of the real ones
+#: the simulated hub's files have a thousandth of their real size
 SCALE = 1000
 #: bytes of a token's keys and values: 16 layers with attention, 4 heads of 256
 KV_BYTES = 2 * 16 * 4 * 256 * 2
-#: requests at a time, where nobody says
+#: default number of requests at a time
 MOST_REQUESTS = 2048
 USUAL_BACKEND = "flashinfer"
 TRACEBACK = "Traceback (most recent call last):"

@@ -38,7 +38,7 @@ class SglangCounters(Counters):
 
     def token(self, count: int, after_s: float) -> None:
         with self.mutex:
-            self.decoded += count > 1  # the first one comes with the prompt
+            self.decoded += count > 1  # the first token is part of the prefill
 
     def ended(self, reason: str, tokens: int, seconds: float) -> None:
         super().ended(reason, tokens, seconds)

@@ -15,9 +15,9 @@ from sparkwright.sandbox.sglang.config import Config, config
 from sparkwright.sandbox.sglang.counters import SglangCounters
 from sparkwright.sandbox.sglang.radix import RadixCache
 
-#: how long /health waits for a token, seconds; and in a sandbox that takes no time
+#: seconds that /health waits for a token; and in an instant sandbox
 HEALTH_S, SOON_S = 20.0, 0.3
-#: /health asks for its token once a second
+#: interval at which /health checks for its token, seconds
 PROBE_S = 1.0
 
 

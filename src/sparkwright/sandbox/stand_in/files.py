@@ -17,7 +17,7 @@ from sparkwright.gateway.clients import KEYS as NAMED_KEYS
 from sparkwright.gateway.model import WAITING
 from sparkwright.gateway.statistics import TABLES
 
-#: before the row of a model in the configuration
+#: text before the row of a model in the configuration
 LISTED = "%[var(txn.models)],"
 
 
@@ -64,19 +64,19 @@ class Files:
     queue_s: float
     answer_s: float
     check_s: float
-    keys: frozenset[str] | None  #: SHA-256 of the clients'; None: it asks for none
-    models: dict[str, str]  #: backends' names by model
+    keys: frozenset[str] | None  #: SHA-256 of the clients' keys; None if no key is required
+    models: dict[str, str]  #: backend names by model
     backends: dict[str, Backend]
-    paths: tuple[str, ...]  #: that are routed, and name a model
-    #: of those, the ones on which a form names it
+    paths: tuple[str, ...]  #: routed paths whose requests name a model
+    #: those of them whose requests are forms
     forms: tuple[str, ...]
-    #: patterns of paths of a response that was made before, and of those that are read
+    #: patterns of the paths of stored responses, and of those that are read
     kept: str
     read: str
-    #: what the 404 of another path says
+    #: message of the 404 for other paths
     unknown_path: str
     operators: dict[str, str]  #: hosts by the SHA-256 of their keys
-    operations: dict[str, str]  #: by host, method and URL
+    operations: dict[str, str]  #: operations by host, method and URL
 
 
 def read(files: Mapping[str, str]) -> Files:

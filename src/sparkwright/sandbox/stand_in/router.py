@@ -17,11 +17,11 @@ from sparkwright.gateway.statistics import BACKEND
 from sparkwright.sandbox.stand_in.files import Backend, Files, Server
 
 FALL = 3
-#: of an answer to a check
+#: maximum bytes of an answer to a check
 CHECK_BYTES = 65536
-#: of `show servers state`: forced into maintenance, forced to drain
+#: flags of `show servers state`: forced maintenance, forced drain
 FORCED = {"": 0, operations.REST: 1, operations.DRAIN: 8}
-#: of the same: `disabled` in the configuration
+#: flag of `disabled` in the configuration
 DISABLED = 4
 STATE_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port")
 STATUS = {"": "UP", operations.REST: "MAINT", operations.DRAIN: "DRAIN"}
@@ -76,7 +76,7 @@ class Routing:
     def __init__(self, files: Files, drained: str) -> None:
         self.files = files
         self.ended = threading.Event()
-        #: backends and servers by the responses that they made
+        #: backend and server of each response
         self.makers: dict[str, tuple[str, str]] = {}
         self._changed = threading.Condition()
         forced = _forced(drained)
@@ -143,7 +143,7 @@ class Routing:
             for upstream in self._servers.get(backend, ()):
                 if upstream.server.name == name:
                     was, upstream.forced = upstream.forced, "" if action == operations.READY else action
-                    # as HAProxy: who leaves maintenance has to pass a check, soon
+                    # as in HAProxy, a server that leaves maintenance must soon pass a check
                     upstream.failures = FALL - 1 if was == operations.REST else upstream.failures
             self._changed.notify_all()
 

@@ -15,7 +15,7 @@ from sparkwright.sandbox.serving.request_content import call_deltas
 DONE = b"data: [DONE]\n\n"
 #: kind, param and message of the error when the engine's core is gone
 DEAD = ("InternalServerError", None, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
-CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the next likeliest
+CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the second candidate
 
 
 def error(message: str, kind: str, param: str | None, status: int) -> dict[str, Any]:

@@ -24,11 +24,11 @@ from sparkwright.sandbox.web import Handler
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
-OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
+OWN_TOKENS = 64  # default number of tokens of an answer
 THOUGHT_TOKENS = 200
-QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # of an answer that need not come at a real one's pace
+QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # tokens of an answer that is sent without the delay of a real engine
 POLL_S = 0.05
-#: the kind of an error in a body that is no request
+#: error type of an invalid request body
 INVALID = "Bad Request"
 LOCKED = ("v1", "v2", "inference")
 PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
@@ -279,7 +279,7 @@ class VllmApi(Handler):
         if engine.fault() == "engine-exits" or engine.dead or engine.alone:
             engine.die()
             raise BadRequest(500, *DEAD)
-        # agents name the most that they take; a measurement names how many tokens it wants
+        # agents set an upper limit; a measurement sets the number of tokens that it wants
         own = OWN_TOKENS + thought if tokens is None or not isinstance(answer, Answer) else tokens
         compared = body.get("logprobs") is True and not body.get("stream")
         most = tokens or config.max_model_len - len(prompt)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 VARIABLE = "VLLM_CACHE_ROOT"
-#: below it; as vLLM names them (0.32.0)
+#: file below it, as named by vLLM 0.32.0
 FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compile_range_1_4096"
 
 

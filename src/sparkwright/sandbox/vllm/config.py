@@ -16,22 +16,22 @@ from sparkwright.trust import bounds
 
 DEFAULT_BUDGET = 2048  # on a GB10, in every version
 DEFAULT_SEQS = 256
-SMALLEST_SHARD = 1_000_000  # bytes; the pretend hub's shards have two and a half times as many
-SCALE = 1000  # the model's files stand for so many times their size
-CACHE_TOKENS = 1_450_000  # in all of a GB10's memory, of Qwen3.5-35B-A3B
+SMALLEST_SHARD = 1_000_000  # bytes; the simulated hub's shards have two and a half times as many
+SCALE = 1000  # factor from the size of the model's files to the simulated size
+CACHE_TOKENS = 1_450_000  # of Qwen3.5-35B-A3B in all of a GB10's memory
 
 OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill cannot be turned off
 PREFIX_FORCED_OFF_UNTIL: Release = (0, 11, 0)  # of a hybrid
 ALIGN_SINCE: Release = (0, 15, 0)  # before, a gated delta net has no prefix caching
-PREFIX_ON_SINCE: Release = (0, 28, 0)  # of a hybrid, when nothing is said
+PREFIX_ON_SINCE: Release = (0, 28, 0)  # default for hybrid models
 MODE_GONE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
 LARGER_SHARE_SINCE: Release = (0, 20, 0)
-#: settings that this engine repeats as they were given; the attention backend in a line of its own
+#: settings that the log repeats as given; the attention backend in a line of its own
 ECHOED = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "dtype", "seed", "load_format"),
     *("trust_remote_code", "tokenizer_mode", "disable_custom_all_reduce", "attention_backend"),
 )
-#: how Pydantic names a limit that is broken, and how it says so
+#: Pydantic's error types of violated limits, and their messages
 LIMITS = {
     ">": ("greater_than", "greater than"),
     ">=": ("greater_than_equal", "greater than or equal to"),
@@ -72,11 +72,11 @@ class Config:
     tool_parser: str = ""
     sees: bool = False
     hidden: int = 128
-    #: of its files, bytes
+    #: size of its files, bytes
     weights: int = 0
-    #: of speculative decoding; None without it
+    #: drafts of speculative decoding; None without it
     drafts: Drafts | None = None
-    #: options that the dump repeats as they were given
+    #: options that the config dump repeats as given
     echoed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -195,7 +195,7 @@ def _quantization(model: Mapping[str, Any]) -> str | None:
 
 def _length(arguments: Arguments, most: int) -> int:
     length = arguments.number("max_model_len", most)
-    length = most if length == -1 else length  # as much as the model has
+    length = most if length == -1 else length  # the model's maximum
     if length > most:
         message = (
             f"User-specified max_model_len ({length}) is greater than the derived max_model_len (max_position_embeddings={most}.0"

@@ -35,7 +35,7 @@ class Engine(Process):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        #: responses by their ids, where they are kept
+        #: stored responses by id
         self.kept: dict[str, dict[str, Any]] = {}
 
     def serve(self) -> int:

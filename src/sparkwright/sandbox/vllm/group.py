@@ -82,7 +82,7 @@ class Group:
 
     def _gather(self, stopped: threading.Event, until_s: float) -> None:
         try:
-            here = self.address if self.address.startswith("127.") else ""  # else on all interfaces, as the real one
+            here = self.address if self.address.startswith("127.") else ""  # otherwise on all interfaces, as in vLLM
             listener = socket.create_server((here, self.port), backlog=self.world)
         except OSError as error:
             raise crashed(
@@ -105,7 +105,7 @@ class Group:
             return
         self.links.append(link)
         link.settimeout(POLL_S)
-        while not stopped.is_set():  # at a stranger's port for ever, as the real one was seen to
+        while not stopped.is_set():  # forever if another program has the port, as observed with the real one
             with contextlib.suppress(TimeoutError):
                 if link.recv(WORD_BYTES):
                     return

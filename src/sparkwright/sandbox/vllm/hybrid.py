@@ -11,13 +11,13 @@ _LAYERS = ("linear_attention", "mamba", "mamba2", "conv", "short_conv", "recurre
 RECURRENT_LAYERS = frozenset((*_LAYERS, "kda"))
 RECURRENT_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "conv_L_cache", "linear_attn_config")
 
-#: classes whose every state can be cached (mamba cache mode "all", 0.15 to 0.27)
+#: classes of which every state can be cached (mamba cache mode "all", 0.15 to 0.27)
 ALL_MODE = ("Bamba", "FalconH1", "FalconMamba", "GraniteMoeHybrid", "Jamba", "Mamba", "NemotronH", "Zamba2")
 ATTENTION_FREE = ("MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM")
 DENSE_BLOCK = 16
-MOST = 2**24  # of heads and their widths
+MOST = 2**24  # upper bound of heads and their widths
 KERNEL_ALIGNMENT = 16  # tokens
-GENERIC_BLOCK = 528  # of a hybrid whose config does not tell its state
+GENERIC_BLOCK = 528  # for a hybrid whose config does not give the size of its state
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from sparkwright.sandbox.serving.generation import Token
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 STOPPED = {"stop": "end_turn", "length": "max_tokens"}
-#: of a token, by its kind
+#: block and delta types by kind of token
 PIECES = {"reasoning": ("thinking", "thinking_delta"), "content": ("text", "text_delta")}
 UNREAD = "Error in message stream converter."
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-NUMBERS = 128  # of a score; a vector has as many as its model has features
-#: words that every text has
+NUMBERS = 128  # length of the vectors behind a score; embeddings have as many as their model has features
+#: words that are too common to matter
 COMMON = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "what"))
 
 

@@ -26,9 +26,9 @@ from sparkwright.sandbox.serving.request_content import (
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
-#: the parsers that fit a family's text; of families that are not here every parser does
+#: parsers that fit a model family; for other families every parser does
 TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_coder", "qwen3_xml")}
-#: with more of them the fault `many-tools` has an effect
+#: number of tools above which the fault `many-tools` has an effect
 MANY_TOOLS = 30
 THOUGHT = "The lamp is bright, so the answer is near."
 NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'

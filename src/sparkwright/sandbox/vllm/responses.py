@@ -12,13 +12,13 @@ from typing import Any
 
 from sparkwright.sandbox.serving.generation import Token
 
-#: the environment variable that makes a server keep responses, and how many this one keeps
+#: environment variable that enables stored responses, and how many of them this server stores
 STORE, MOST_KEPT = "VLLM_ENABLE_RESPONSES_API_STORE", 1000
 NO_STORE = (
     "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these "
     f"features, set the environment variable `{STORE}=1` when launching the vLLM server."
 )
-#: what is null where nobody asks for it, in the order in which a response has it
+#: fields that are null by default, in their order in a response
 BEFORE = ("incomplete_details", "instructions", "metadata")
 AFTER = ("kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages")
 

@@ -9,7 +9,7 @@ from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, Config, invalid
 
 BLOCK_CHECK_SINCE: Release = (0, 17, 0)
-BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # the block is known only once the attention backend is
+BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # the block size is known only after the attention backend
 BLOCK_CHECK_GONE: Release = (0, 27, 0)
 
 

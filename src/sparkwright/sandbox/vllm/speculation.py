@@ -15,13 +15,13 @@ from sparkwright.engines.vllm.speculation import METHODS
 from sparkwright.sandbox.vllm.command_line.arguments import crashed
 from sparkwright.trust import bounds
 
-#: the share of drafts whose first token is accepted, and of those before it at each further position
+#: share of drafts whose first token is accepted, and share of these at each further position
 GOOD, BAD, FURTHER = 0.85, 0.15, 0.8
-#: what a step with drafts costs more than one without
+#: time of a step with drafts, relative to one without
 STEP_COST = 1.25
-#: of the log's statistics
+#: interval of the log's statistics, seconds
 LOG_S = 10.0
-#: a step through [0, 1) that spreads evenly
+#: step size that covers [0, 1) evenly
 GOLDEN = 0.618034
 
 

@@ -21,8 +21,8 @@ API, CORE, WORKER = "(APIServer pid=1)", "(EngineCore pid=77)", "(Worker pid=141
 LOGO_SINCE: Release = (0, 15, 0)
 NEW_LABEL_SINCE: Release = (0, 11, 1)  # enable_chunked_prefill in the dump; chunked_prefill_enabled before
 OFF_WARNED_SINCE: Release = (0, 12, 0)
-LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the block's size is said by the worker, and the server's line is worded anew
-DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # the cache is the GPU's before, on a CPU too
+LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the worker logs the block size, and the server's line has a new wording
+DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # before, it is called the GPU's cache, even on a CPU
 MOE_NAMED_SINCE: Release = (0, 15, 0)
 KV_SCALES_OFF_SINCE: Release = (0, 19, 0)
 

@@ -13,7 +13,7 @@ USAGE = "usage: vllm serve [model_tag] [options]"
 TABLE = Path(__file__).parent / "flags-0.32.0.txt"
 SWITCH, VALUE, OPTIONAL, LIST, CHOICES, JSON = "switch", "value", "optional", "list", "choices", "json"
 
-#: options of older versions: the option, and the first version without it
+#: options of older versions, and the first version without each
 REMOVED: tuple[tuple[tuple[str, ...], str, Release], ...] = (
     (("--calculate-kv-scales", "--no-calculate-kv-scales"), SWITCH, (0, 28, 0)),
     (("--swap-space",), VALUE, (0, 18, 0)),
@@ -21,7 +21,7 @@ REMOVED: tuple[tuple[tuple[str, ...], str, Release], ...] = (
     (("--max-long-partial-prefills",), VALUE, (0, 27, 0)),
     (("--override-attention-dtype",), VALUE, (0, 32, 0)),
 )
-#: the first version with it
+#: first version with each option
 ADDED: dict[str, Release] = {
     "--default-chat-template-kwargs": (0, 14, 0),
     "--mamba-cache-mode": (0, 15, 0),
