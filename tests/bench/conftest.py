@@ -1,4 +1,4 @@
-"""A recipe and a lock's entries, as a project has them."""
+"""A recipe and a lock's entries, as in a project."""
 
 from __future__ import annotations
 

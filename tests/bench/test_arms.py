@@ -1,4 +1,4 @@
-"""The arms of an experiment: one thing changes at a time, and what an engine refuses is foretold."""
+"""The arms of an experiment: one thing changes at a time, and refusals of an engine are predicted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_arm_runs_with_what_a_deploy_of_its_recipe_would() -> None:
 
 
 def test_a_change_does_not_make_possible_what_the_recipe_goes_without(base: Recipe) -> None:
-    """With prefix caching chunked prefill can't be off, and the recipe goes on with it; one flag is one change."""
+    """With prefix caching, chunked prefill can't be off, and the recipe continues with it on; one flag is one change."""
     both = arms.flag(expecting(base, "disabled"), "no-enable-prefix-caching", pinned())
     assert [arm.effective(pinned()).chunked_prefill for arm in both] == [True, True]
 

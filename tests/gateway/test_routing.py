@@ -1,4 +1,4 @@
-"""The rendered configuration in Debian's real HAProxy: what is routed where, and what each refusal looks like."""
+"""The rendered configuration in Debian's real HAProxy: the routing, and each refusal."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_the_same_first_messages_go_to_the_same_server(tmp_path: Path) -> None:
 
 
 def test_one_conversation_does_not_fill_one_server_while_others_are_idle(tmp_path: Path) -> None:
-    """By prefix all of these belong on one server; it takes three quarters of them."""
+    """By prefix all of these requests belong to one server; it takes three quarters of them."""
     servers = [Server(f"s{n}") for n in range(3)]
     for server in servers:
         server.go_on.clear()

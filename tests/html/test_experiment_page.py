@@ -1,4 +1,4 @@
-"""The page of an experiment, looked at in a real browser."""
+"""The page of an experiment in a real browser."""
 
 from __future__ import annotations
 

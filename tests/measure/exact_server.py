@@ -1,9 +1,9 @@
-"""A server with a known schedule that keeps a record of what it sent and when: the client is held against it.
+"""A server with a known schedule that records what it sent and when, to check the client's measurements.
 
-    python -m tests.measure.exact_server '{"gap_s": 0.02}'     prints its port; GET /record is what it did
+    python -m tests.measure.exact_server '{"gap_s": 0.02}'     prints its port; GET /record returns the record
 
-It runs in a thread for tests, as a process of its own for benchmarks. Its clock is time.perf_counter, the same for all
-processes of a machine.
+It runs in a thread for tests, as a process of its own for benchmarks. Its clock is time.perf_counter, the same for all processes
+of a machine.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ HEAD = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; 
 
 
 class ExactServer:
-    """Serves a schedule on 127.0.0.1. record: of each stream (received_s, [(sent_s, cumulative tokens), ...])."""
+    """A server on 127.0.0.1 that follows a schedule.
+
+    `record` has (received_s, [(sent_s, cumulative tokens), ...]) for each stream.
+    """
 
     def __init__(self, plan: Schedule) -> None:
         self.plan = plan
@@ -154,7 +157,7 @@ class ExactServer:
         return text + (f'vllm:cache_config_info{{{info},engine="0"}} 1.0\n' if plan.prefix_block else "")
 
     def _speculation(self) -> str:
-        """The counters of drafts, one for each token, as vLLM 0.32.0 names them."""
+        """Return the counters of drafts, one draft for each token, named as in vLLM 0.32.0."""
         labels, counted = 'engine="0",model_name="m"', [self.generated * share for share in self.plan.accepts]
         names = {"num_drafts": self.generated, "num_accepted_tokens": sum(counted)}
         rows = [f"vllm:spec_decode_{name}_total{{{labels}}} {float(value)}" for name, value in names.items()]
@@ -245,7 +248,7 @@ class ExactServer:
         return found
 
     def _events(self, body: dict[str, Any], prompt: int) -> Iterator[tuple[int, bytes]]:
-        """(cumulative tokens, 0 for what is no token; the event) in their order."""
+        """Yield (cumulative tokens, or 0 without a token; event) in their order."""
         plan = self.plan
         chunks = min(plan.chunks, -(-int(body.get("max_tokens") or 10**9) // plan.per_chunk))
         options = body.get("stream_options") or {}
@@ -279,7 +282,7 @@ class ExactServer:
 
 @contextmanager
 def serving(plan: Schedule) -> Iterator[ExactServer]:
-    """The server in a thread of this process."""
+    """Run the server in a thread of this process."""
     server, loop = ExactServer(plan), asyncio.new_event_loop()
     up = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Each alert rule by its time: promtool runs them over series of our metrics, as an hour or a day would bring them."""
+"""The alert rules over time: promtool runs them over series of our metrics of an hour or a day."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GATEWAY = {
 
 
 def unit_test(name: str) -> dict[str, Any]:
-    """A case as promtool takes it: before its time the alert is not there, afterwards it fires."""
+    """Return a case for promtool: the alert is absent before its time, and fires afterwards."""
     metric, values, quiet, fires, _ = CASES[name]
     series = [(metric, values), *([BESIDE[name]] if name in BESIDE else [])]
     rule = next(alert for alert in alerts.ALERTS if alert.name == f"Sparkwright{name}")

@@ -1,4 +1,4 @@
-"""The files that `monitoring.install` writes, as their readers see them."""
+"""The files that `monitoring.install` writes, as Prometheus and Grafana read them."""
 
 from __future__ import annotations
 

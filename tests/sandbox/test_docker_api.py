@@ -1,4 +1,4 @@
-"""The pretend Docker Engine answers the docker SDK as the real one does: listing, logs, stopping, throw-away containers."""
+"""The simulated Docker Engine answers the Docker SDK as the real one does: listing, logs, stopping, temporary containers."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_an_image_goes_when_nothing_uses_it(engine: docker.DockerClient, model: 
 
 
 def test_a_pull_by_tag_tags_and_one_by_digest_does_not(engine: docker.DockerClient) -> None:
-    """As Docker does: `docker pull NAME` is `docker pull NAME:latest`, and a pull by digest gives no name."""
+    """As in Docker, `docker pull NAME` is `docker pull NAME:latest`, and a pull by digest adds no name."""
     engine.api.pull(REPOSITORY, tag="nightly")
     assert engine.images.get(f"{REPOSITORY}:nightly").tags == [f"{REPOSITORY}:nightly"]
     other, tag = "ghcr.io/ggml-org/llama.cpp", "server-cuda13"

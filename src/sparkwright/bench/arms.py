@@ -107,7 +107,7 @@ def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
 
 
 def sweep(base: Recipe, values: Sequence[int], pinned: Mapping[str, Any]) -> list[Arm]:
-    """Return an arm for each number of tokens of one step. Raises Refused where the engine has no flag for it."""
+    """Return an arm for each number of tokens of one step. Raises Refused if the engine has no flag for it."""
     name = base.engine.flags.BUDGET
     if not name:
         raise Refused(f"{base.engine.title} has no flag for the tokens of one step.")
@@ -159,7 +159,7 @@ def _at(name: str, base: Recipe, axes: Sequence[Axis], values: Mapping[str, Any]
 
 
 def _known(each: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
-    """Raise Refused for a flag that is not the engine's to take, with the nearest name that is."""
+    """Raise Refused for a flag that another key of the recipe sets, or that the engine does not have."""
     own = arms[0].recipe.engine.flags.canonical(each.flag)
     key = arms[0].recipe.engine.flags.SET_BY.get(own)
     if key:

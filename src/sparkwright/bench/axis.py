@@ -89,7 +89,7 @@ def points(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
 
 
 def arm_names(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a short name for each combination: its values, without letters that files and labels do not take."""
+    """Return a short name for each combination: its values, without characters that are invalid in files and labels."""
     names = ["-".join(map(_word, values.values()))[:ARM_CHARS] for values in found]
     return names if len(set(names)) == len(names) else [f"{n}-{name}" for n, name in enumerate(names, 1)]
 
@@ -105,7 +105,7 @@ def _word(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a person writes it on the command line."""
+    """Return a value as on the command line."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
@@ -132,7 +132,7 @@ def _values(name: str, text: str) -> tuple[Any, ...]:
 
 
 def _object(flag: str, given: Any) -> dict[str, Any]:
-    """Return a copy of a flag's JSON object, empty where the recipe has none."""
+    """Return a copy of a flag's JSON object; empty if the recipe has none."""
     if isinstance(given, str):
         try:
             given = json.loads(given)

@@ -60,7 +60,7 @@ def on_the_server(experiment: Experiment, series: str, parts: str) -> list[Task]
 
 
 def _started_again(parts: str) -> Iterator[Task]:
-    """Start the server that a failed measurement has ended, as it was."""
+    """Yield the tasks that restart the server after a failed measurement has ended it."""
     left: Task = {"register": "left", "check_mode": True, "changed_when": False, "ignore_errors": True}
     failed = "failed_result.failed"
     yield task("Wait for the Docker Engine", "docker_ready", when=failed)

@@ -157,7 +157,7 @@ def verdicts(results: Results) -> Iterable[str]:
 
 
 def show_differences(found: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
-    """Print two sides beside each other."""
+    """Print two sides next to each other."""
     console = _console(out, None)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("LOAD", "FIGURE"):

@@ -51,7 +51,7 @@ LIST = re.compile(r"\b(?P<name>itls|ttfts)['\"]?\s*[=:]\s*(?P<list>\[[\d\s.,eE\[
 
 
 def load(path: Path) -> Results:
-    """Read a file. Raises Refused for one that is neither its JSON nor its text."""
+    """Read a file. Raises Refused if it is neither the tool's JSON nor its text."""
     try:
         text = bounds.bytes_of(path, MOST_BYTES).decode(errors="replace")
     except bounds.TooMuch as error:

@@ -51,7 +51,7 @@ def unknown_path(paths: Iterable[str]) -> str:
 
 
 def too_large(most_bytes: int) -> str:
-    """Return the sentence for a request that is too large."""
+    """Return the error message for a request that is too large."""
     return f"The request is larger than {most_bytes} bytes."
 
 
@@ -61,9 +61,9 @@ def quoted(text: str) -> str:
 
 
 def body(status: int, message: str, code: str) -> str:
-    """Return an error that clients of OpenAI's API and of Anthropic's read alike.
+    """Return an error that clients of OpenAI's API and of Anthropic's can both read.
 
-    Anthropic's API has `"type": "error"` around the same `error`, of which its clients read `type` and `message`.
+    Anthropic's API has `"type": "error"` around the same `error`, and its clients read `type` and `message` in it.
     """
     about = {"message": message, "type": KINDS[status], "param": None, "code": code}
     return json.dumps({"type": "error", "error": about}, separators=(",", ":"))

@@ -35,7 +35,7 @@ TOO_MANY_NOW = "This key has as many requests running as it may. Try again."
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """Return the files that say what each client may; none where there are no clients."""
+    """Return the files with the permissions of each client; none if there are no clients."""
     if not gateway.named:
         return {}
     backends = {name: model.backend for model in gateway.models for name in model.names}
@@ -59,7 +59,7 @@ def keys(hashes: Mapping[str, str]) -> str:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the clients of such a file."""
+    """Return the names of the clients in a file of keys."""
     return sorted(name for _, _, name in (line.partition(" ") for line in text.splitlines()) if NAME.fullmatch(name))
 
 

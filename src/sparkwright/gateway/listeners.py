@@ -55,17 +55,17 @@ def known() -> str:
 
 
 def of_known(most: int) -> int:
-    """Return how many of a frontend's connections one address may have: others find some free."""
+    """Return the number of a frontend's connections that one address may have, so that others find some free."""
     return max(1, most * 7 // 8)
 
 
 def of_unknown(most: int) -> int:
-    """Return how many of a frontend's connections one unknown address may have."""
+    """Return the number of a frontend's connections that one unknown address may have."""
     return max(4, most // 4)
 
 
 def of_all_unknown(most: int) -> int:
-    """Return how many of a frontend's connections all unknown addresses together may have."""
+    """Return the number of a frontend's connections that all unknown addresses may have together."""
     return max(4, most * 3 // 4)
 
 

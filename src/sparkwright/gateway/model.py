@@ -30,7 +30,7 @@ def why_not_a_name(model: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Metrics by which a server's engine shows that it works on its requests."""
+    """The metrics that show that a server's engine works on its requests."""
 
     #: path of the metrics
     path: str
@@ -89,7 +89,7 @@ class Model:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that requests may use, its own first."""
+        """All names that requests may use, its own first."""
         return (self.name, *self.aliases)
 
     @property
@@ -105,7 +105,7 @@ def model_of(backend: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client with a key of its own. A limit of 0 is none."""
+    """A client with a key of its own. A limit of 0 stands for none."""
 
     name: str
     #: names of models; empty for all

@@ -50,12 +50,12 @@ end)
 
 
 def url(action: str, backend: str, server: str) -> str:
-    """Return the URL whose PUT does something to a server, below the gateway's address."""
+    """Return the URL for an operation on a server (PUT), below the gateway's address."""
     return f"{PATH}/{backend}/{server}/{action}"
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """Return the files that say what each host may ask for, and carry it out."""
+    """Return the files with the allowed operations of each host, and the script that executes them."""
     methods = ", ".join(f'{action} = "{method}"' for action, method in METHODS.items())
     return {OPERATIONS: "".join(_allowed(gateway)), SCRIPT: _SCRIPT % methods}
 
@@ -84,7 +84,7 @@ def operators(hashes: Mapping[str, str]) -> str:
 
 
 def hashes_in(text: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the keys of these hosts that such a file has."""
+    """Return the hashes of these hosts' keys in a file of keys."""
     rows = {name: digits for digits, _, name in (line.partition(" ") for line in text.splitlines())}
     return {name: rows[name] for name in names if name in rows}
 

@@ -69,12 +69,15 @@ def buffer_bytes(gateway: Gateway) -> int:
 
 
 def memory_bytes(gateway: Gateway) -> int:
-    """Return the most that its buffers may take."""
+    """Return the maximum memory of its buffers, bytes."""
     return BUFFERS * gateway.clients * buffer_bytes(gateway)
 
 
 def container_bytes(gateway: Gateway) -> int:
-    """Return the memory that its container may hold: two processes, for a reload leaves the one before to its requests."""
+    """Return the memory limit of its container, bytes.
+
+    It holds two processes: after a reload the previous one finishes its requests.
+    """
     return 2 * (memory_bytes(gateway) + PROCESS_BYTES)
 
 

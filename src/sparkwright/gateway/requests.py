@@ -56,12 +56,12 @@ def files(gateway: Gateway) -> dict[str, str]:
 
 
 def number(model: Model, server: str) -> int:
-    """Return the number of a server: the same in every configuration, whatever else that holds."""
+    """Return the number of a server, which is the same in all configurations, whatever else they contain."""
     return 1 + zlib.crc32(f"{model.backend}/{server}".encode()) % (2**31 - 2)
 
 
 def of(gateway: Gateway, names: Names) -> tuple[ApiPath, ...]:
-    """Return the paths on which a model is named in one way."""
+    """Return the paths whose requests name their model in one way."""
     return tuple(path for path in gateway.paths if path.model == names)
 
 

@@ -19,7 +19,7 @@ STATES = ("up", "draining", "maintenance", "down", "unknown")
 
 
 def table(text: str) -> list[dict[str, str]]:
-    """Return the rows of `show stat` by column; a row that is cut off is left out, and all after one that csv can't read."""
+    """Return the rows of `show stat` by column, without a truncated row, and without all rows after one that csv can't read."""
     lines = text.removeprefix("# ").splitlines()
     names = next(csv.reader(lines[:1]), []) if lines and len(lines[0]) < LONGEST_HEAD else []
     found: list[dict[str, str]] = []

@@ -16,7 +16,7 @@ def _package() -> None:
 
 
 def main(words: list[str]) -> int:
-    """Guard a start, or the service. Returns the exit code."""
+    """Guard a start, or run the service. Return the exit code."""
     if words[:1] == ["start"] and len(words) == 2:
         from sparkwright.guard import start
 

@@ -152,7 +152,7 @@ class Judge:
         return self._count >= 3 and all(self._falls(step, rate) for step in (1, 2))
 
     def _falls(self, step: int, rate: float) -> bool:
-        """Return whether the step that ends so many samples from the newest falls at a quarter of the rate or more."""
+        """Return True if the step that ends this many samples before the newest falls at a quarter of the rate or more."""
         newest, before = (self._count - step) % KEPT, (self._count - step - 1) % KEPT
         seconds = self._time_s[newest] - self._time_s[before]
         return self._available[before] - self._available[newest] > rate * seconds / 4
@@ -170,7 +170,7 @@ class Judge:
         return (self._stall_s[newest % KEPT] - self._stall_s[at % KEPT]) / seconds if seconds >= 1 else 0.0
 
     def _spans(self, seconds: float) -> bool:
-        """Return whether samples of so long a time are there."""
+        """Return True if there are samples of at least this time."""
         oldest = max(0, self._count - KEPT)
         return self._time_s[(self._count - 1) % KEPT] - self._time_s[oldest % KEPT] >= seconds
 

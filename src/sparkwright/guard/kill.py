@@ -65,7 +65,7 @@ class Target:
 
     @property
     def gone(self) -> bool:
-        """Return whether its first process has ended; it has when there was none of its container to be held."""
+        """True if its first process has ended, or if no process of its container was there to hold."""
         if self._pidfd < 0:
             return self._named
         try:

@@ -50,7 +50,7 @@ class Meter:
             self.stall_s = _stall_s(self._buffer, size)
 
     def _filled(self, file: int) -> int:
-        """Read /proc/meminfo into the buffer. Returns its size."""
+        """Read /proc/meminfo into the buffer. Return its size."""
         opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if file < 0 else file
         try:
             return os.preadv(opened, [self._buffer], 0)

@@ -85,7 +85,7 @@ class Writer:
             pass
 
     def stop(self) -> None:
-        """Write what is left and end. Waits for the disk for two seconds at most."""
+        """Write the rest and stop. Waits for the disk for two seconds at most."""
         self._stopped = True
         if self._ended.acquire(True, 2.0):
             self._write()

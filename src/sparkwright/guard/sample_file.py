@@ -45,7 +45,7 @@ class Ring:
         self.about[name] = value
 
     def flush(self) -> None:
-        """Write what is new to the disk. Raises OSError."""
+        """Write new samples to disk. Raises OSError."""
         count = self._count
         new = min(count - self._flushed, LINES)
         first = (count - new) % LINES

@@ -56,7 +56,7 @@ class Server:
         self.anon = taken(self.cgroup)
 
     def grown(self) -> int:
-        """Return the bytes that its cgroup holds more than when it was first seen. What CUDA takes is in no cgroup."""
+        """Return by how many bytes its cgroup grew since it was first seen. CUDA's memory is in no cgroup."""
         return taken(self.cgroup) - self.anon
 
 
@@ -106,7 +106,7 @@ class Service:
         self._reload()
 
     def _reload(self) -> None:
-        """Read the conf again when it changed."""
+        """Read the conf again if it changed."""
         changed_ns = _changed_ns(f"{self.folder}/{CONF}")
         if changed_ns == self.changed_ns:
             return
@@ -165,7 +165,7 @@ class Service:
     # -- in danger ---------------------------------------------------------------------------------------------------
 
     def _act(self, danger: Danger) -> None:
-        """Stop the server that grew. A start that is guarded is that guard's."""
+        """Stop the server that grew. A guarded start is left to its own guard."""
         now_s = time.monotonic()
         waits = self.victim is not None or now_s - self.acted_s < QUIET_S
         if (waits and not (self.victim and not danger.graceful and not self.kill_s)) or starting(self.folder):
@@ -198,7 +198,7 @@ class Service:
             target.kill_processes()
 
     def _event(self, server: Server, how: str, danger: Danger) -> None:
-        """Write down what was done: time, how, name, id, kind, available, free, rate."""
+        """Record an action: time, method, name, id, kind, available, free, rate."""
         words = (f"{time.time():.3f}", how, server.name, server.target.id, danger.kind)
         line = " ".join((*words, str(danger.available), str(danger.free), str(int(danger.rate)))) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -288,7 +288,7 @@ def _changed_ns(path: str) -> int:
 
 
 def _start(words: list[str]) -> None:
-    """Start a program and do not wait for it; who waited before is collected."""
+    """Start a program without waiting for it; earlier ones that have ended are reaped."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -83,7 +83,7 @@ class Guard:
                 self.target.kill_processes()
 
     def _stuck(self) -> bool:
-        """Return whether the container's process is known and has not ended."""
+        """Return True if the container's process is known and has not ended."""
         return self.target is not None and self.target.pid > 0 and not self.target.gone
 
     def _sample(self) -> Danger | None:
@@ -115,7 +115,7 @@ class Guard:
         _say("killed " + words)
 
     def _commands(self) -> None:
-        """Read what the runner sent."""
+        """Read the commands of the runner."""
         try:
             data = os.read(0, 4096)
         except BlockingIOError:
@@ -134,7 +134,7 @@ class Guard:
                 self.ended = True
 
     def _left_alone(self) -> bool:
-        """Return whether the runner is gone, and the container too or an hour has passed. Sleeps a little: no pipe wakes it."""
+        """Return True if the runner is gone, and either the container is too or more than an hour has passed."""
         if not self.orphan_s:
             return False
         gone = self.target is None or self.target.gone

@@ -105,12 +105,12 @@ def _numeric(results: Results, axes: Sequence[str]) -> bool:
 
 
 def _values(results: Results, name: str) -> list[str]:
-    """Return the values of a swept flag in their order, as a person writes them."""
+    """Return the values of a swept flag in their order, as on the command line."""
     return list(dict.fromkeys(shown(arm.at[name]) for arm in results.arms if name in arm.at))
 
 
 def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
-    """Return the place of each arm on the x axis: its value where all are numbers, else its number."""
+    """Return the x position of each arm: its value if all are numbers, else its index."""
     if not axes:
         return {arm.name: arm.max_num_batched_tokens for arm in results.arms if arm.max_num_batched_tokens}
     name = axes[0]
@@ -150,7 +150,7 @@ def _cells(line: Line, count: int) -> tuple[str, ...]:
 
 
 def _named_table(x: str, names: Sequence[str], lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
-    """Return a row per value that is no number, a column per line."""
+    """Return a table with a row for each value that is not a number, and a column for each line."""
     body = ((name, *(number(dict(line.points).get(n), 1) for line in lines)) for n, name in enumerate(names))
     return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)
 

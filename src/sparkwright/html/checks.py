@@ -99,7 +99,7 @@ class Host:
 
     @property
     def baseline_tok_per_s(self) -> float | None:
-        """The newest baseline."""
+        """The latest baseline."""
         return next((check.baseline_tok_per_s for check in reversed(self.checks) if check.baseline_tok_per_s), None)
 
 

@@ -82,7 +82,7 @@ class Judged:
 
 
 def nonsense(text: str) -> str:
-    """Return why no working model writes such a text, as half a sentence; "" for a text that may be one."""
+    """Return the reason that no working model writes such a text, as half a sentence, or an empty string."""
     text = text[:SEARCHED_CHARS]
     pieces, signs = PIECES.findall(text), re.sub(r"\s", "", text)
     if not signs:

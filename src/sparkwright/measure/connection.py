@@ -92,7 +92,7 @@ def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
 
 
 def _secured(plain: socket.socket, host: str, deadline: Deadline) -> _TlsSocket:
-    """Return the socket with TLS on it. Raises OSError or TimedOut."""
+    """Return the socket with TLS. Raises OSError or TimedOut."""
     context = ssl.create_default_context()
     context.sslsocket_class = _TlsSocket
     try:

@@ -87,7 +87,7 @@ def ask_plainly(
 
 
 def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:
-    """Send one request on a connection of its own and return what came back, all of it within timeout_s. Never raises."""
+    """Send one request on a connection of its own and return the answer, all within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     payload = None if body is None else json.dumps(body).encode()
     try:
@@ -104,7 +104,7 @@ def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeou
 
 
 def _unanswered(error: TransportError) -> str:
-    """Return why nobody answered, in a word where there is one."""
+    """Return the reason that there was no answer, in a word if there is one."""
     if isinstance(error, ConnectFailed) and error.refused:
         return "refused"
     if isinstance(error, TimedOut):

@@ -123,7 +123,7 @@ def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
 
 
 def _accepted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return what the server's counters say of speculation: tokens accepted of a draft, and the first position's share."""
+    """Return the figures of speculation by the server's counters: accepted tokens of a draft, and the first position's share."""
     found = speculation.acceptance(before, after)
     if found is None:
         return {}

@@ -39,7 +39,7 @@ class Acceptance:
 
 
 def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
-    """Return the acceptance between two readings of the counters by role; None where nothing was drafted."""
+    """Return the acceptance between two readings of the counters by role, or None if nothing was drafted."""
     drafts = risen(before, after, roles.DRAFTS)
     if not drafts or drafts < 0:
         return None
@@ -51,7 +51,7 @@ def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Accep
 
 
 def fallen(now: Acceptance | None, before: Sequence[float]) -> str:
-    """Return how the acceptance of the first position fell below its baseline's; "" where it did not, or is not known."""
+    """Return how far the acceptance of the first position fell below its baseline; empty if it did not, or is unknown."""
     if now is None or now.drafts < LEAST_DRAFTS or not now.positions or not before or not before[0]:
         return ""
     if now.positions[0] >= FALLEN * before[0]:
@@ -60,7 +60,7 @@ def fallen(now: Acceptance | None, before: Sequence[float]) -> str:
 
 
 def shown(positions: Sequence[float]) -> str:
-    """Return the acceptance by position as a person reads it: 0.91, 0.74."""
+    """Return the acceptance by position as text: 0.91, 0.74."""
     return ", ".join(f"{share:.2f}" for share in positions)
 
 

@@ -193,7 +193,7 @@ def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
 
 
 def classes(load: Load) -> Sequence[int]:
-    """Return the tokens of a prompt of each class of lengths that gets a warm-up of its own."""
+    """Return the prompt tokens of each class of lengths that needs a warm-up."""
     if load.kind == "depth":
         return ()  # it would take as long as the measurement
     usual = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)

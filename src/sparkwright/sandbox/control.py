@@ -50,7 +50,7 @@ def folder_of(host: str) -> Path:
 
 
 def up(folder: Path) -> dict[str, str]:
-    """Start the sandbox unless it runs. Returns the environment the host's side needs. Raises Failed."""
+    """Start the sandbox unless it runs. Return the environment variables for the client. Raises Failed."""
     state = _state(folder)
     if state is not None and _lives(folder):
         return dict(state["env"])
@@ -91,7 +91,7 @@ def _own_environment() -> dict[str, str]:
 
 
 def down(folder: Path) -> None:
-    """Stop the sandbox, and those in it, and remove its folder."""
+    """Stop the sandbox and the simulated Sparks in it, and remove its folder."""
     for inner in folder.glob(f"{fabric.HOSTS}/*/state.json"):
         down(inner.parent)
     state = _state(folder)

@@ -144,7 +144,7 @@ class Spark:
         events.power_off(self.containers, self.folder)
 
     def _reboot(self) -> None:
-        """Start a lost host again."""
+        """Boot a lost host again."""
         system.new_boot(self.folder / "root")
         (self.folder / LOST).unlink()
         for container in self.containers.all.values():

@@ -41,7 +41,7 @@ PROGRAMS: dict[str, str] = {
 
 
 def lay(root: Path) -> None:
-    """Write all of it below root; programs into /usr/bin there, where nobody else's PATH finds them."""
+    """Write all of it below root. Programs go to /usr/bin there, which is in no other program's PATH."""
     for name, text in FILES.items():
         _written(Path(f"{root}{name}"), text)
     for name, script in PROGRAMS.items():

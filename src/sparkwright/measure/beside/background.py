@@ -27,7 +27,7 @@ class Background(ABC):
         """Take one sample."""
 
     def pause(self, seconds: float) -> None:
-        """Wait between two samples; the end of the block ends the wait."""
+        """Wait between two samples, or until the block ends."""
         self._stop.wait(seconds)
 
     def _run(self) -> None:

@@ -60,7 +60,7 @@ class State(Sample):
         return self.clock_mhz < SLOW_MHZ or (baseline_mhz is not None and self.clock_mhz < OF_BASELINE * baseline_mhz)
 
     def stalled(self, baseline_w: float | None) -> str:
-        """Return the sentence about a GPU that is busy at far less power than at its baseline; "" for any other."""
+        """Return a sentence about a GPU that is busy at far less power than at its baseline, or an empty string."""
         if not baseline_w or self.power_w is None or (self.utilization_percent or 0) <= BUSY:
             return ""
         if self.power_w >= OF_BASELINE_POWER * baseline_w:

@@ -66,7 +66,7 @@ class Container:
         return self.status in ("running", "restarting")
 
     def start(self) -> None:
-        """Start it, or Refused as the engine does."""
+        """Start the container. Raises Refused as the engine does."""
         if self._program() is None:
             message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
             missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
@@ -94,7 +94,7 @@ class Container:
         self._cured()
 
     def kill(self, signal: str = "SIGKILL") -> None:
-        """Send a signal. SIGKILL returns when it has ended."""
+        """Send a signal. With SIGKILL, return when the container has ended."""
         self._stop_asked()
         if self.engine is None:
             return
@@ -269,7 +269,7 @@ class Container:
             self._world.remove(self)
 
     def _supervise(self) -> None:
-        """Run the engine, and again as the policy says, with docker's growing pauses."""
+        """Run the engine, and restart it by the policy, with Docker's growing pauses."""
         pause_s = BACKOFF_S
         while True:
             began_s = time.monotonic()

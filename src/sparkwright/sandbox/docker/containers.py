@@ -56,7 +56,7 @@ class Containers:
         self._images.local[digest] = tag
 
     def save(self) -> None:
-        """Write down what there is."""
+        """Write the containers to the file."""
         with self._mutex:
             rows = [container.to_json() for container in self.all.values()]
             text = json.dumps({"containers": rows, "images": self._images.local, "tags": self._images.tags})
@@ -126,7 +126,7 @@ class Containers:
 
 
 def _start_again(container: Container) -> None:
-    """Start a container that its policy brings back; as with the real engine, one that can't be started stays as it is."""
+    """Start a container by its restart policy. As in the real engine, one that can't be started stays as it is."""
     deadline_s = time.monotonic() + FREED_S
     while True:
         try:

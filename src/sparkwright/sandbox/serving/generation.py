@@ -111,7 +111,7 @@ def _rate(engine: Process, depth: int) -> float:
 
 
 def _step_due(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
-    """Wait for a step's time. Returns when it came: a prompt that is computed meanwhile delays it."""
+    """Wait for a step. Return its time: a prompt that is computed meanwhile delays it."""
     _until(engine, request, due_s)
     if not first and (late_s := engine.steps.after(due_s)) > due_s:
         _until(engine, request, late_s)
@@ -142,7 +142,7 @@ def _prefill(engine: Process, request: Request, tokens: int) -> float:
 
 @contextmanager
 def _turn(engine: Process, request: Request) -> Iterator[None]:
-    """Wait while as many run as may."""
+    """Wait for a free slot."""
     metrics, held = engine.counters, len(request.prompt) + request.tokens
     with metrics.mutex:
         metrics.waiting += 1
@@ -171,7 +171,7 @@ def _enters(engine: Process, held: int) -> bool:
 
 
 def _until(engine: Process, request: Request, due_s: float) -> None:
-    """Wait for a token's time; a wedged engine's never comes."""
+    """Wait for a token's time, which never comes in a wedged engine."""
     _check_stop(engine, request)
     while (left_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
         if engine.stopped.wait(min(max(left_s, 0.001), POLL_S) if left_s > 0 else POLL_S):
@@ -188,7 +188,7 @@ def _check_stop(engine: Process, request: Request) -> None:
 
 
 def _counted(engine: Process, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
-    """Count a token. Returns its time and how many streams there are."""
+    """Count a token. Return its time and the number of streams."""
     now_s = time.monotonic()
     engine.counters.token(n, now_s - (arrived_s if n == 1 else last_s))
     return now_s, engine.counters.running

@@ -245,7 +245,7 @@ class Process:
             self._on_gpu(size_bytes)
 
     def held_back(self) -> bool:
-        """Wait while a start is slow. Returns whether it was stopped meanwhile."""
+        """Wait while the start is slow. Return True if it was stopped meanwhile."""
         while self.fault() in ("slow-start", *GROWS_AT_START) and not self.stopped.wait(POLL_S):
             pass
         return self.stopped.is_set()

@@ -78,7 +78,7 @@ class GatewayApi(Handler):
             self._pass_on()
 
     def key_hash(self) -> str:
-        """Return the SHA-256 of the key that came with the request; empty for none."""
+        """Return the SHA-256 of the request's key, or an empty string."""
         scheme, _, key = self.headers.get("Authorization", "").partition(" ")
         key = key if scheme.lower() == "bearer" else self.headers.get(render.API_KEY, "")
         return hashlib.sha256(key.encode()).hexdigest() if key else ""

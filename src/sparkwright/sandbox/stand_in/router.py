@@ -148,7 +148,7 @@ class Routing:
             self._changed.notify_all()
 
     def row(self, backend: str, name: str) -> dict[str, object]:
-        """Return a server as its own host is told of it."""
+        """Return a server's state as its own host reads it."""
         found = next(server for server in self._servers[backend] if server.server.name == name)
         return {"backend": backend, "server": name, "status": found.status, "running": found.running}
 

@@ -44,7 +44,10 @@ class BadRequest(Exception):
         self.payload: dict[str, Any] = error(message, kind, param, status)
 
     def as_message(self) -> BadRequest:
-        """Return it as the Messages API shapes it, where the handler of that API answers: what is no request is refused before."""
+        """Return the error in the shape of the Messages API.
+
+        An invalid request is refused before that API's handler, in the other shape.
+        """
         if self.kind != INVALID:
             self.payload = {"type": "error", "error": {"type": self.kind, "message": str(self)}}
         return self
@@ -97,7 +100,7 @@ class VllmApi(Handler):
         }
 
     def _of_one_response(self) -> dict[str, Callable[[], None]] | None:
-        """Return the routes of a response that was made before; None where this path is none."""
+        """Return the routes of a stored response, or None if this path is none."""
         match self.parts:
             case ["v1", "responses", name] if not self.engine.config.pooling:
                 return {"GET": lambda: self._kept(name)}
@@ -152,7 +155,7 @@ class VllmApi(Handler):
         self._complete(self._shaped(Chat(), body), body, most, self._thought(body))
 
     def _thought(self, body: dict[str, Any]) -> int:
-        """Return how many tokens a chat's answer thinks."""
+        """Return the number of thinking tokens of a chat's answer."""
         options = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
         return THOUGHT_TOKENS if self.engine.config.thinks and options else 0
 
@@ -210,7 +213,7 @@ class VllmApi(Handler):
         return self.engine.config.served_names[0]
 
     def _shaped(self, shape: Chat | Plain, body: dict[str, Any]) -> Callable[[int], Answer]:
-        """Return what makes the answer of OpenAI's completions, from the tokens of its prompt."""
+        """Return a function that makes an answer of OpenAI's completions from the number of its prompt's tokens."""
         options = body.get("stream_options") or {}
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
@@ -270,7 +273,15 @@ class VllmApi(Handler):
         *,
         plain: bool = False,
     ) -> None:
-        """Generate, and write the answer in its API's form. body: a chat's, or of `plain` a text's. written: see `_shaped`."""
+        """Generate, and send the answer in the format of its API.
+
+        Args:
+            written: see `_shaped`.
+            body: of a chat, or of a text if `plain`.
+            most: maximum number of tokens.
+            thought: number of thinking tokens.
+            plain: the request is for a text completion.
+        """
         engine, config = self.engine, self.engine.config
         tokens = self._most(most)
         prompt = self._prompt(body)
@@ -327,7 +338,7 @@ class VllmApi(Handler):
             raise BadRequest(400, "BadRequestError", None, str(refused)) from None
 
     def _until_broken(self, answer: Answer | Message | Response, events: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield a stream; where a member is lost meanwhile it ends as the real one."""
+        """Yield a stream. If a member is lost meanwhile, it ends like the real one."""
         try:
             yield from events
         except Broken:

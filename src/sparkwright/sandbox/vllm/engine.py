@@ -62,7 +62,7 @@ class Engine(Process):
         return self.env.get(responses.STORE) == "1"
 
     def keep(self, response: dict[str, Any]) -> dict[str, Any]:
-        """Return a response, and keep it where that is on."""
+        """Return a response, and store it if that is enabled."""
         if self.keeps and len(self.kept) < responses.MOST_KEPT:
             self.kept[response["id"]] = response
         return response

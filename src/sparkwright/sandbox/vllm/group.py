@@ -68,7 +68,7 @@ class Group:
         )
 
     def meet(self, stopped: threading.Event) -> None:
-        """Return when all members are there, or when it was stopped. Raises Refused as the real ones end."""
+        """Wait until all members have joined, or until stopped. Raises Refused with the log lines of real ones."""
         until_s = time.monotonic() + self.timeout_s
         if self.world == 1:
             return

@@ -19,7 +19,7 @@ UNREAD = "Error in message stream converter."
 
 
 def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request in the form of a chat's."""
+    """Return a request in the format of a chat."""
     chat = {name: value for name, value in body.items() if name not in ("system", "tools", "tool_choice", "thinking")}
     system = _text(body.get("system"))
     messages = [{"role": "system", "content": system}] if system else []
@@ -44,7 +44,7 @@ def _text(content: Any) -> str:
 
 
 def _messages(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a message as those of a chat: results of tools are messages of their own."""
+    """Yield a message as messages of a chat: tool results become messages of their own."""
     content = message.get("content")
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     if not blocks:
@@ -122,7 +122,7 @@ class Message:
         return {**message, "usage": self._usage(len(tokens))}
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
-        """Yield the events of one that is."""
+        """Yield the events of a streamed answer."""
         end = {"stop_reason": None, "stop_sequence": None}
         message = {**self._opening(), "content": [], "model": self.model, **end, "usage": self._usage(0)}
         yield _event("message_start", message=message)
@@ -157,7 +157,7 @@ class Message:
 
 
 def _block(index: int, kind: str, pieces: Iterable[Token], made: list[Token]) -> Iterator[bytes]:
-    """Yield the events of a block of text or thinking. made: gets its tokens."""
+    """Yield the events of a block of text or thinking, and append its tokens to `made`."""
     name, delta_type = PIECES[kind]
     yield _event("content_block_start", content_block={"type": name, name: ""}, index=index)
     for token in pieces:

@@ -39,7 +39,7 @@ class Histogram:
     sum: float = 0.0
 
     def add(self, value: float) -> None:
-        """Count one more."""
+        """Add a value."""
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.sum += value

@@ -24,7 +24,7 @@ AFTER = ("kv_transfer_params", "ec_transfer_params", "input_messages", "output_m
 
 
 def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request in the form of a chat's."""
+    """Return a request in the format of a chat."""
     chat = {name: body[name] for name in ("model", "stream", "temperature", "chat_template_kwargs") if name in body}
     given = body.get("input")
     items = given if isinstance(given, list) else [{"role": "user", "content": given}]
@@ -89,7 +89,7 @@ class Response:
         return self._ended([*items, *(_called(call, "completed") for call in calls)], tokens)
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
-        """Yield the events of one that is."""
+        """Yield the events of a streamed answer."""
         numbers, made, items = itertools.count(), list[Token](), list[dict[str, Any]]()
         pending = self.begun("in_progress")
         yield _event(numbers, "response.created", response=pending)
@@ -105,11 +105,11 @@ class Response:
 
     @staticmethod
     def broken() -> Iterator[bytes]:
-        """Yield the last events of a stream whose engine is gone: none, the connection ends."""
+        """Close the connection without further events: the end of a stream whose engine is gone."""
         raise ConnectionResetError
 
     def begun(self, status: str) -> dict[str, Any]:
-        """Return it before its first token."""
+        """Return the response before its first token."""
         return self._about([], status, None, cut=False)
 
     def _ended(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _texts(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
 
 
 def _item(kind: str, text: str, *, name: str = "", status: str | None = None) -> dict[str, Any]:
-    """Return an item that has ended. status: None for the usual one."""
+    """Return a finished item. A status of None stands for the default one."""
     if kind == "reasoning":
         about: dict[str, Any] = {"id": name or _id("rs"), "summary": [], "type": "reasoning"}
         content = [{"text": text, "type": "reasoning_text"}]
@@ -204,7 +204,7 @@ def _called(call: Mapping[str, Any], status: str, *, name: str = "") -> dict[str
 def _text_events(
     numbers: Iterator[int], kind: str, pieces: Iterable[Token], made: list[Token], items: list[dict[str, Any]]
 ) -> Iterator[bytes]:
-    """Yield the events of an item of text or thinking. made, items: get its tokens, and itself."""
+    """Yield the events of an item of text or thinking, and append its tokens to `made` and itself to `items`."""
     thinking, index = kind == "reasoning", len(items)
     name = _id("rs" if thinking else "msg")
     at: dict[str, Any] = {"content_index": 0, "item_id": name, "output_index": index}

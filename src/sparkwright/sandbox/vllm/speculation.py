@@ -51,7 +51,7 @@ class Drafts:
         return 1 / STEP_COST
 
     def step(self) -> int:
-        """Count a draft. Returns the tokens of its step: the accepted ones, and the model's own."""
+        """Count a draft. Return the tokens of its step: the accepted ones and the model's own."""
         spread, share = self.drafts * GOLDEN % 1.0, GOOD if self.good else BAD
         self.drafts += 1
         accepted = 0
