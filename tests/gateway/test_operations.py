@@ -170,7 +170,7 @@ def read_anew(lab: Running, config: str, name: str) -> None:
 
 
 def test_a_request_whose_body_comes_while_the_gateway_is_reloaded_is_answered(lab: Running) -> None:
-    """From then on the previous process considers every backend empty, and has requests to finish."""
+    """The previous process considers every backend empty from then on, and has requests to finish."""
     ahead, rest = b'{"messages": [], "mo', b'del": "org/qwen"}'
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
     with socket.create_connection(("127.0.0.1", lab.gateway.port), DEADLINE_S) as link:
