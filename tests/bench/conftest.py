@@ -1,4 +1,4 @@
-"""A recipe and a lock's entries, as a project has them."""
+"""A recipe and a lock's entries, as in a project."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def base() -> Recipe:
 
 
 def pinned(version: str = "0.32.0", model: str = "hybrid") -> dict[str, Any]:
-    """What the lock says: the engine's version, the model's config."""
+    """Return the entries of a lock: the engine's version, the model's config."""
     from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID
 
     config = json.loads(json.dumps(HYBRID if model == "hybrid" else DENSE))

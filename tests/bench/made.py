@@ -1,4 +1,4 @@
-"""Results as experiments make them, small."""
+"""Small results as experiments write them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def made(experiment: str, arms: list[dict[str, Any]], cells: list[dict[str, Any]
 
 
 def ab() -> Results:
-    """Two arms, two turns each: every plot of an A/B experiment has something to show."""
+    """Return results of two arms with two turns each, with data for every chart of an A/B experiment."""
     pick = random.Random(1)
     cells = []
     for turn in (1, 2):
@@ -88,7 +88,7 @@ def ab() -> Results:
 
 
 def sweep() -> Results:
-    """Three sizes, one of them refused."""
+    """Return results of three sizes, one of them refused."""
     cells = []
     for size in (1024, 4096):
         given = {"ttft_p50_ms": 400000 / size, "itl_p99_ms": size / 4}
@@ -102,7 +102,7 @@ def sweep() -> Results:
 
 
 def swept(*values: Any) -> Results:
-    """One flag swept over values, or over pairs of values of two flags; the last was not started."""
+    """Return results of one flag swept over values, or of two flags over pairs; the last arm was not started."""
     names = ("speculative-config.num_speculative_tokens", "max-num-seqs")
     load, arms, cells = {"kind": "serve", "concurrency": 8, "requests": 32}, [], []
     for number, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""The arms of an experiment: one thing changes at a time, and what an engine refuses is foretold."""
+"""The arms of an experiment: one thing changes at a time, and refusals of an engine are predicted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def expecting(base: Recipe, chunked_prefill: str) -> Recipe:
 
 
 def test_an_arm_runs_with_what_a_deploy_of_its_recipe_would() -> None:
-    """What a recipe expects of chunked prefill decides a flag."""
+    """A recipe's expectation of chunked prefill decides a flag."""
     unchunked = recipe.load(TOP, "qwen3.5-35b-unchunked")
     chunked = expecting(unchunked, "any")
     found = [arm.effective(pinned()).chunked_prefill for arm in arms.pair(chunked, unchunked)]
@@ -70,7 +70,7 @@ def test_an_arm_runs_with_what_a_deploy_of_its_recipe_would() -> None:
 
 
 def test_a_change_does_not_make_possible_what_the_recipe_goes_without(base: Recipe) -> None:
-    """With prefix caching chunked prefill can't be off, and the recipe goes on with it; one flag is one change."""
+    """With prefix caching, chunked prefill can't be off, and the recipe continues with it on; one flag is one change."""
     both = arms.flag(expecting(base, "disabled"), "no-enable-prefix-caching", pinned())
     assert [arm.effective(pinned()).chunked_prefill for arm in both] == [True, True]
 

@@ -1,4 +1,4 @@
-"""Two sides beside each other: what differs, and what is only noise."""
+"""Two sides compared: real differences, and noise."""
 
 from __future__ import annotations
 

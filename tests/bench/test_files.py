@@ -1,4 +1,4 @@
-"""Results on the disk: what is written comes back, follows its schema, and what is none is refused."""
+"""Results on disk: they are read back as written, follow their schema, and invalid files are refused."""
 
 from __future__ import annotations
 

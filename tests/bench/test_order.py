@@ -1,4 +1,4 @@
-"""What a command means: loads, their sizes, and what can't be meant."""
+"""The loads of a command, their sizes, and orders that are refused."""
 
 from __future__ import annotations
 

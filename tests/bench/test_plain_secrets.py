@@ -1,4 +1,4 @@
-"""What is measured is written down: a secret in an address, a flag or a variable is refused first, and not repeated."""
+"""Results are stored, so a secret in an address, a flag or a variable is refused first, and not repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers on the loopback behind a real HAProxy, which is configured by the renderer."""
+"""Servers on the loopback behind a real HAProxy with the rendered configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEADLINE_S = 20.0
 
 
 class Server(ThreadingHTTPServer):
-    """A server that streams what `parts` lets it, counts what runs at a time, and keeps what it was sent."""
+    """A server that streams as `parts` allows it, counts its running requests, and stores what it received."""
 
     request_queue_size = 128
     daemon_threads = True
@@ -125,7 +125,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 @dataclass
 class Answer:
-    """status, headers and body of an answer."""
+    """An answer with status, headers and body."""
 
     status: int
     headers: dict[str, str]
@@ -138,7 +138,10 @@ class Answer:
 
 @dataclass
 class Running:
-    """A gateway that runs. folder: of its files; its sockets are in `sockets` beside them."""
+    """A running gateway.
+
+    `folder` holds its files; its sockets are in `sockets` beside it.
+    """
 
     gateway: Gateway
     folder: Path
@@ -155,13 +158,13 @@ class Running:
         return found
 
     def control(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
-        """One request at the port for hosts."""
+        """Send a request to the port for hosts."""
         return self.ask(method, path, body, port=self.gateway.control_port, **more)
 
     def ask(
         self, method: str, path: str, body: Any = None, key: str | None = KEY, port: int = 0, **headers: str
     ) -> Answer:
-        """One request. body: bytes as they are, an iterable as chunks, anything else as JSON."""
+        """Send a request. The body is sent as it is if bytes, in chunks if iterable, as JSON otherwise."""
         content = body if isinstance(body, bytes) or hasattr(body, "__next__") or body is None else json.dumps(body)
         own = {"Authorization": f"Bearer {key}"} if key else {}
         connection = self.connection(port)
@@ -183,7 +186,7 @@ class Running:
             assert time.monotonic() < until_s
 
     def raw(self, sent: bytes, port: int = 0) -> bytes:
-        """What answers these very bytes."""
+        """Return the answer to exactly these bytes."""
         with socket.create_connection(("127.0.0.1", port or self.gateway.port), timeout=DEADLINE_S) as link:
             link.sendall(sent)
             return b"".join(iter(lambda: link.recv(65536), b""))
@@ -197,19 +200,19 @@ class Running:
 
 
 def model(name: str, *servers: Server, slots: int = 4, key: str = "", task: Task = "generate") -> Model:
-    """A model that these servers serve."""
+    """Return a model that these servers serve."""
     ups = tuple(Upstream(server.name, "127.0.0.1", server.port, slots) for server in servers)
     body = {"model": name, "max_tokens": 1} if task == "generate" else PROOFS[task].request(name)[1]
     return Model(name, ups, 4096, json.dumps(body), key, task)
 
 
 def key_of(client: str) -> str:
-    """The key of a client that has one of its own."""
+    """Return the key of a client that has its own."""
     return f"{client}-key-0123456789"
 
 
 def gateway(*models: Model, **changes: Any) -> Gateway:
-    """A gateway on free ports."""
+    """Return a gateway on free ports."""
     port = free_port()
     usual = Gateway("lab", "127.0.0.1", port, port + 1, False, True, "none", 64, 2**20, 10, 60, 1, models, PATHS)
     return replace(usual, **changes)
@@ -217,7 +220,7 @@ def gateway(*models: Model, **changes: Any) -> Gateway:
 
 @contextlib.contextmanager
 def running(folder: Path, made: Gateway, pem: str = "") -> Iterator[Running]:
-    """HAProxy with the files of a gateway; it has ended afterwards."""
+    """Run HAProxy with the files of a gateway during the `with` block."""
     folder = folder / "files"
     for path in (folder, folder.with_name("sockets")):
         path.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Clients that never stop: streams and short requests through a gateway, each told apart as answered, failed or cut."""
+"""Clients that send streams and short requests through a gateway without a break; each is answered, failed or cut."""
 
 from __future__ import annotations
 
@@ -17,21 +17,28 @@ ANSWER_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request. at_s: when it was sent. first_s: until the first byte of its answer. end: "answered", else what went wrong."""
+    """One request."""
 
+    #: when it was sent
     at_s: float
+    #: seconds until the first byte of its answer
     first_s: float
+    #: "answered", or the error
     end: str
     stream: bool
 
 
 @dataclass
 class Steady:
-    """port: the gateway's. model: what is asked for. tokens: of each stream. key: of the clients, empty for none."""
+    """Clients that send requests without a break."""
 
+    #: of the gateway
     port: int
+    #: requested model
     model: str
+    #: API key of the clients; empty for none
     key: str = ""
+    #: of each stream
     tokens: int = 40
     clients: int = 8
     asked: list[Asked] = field(default_factory=list)
@@ -39,11 +46,11 @@ class Steady:
 
     @property
     def wrong(self) -> list[Asked]:
-        """Requests that failed, or whose stream was cut."""
+        """The requests that failed, or whose stream was cut."""
         return [item for item in self.asked if item.end != "answered"]
 
     def between(self, start_s: float, end_s: float) -> list[Asked]:
-        """Those that were sent then."""
+        """Return the requests that were sent in this time."""
         return [item for item in self.asked if start_s <= item.at_s < end_s]
 
     def _client(self, stream: bool) -> None:
@@ -72,7 +79,7 @@ class Steady:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Steady]:
-        """The clients ask, half of them for streams, until the block ends."""
+        """Send requests, half of them for streams, during the `with` block."""
         threads = [threading.Thread(target=self._client, args=(n % 2 == 0,)) for n in range(self.clients)]
         for thread in threads:
             thread.start()

@@ -1,4 +1,4 @@
-"""Connections to Debian's real HAProxy from addresses of several kinds: who is kept out, who is not, and what it costs in memory."""
+"""Connections to Debian's real HAProxy from several kinds of addresses: which are rejected, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def connections(port: int, sources: list[str], sent: bytes, most: int) -> Iterator[list[socket.socket]]:
-    """So many connections, each from the next of these addresses, that have sent this and nothing more."""
+    """Yield connections from these addresses in turn, which have sent these bytes and nothing more."""
     with contextlib.ExitStack() as stack:
         found = []
         for n in range(most):
@@ -58,7 +58,7 @@ def connections(port: int, sources: list[str], sent: bytes, most: int) -> Iterat
 
 
 def answer(port: int, source: str, key: str, path: str = "/v1/models") -> bytes:
-    """What answers a whole request from an address; b"" where the connection is refused."""
+    """Return the answer to a whole request from an address; empty if the connection is refused."""
     with socket.socket() as link, contextlib.suppress(ConnectionError):
         link.settimeout(DEADLINE_S)
         link.bind((source, 0))
@@ -71,7 +71,7 @@ def answer(port: int, source: str, key: str, path: str = "/v1/models") -> bytes:
 
 
 def test_half_requests_of_a_stranger_keep_nobody_out(lab: Running) -> None:
-    """Neither a client who was there before, nor one who comes, nor a host, nor the proof of a deploy."""
+    """They block neither known nor new clients, nor a host, nor the check of a deploy."""
     assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
     with connections(lab.gateway.port, STRANGERS[:1], HALF, 256):
         assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
@@ -91,7 +91,7 @@ def test_half_requests_of_many_strangers_leave_room_for_those_who_had_a_key(lab:
 
 
 def test_the_proof_of_a_deploy_needs_no_connection_of_the_clients(lab: Running) -> None:
-    """Clients with the key, from two addresses, hold every one of them."""
+    """Clients with the key, from two addresses, hold all connections."""
     request = HALF + f"\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode()
     sources = ["127.0.0.97", CLIENT]
     for source in sources:
@@ -138,24 +138,24 @@ def test_a_client_may_wait_for_its_server_longer_than_it_may_leave_an_answer_unr
 
 
 def resident_mib(lab: Running) -> float:
-    """Of the process that serves: the largest of HAProxy's two."""
+    """Return the resident memory of the process that serves, MiB: the larger of HAProxy's two."""
     children = Path(f"/proc/{lab.process.pid}/task/{lab.process.pid}/children").read_text().split()
     status = [Path(f"/proc/{pid}/status").read_text() for pid in (str(lab.process.pid), *children)]
     return max(int(re.search(r"VmRSS:\s+([0-9]+)", text)[1]) for text in status) / 1024  # type: ignore[index]
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-    """A frame of HTTP/2 (RFC 9113, 4.1)."""
+    """Return a frame of HTTP/2 (RFC 9113, 4.1)."""
     return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
 
 
 def field(name: str, value: str) -> bytes:
-    """A header field as HPACK writes one that it does not index (RFC 7541, 6.2.2)."""
+    """Return a header field as HPACK writes it without indexing (RFC 7541, 6.2.2)."""
     return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
 
 
 def streams(most: int, body: bytes) -> bytes:
-    """The start of a connection of HTTP/2 by prior knowledge, with so many requests whose bodies take turns."""
+    """Return the start of an HTTP/2 connection by prior knowledge, with interleaved bodies of several requests."""
     own = {":authority": "x", "authorization": f"Bearer {KEY}", "content-length": str(len(body))}
     fields = {":path": "/v1/chat/completions", **own}
     head = b"\x83\x86" + b"".join(field(name, value) for name, value in fields.items())
@@ -201,7 +201,7 @@ def test_http_2_by_prior_knowledge_is_not_spoken(lab: Running) -> None:
 
 
 def test_as_many_clients_as_may_connect_take_no_more_than_was_counted(lab: Running) -> None:
-    """256 connections with two requests of a MiB each, one behind the other, before a server that answers none."""
+    """256 connections with two pipelined requests of a MiB each, to a server that answers none."""
     body = json.dumps({"model": "qwen", "max_tokens": 2, "x": "y" * (MIB - 200)}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
     for source in ("127.0.0.97", CLIENT):

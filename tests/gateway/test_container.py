@@ -1,4 +1,5 @@
-"""A gateway's container on a real Docker Engine: a hostile image reads nothing of the host, and an earlier release's is replaced."""
+"""A gateway's container on a real Docker Engine: a hostile image reads nothing of the host, and an earlier release's is replaced.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ exec sleep 600
 
 @pytest.fixture(scope="module")
 def image(engine: docker.DockerClient) -> Iterator[str]:
-    """An image of this machine's HAProxy, and of a shell with a few programs."""
+    """Yield an image with this machine's HAProxy, and a shell with a few programs."""
     names = set(PROGRAMS)
     for name in PROGRAMS:
         libraries = subprocess.run(["ldd", name], capture_output=True, text=True, check=True).stdout.split()
@@ -83,7 +84,10 @@ def image(engine: docker.DockerClient) -> Iterator[str]:
 
 
 class Bench:
-    """A host with a gateway of a name of its own. made: what it routes."""
+    """A host with a gateway that has a unique name.
+
+    `made` is the gateway's routing.
+    """
 
     def __init__(self, home: Path, image: str) -> None:
         self.context = RecordingContext(home)
@@ -165,7 +169,7 @@ def bench(engine: docker.DockerClient, image: str, tmp_path: Path) -> Iterator[B
 
 
 def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
-    """Checked, started, drained, read anew, kept; what is drained stays so, and a second run changes nothing."""
+    """Checked, started, drained, reloaded, kept: drained servers stay drained, and a second run changes nothing."""
     assert GatewayCheck().run(GatewayCheck.Args(port=bench.made.port, **bench.told()), bench.context).msg == "valid"
     digest = str(bench.running().data["digest"])
     bench.keep(digest)
@@ -217,7 +221,7 @@ def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(bench: Bench
 
 @pytest.mark.parametrize("name", ["keys", "haproxy.cfg", "more.map"])
 def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: Bench, name: str) -> None:
-    """Its container could write there: what stands there is read by name, as a file, and never copied."""
+    """Its container could write there: its contents are read by name, as files, and never copied."""
     bench.earlier()
     link = bench.folder / place.EARLIER / name
     link.unlink(missing_ok=True)
@@ -260,7 +264,7 @@ def test_an_upgrade_that_fails_restores_the_gateway_of_the_earlier_release(bench
 
 
 def test_files_that_are_not_those_of_their_digest_are_gone(bench: Bench) -> None:
-    """An earlier release copied what a container had written."""
+    """An earlier release copied files that a container had written."""
     spec = bench.earlier()
     digest = place.state(bench.context).read("verified")["digest"]  # type: ignore[index]
     assert good.files(bench.context, digest) and place.is_earlier(spec)

@@ -1,4 +1,4 @@
-"""A gateway that answers its hosts with nonsense, in the shape of an answer: none of it hangs, ends or misleads what they do."""
+"""A gateway that sends its hosts well-formed nonsense: no operation hangs, fails or is misled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draining and returning a server in Debian's real HAProxy: who may, and what a reload keeps of it."""
+"""Draining and returning a server in Debian's real HAProxy: the allowed hosts, and the state after a reload."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_bytes_that_no_url_has_are_no_request(lab: Running, url: str) -> None:
 
 
 def test_a_body_that_ends_at_a_null_byte_drains_nobody_at_the_clients_port(lab: Running) -> None:
-    """HAProxy's own page for statistics, which reads on behind the byte, is nowhere."""
+    """HAProxy's own statistics page, which reads on behind the byte, is not reachable."""
     body = b"action=drain&b=org::qwen&s=one\0&s=two"
     for path in (operations.PATH, f"{operations.PATH};csv", "/haproxy?stats", "/;csv"):
         assert lab.ask("POST", path, body, key=HOST_KEYS["one"]).status == 401
@@ -158,7 +158,7 @@ def test_a_reload_returns_nobody_and_takes_the_ports_that_come(lab: Running) -> 
 
 
 def read_anew(lab: Running, config: str, name: str) -> None:
-    """A reload with this configuration, as `gateway.deploy` does it."""
+    """Reload HAProxy with this configuration, as `gateway.deploy` does it."""
     states.keep(lab.sockets, lab.folder, config)
     (lab.folder / render.CONFIG).write_text(config.replace("lab @DIGEST@", f"lab {name}"))
     until_s = time.monotonic() + DEADLINE_S
@@ -170,7 +170,7 @@ def read_anew(lab: Running, config: str, name: str) -> None:
 
 
 def test_a_request_whose_body_comes_while_the_gateway_is_reloaded_is_answered(lab: Running) -> None:
-    """The process before calls every backend empty from then on, and has requests to end."""
+    """The previous process considers every backend empty from then on, and has requests to finish."""
     ahead, rest = b'{"messages": [], "mo', b'del": "org/qwen"}'
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
     with socket.create_connection(("127.0.0.1", lab.gateway.port), DEADLINE_S) as link:

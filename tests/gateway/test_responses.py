@@ -1,4 +1,4 @@
-"""Requests for a response that was made before, and those whose model stands in a form, through a real HAProxy."""
+"""Requests about earlier responses, and requests whose model is in a form, through a real HAProxy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORM = {"Content-Type": "multipart/form-data; boundary=x"}
 
 
 class Keeper(ThreadingHTTPServer):
-    """A server that keeps its responses; a streamed one goes on when `go_on` is set."""
+    """A server that stores its responses; a streamed one continues when `go_on` is set."""
 
     daemon_threads = True
 
@@ -142,7 +142,7 @@ def test_a_response_of_nobody_and_another_method_are_refused(lab: Running) -> No
 
 
 def form(name: str, *, first: bool) -> bytes:
-    """A recording, with zeros in it, and its model before or behind."""
+    """Return a form with a recording that contains zeros, and the model before or after it."""
     file = b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\x00\xff' + bytes(300_000)
     field = f'Content-Disposition: form-data; name="model"\r\n\r\n{name}'.encode()
     parts = (field, file) if first else (file, field)

@@ -1,4 +1,4 @@
-"""The rendered configuration in Debian's real HAProxy: what is routed where, and what each refusal looks like."""
+"""The rendered configuration in Debian's real HAProxy: the routing, and each refusal."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_body_of_chunks_beyond_the_limit_is_refused_as_too_large(lab: Running)
 
 
 def test_two_lengths_of_one_body_are_refused(lab: Running) -> None:
-    """What one side takes for the end of a request and the other does not is how requests are smuggled."""
+    """Request smuggling relies on two sides that disagree about where a request ends."""
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
     twice = f"{head}Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345"
     answer = lab.raw(twice.encode())
@@ -310,7 +310,7 @@ def test_the_same_first_messages_go_to_the_same_server(tmp_path: Path) -> None:
 
 
 def test_one_conversation_does_not_fill_one_server_while_others_are_idle(tmp_path: Path) -> None:
-    """By prefix all of these belong on one server; it takes three quarters of them."""
+    """By prefix all of these requests belong to one server; it takes three quarters of them."""
     servers = [Server(f"s{n}") for n in range(3)]
     for server in servers:
         server.go_on.clear()

@@ -1,4 +1,4 @@
-"""Servers that end with the requests that they take, behind Debian's real HAProxy: who is asked again, and who is not."""
+"""Servers that fail on their requests, behind Debian's real HAProxy: which requests are retried, and which are not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY = {"model": "qwen", "messages": []}
 
 
 class Dies(BaseHTTPRequestHandler):
-    """It is up, and ends the connection of each request before it answers."""
+    """A server that is up, and closes the connection of each request before it answers."""
 
     server: Dying
 
@@ -44,7 +44,7 @@ class Dying(ThreadingHTTPServer):
         return int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A check of HAProxy closes its connection as it likes."""
+        """Ignore the error: a check of HAProxy may close its connection at any time."""
 
 
 @pytest.fixture

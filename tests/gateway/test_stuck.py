@@ -1,4 +1,5 @@
-"""A server that answers everything but requests, behind a real HAProxy: its engine's counters stand still, and nobody waits for it."""
+"""A server that answers everything but requests, behind a real HAProxy: its engine's counters stall, and no client waits for it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ ASKED = {"model": "qwen", "messages": []}
 
 
 class Wedged(ThreadingHTTPServer):
-    """An engine that stands still once it has a request, until `go_on`; its front end goes on answering."""
+    """An engine that stalls once it has a request, until `go_on`; its front end keeps answering."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -50,7 +51,7 @@ class Wedged(ThreadingHTTPServer):
         return int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked has gone."""
+        """Ignore the error: the client has disconnected."""
 
 
 class _Front(BaseHTTPRequestHandler):
@@ -98,7 +99,7 @@ class _Front(BaseHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counters are read each second."""
+    """Read the counters each second."""
     monkeypatch.setattr(progress, "EVERY_S", 1)
 
 
@@ -116,7 +117,7 @@ def watched(*servers: Any) -> Model:
 
 
 def asks(pool: ThreadPoolExecutor, lab: Running, wedged: Wedged) -> Future[Answer]:
-    """A request that the wedged server has; it takes the first of an idle pair or the second."""
+    """Return the answer to a request that the wedged server has; it takes the first or second of an idle pair."""
     while True:
         options = pool.submit(lab.chat, ASKED)
         if wedged.began.acquire(timeout=1.0):
@@ -198,7 +199,7 @@ def test_a_request_of_the_only_server_ends_after_the_longest_silence(tmp_path: P
 
 @pytest.mark.parametrize("how", ["steps", "nothing to read", "no requests"])
 def test_a_server_that_works_or_tells_nothing_keeps_its_requests(tmp_path: Path, wedged: Wedged, how: str) -> None:
-    """A long prompt gives no token for minutes; only its steps move."""
+    """A long prompt generates no token for minutes; only its steps progress."""
     other = Server("two")
     wedged.works = how == "steps"
     shown = replace(PROGRESS, moves=(Sample("no:such"),)) if how == "nothing to read" else PROGRESS

@@ -1,4 +1,4 @@
-"""A container that takes memory at a rate, on a real Docker Engine, within bounds that leave the machine to its other tests."""
+"""A container that takes memory at a rate, on a real Docker Engine, within bounds that leave memory to other tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ Hog = Callable[..., Any]
 
 @pytest.fixture
 def hog(engine: docker.DockerClient, shell: str) -> Iterator[Hog]:
-    """Creates a container that takes memory once it is started. rate: MiB a second. most: MiB in all."""
+    """Yield a function that creates a container which takes memory once it is started.
+
+    Its arguments are the rate in MiB a second and the maximum in MiB.
+    """
     made: list[Any] = []
 
     def create(rate: float, most: int, restart: str = "no") -> Any:

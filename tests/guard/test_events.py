@@ -1,4 +1,4 @@
-"""What the guard of the service says it did is read as data of a stranger."""
+"""Events that the guard service reports are read as untrusted data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each measured story of a GB10's memory makes the guard do. Rates and levels are those of public issues."""
+"""The guard's decisions on recorded memory curves of GB10 hosts. Rates and levels are those of public issues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def level(gib: float) -> Callable[[float], float]:
 
 
 def fall(begin: float, rate: float, end: float = 0.0) -> Callable[[float], float]:
-    """From one level to another, GiB and GiB a second, after five quiet seconds."""
+    """Return a fall from one level to another, in GiB and GiB a second, after five quiet seconds."""
     return lambda seconds: max(end, begin - rate * max(0.0, seconds - 5))
 
 
@@ -30,7 +30,7 @@ def judged(
     stalled: float = 0.0,
     most_s: float = 0.1,
 ) -> Danger | None:
-    """What a guard says that samples such a memory as often as it would."""
+    """Return the danger that a guard finds in this memory, sampled as often as on a host; None for none."""
     judge, seconds = Judge(floors or Floors(TOTAL)), 0.0
     while seconds < for_s:
         now = int(available(seconds) * GIB)

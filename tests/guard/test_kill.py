@@ -1,4 +1,4 @@
-"""What the guard may end: the container of one full id, and processes that are in its cgroup. Nothing else."""
+"""The guard ends only the container with one full id, and processes in its cgroup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ID = "0123456789abcdef" * 4
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of this machine that is in no container of that id."""
+    """Yield a process of this machine that is in no container of that id."""
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]) as process:
         yield process
         process.kill()

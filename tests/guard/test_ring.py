@@ -1,4 +1,4 @@
-"""The samples that survive a host: written in place, read whatever was cut off."""
+"""Samples that survive the host: written in place, and readable wherever a write was cut off."""
 
 from __future__ import annotations
 

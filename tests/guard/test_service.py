@@ -1,7 +1,8 @@
 """The guard of the service over real containers of a real Docker Engine, which take real memory.
 
-What is available is the host's memory as if nobody else used it: beside other tests the same floor would be passed by their memory,
-or never reached. The guard of a start, whose tests take seconds, reads the kernel's own figures (test_start_guard.py).
+Available memory is computed as if no other process used the host: with other tests running, the same floor would be passed by
+their memory, or never reached. The guard of a start, whose tests take seconds, reads the kernel's own figures
+(test_start_guard.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TOTAL, AVAILABLE = 24 * GIB, 16 * GIB
 
 
 class OwnMemory(threading.Thread):
-    """Keeps a /proc/meminfo that counts the memory of some containers, by their cgroups, and of nobody else."""
+    """Maintain a /proc/meminfo that counts only the memory of some containers, by their cgroups."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(daemon=True)
@@ -57,7 +58,7 @@ class OwnMemory(threading.Thread):
         new.replace(self.root / "proc/meminfo")
 
     def _file(self, container: Any) -> str:
-        """The counters of a container's memory; "" until it runs."""
+        """Return the counter file of a container's memory; empty until it runs."""
         if not self._files.get(container.id):
             container.reload()
             self._files[container.id] = service.memory_of(int(container.attrs["State"]["Pid"]))
@@ -80,7 +81,10 @@ def context(tmp_path: Path, memory: OwnMemory) -> RecordingContext:
 
 @pytest.fixture
 def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMemory) -> Iterator[Watch]:
-    """Starts the guard of the service over containers. room_gib: below what is available now, where danger begins."""
+    """Yield a function that starts the guard of the service over containers.
+
+    `room_gib` is the distance from the available memory to the floor.
+    """
     running: list[subprocess.Popen[bytes]] = []
 
     def start(

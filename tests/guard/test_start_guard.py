@@ -35,7 +35,7 @@ def context(tmp_path: Path) -> Iterator[RecordingContext]:
 
 @pytest.fixture
 def busy() -> Iterator[None]:
-    """Four processes that want all of the processor."""
+    """Run four processes that use the whole processor."""
     words = [sys.executable, "-I", "-S", "-c", "while True: pass"]
     with contextlib.ExitStack() as stack:
         for _ in range(4):
@@ -80,7 +80,7 @@ def test_it_kills_what_takes_the_memory_while_the_machine_is_busy(
 def test_it_needs_no_answer_of_the_engine(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog, tmp_path: Path
 ) -> None:
-    """A socket that takes requests and never answers is what a stopped engine looks like."""
+    """A stopped engine looks like a socket that accepts requests and never answers."""
     address = tmp_path / "engine.sock"
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(address))
@@ -99,7 +99,7 @@ def test_it_needs_no_answer_of_the_engine(
 def test_it_needs_no_process_of_its_own_to_kill(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog
 ) -> None:
-    """As a user who may not kill root's processes: the engine's socket is enough."""
+    """For a user who may not kill root's processes, the engine's socket is enough."""
     container = hog(3072, MOST)
     api: Any = engine.api
     context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - ROOM_GIB
@@ -156,7 +156,7 @@ def test_it_does_not_stay_behind_for_a_container_that_ended_at_once(context: Rec
 
 
 def test_a_run_that_is_busy_or_blocked_holds_nothing_up(context: RecordingContext) -> None:
-    """Its thread may hang in a read, or hold the interpreter: the guard is another process."""
+    """The run's thread may hang in a read, or hold the interpreter: the guard is another process."""
     hold = threading.Event()
     context.guards.begin(context.machine, context.state, context.run_id, {})
     blocked = threading.Thread(target=hold.wait)

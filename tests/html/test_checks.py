@@ -1,4 +1,4 @@
-"""What becomes of a host's checks: spans for plots and table, and the times when it was not ok."""
+"""A host's checks as spans for plots and table, and as periods in which it was not ok."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_goes_on_has_no_end() -> None:
 
 
 def test_a_time_without_checks_is_no_span() -> None:
-    """Nothing is known of it, and nothing is filled in."""
+    """Its state is unknown, and nothing is filled in."""
     host = weeks.host(weeks.every_5_minutes(lambda hours: None if 24 <= hours < 48 else {}))
     gap = weeks.SINCE_S + 24 * weeks.HOUR_S, weeks.SINCE_S + 48 * weeks.HOUR_S
     assert not [span for span in host.spans if gap[0] <= span.start_s < gap[1] - host.span_s]
@@ -60,7 +60,7 @@ def test_fields_of_a_newer_host_are_left_out() -> None:
 
 
 def test_a_check_counts_for_as_long_as_it_speaks() -> None:
-    """Nine good checks of five minutes and one bad one, after which nobody checked for half a day: that is not 90 % ok."""
+    """Nine good checks of five minutes and one bad one, followed by half a day without checks: that is not 90 % ok."""
     records = [weeks.check(weeks.SINCE_S + 300.0 * n) for n in range(9)]
     records.append(weeks.check(weeks.SINCE_S + 2700.0, "down", why="gone"))
     host = weeks.host(records)

@@ -1,4 +1,4 @@
-"""The page of an experiment, looked at in a real browser."""
+"""The page of an experiment in a real browser."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def browser() -> str:
 
 
 def seen(results: Results, folder: Path, width: int = 1200) -> dict[str, Any]:
-    """What a browser makes of the page, whose policy lets the probe run in a copy of it."""
+    """Return the probe's view of the page in a browser. A copy of the page allows the probe's script."""
     program = browser()
     path = folder / "report.html"
     allowed = experiment_page.html(results).replace(

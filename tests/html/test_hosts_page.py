@@ -1,4 +1,4 @@
-"""The page in a real browser: what is laid out, what is read aloud, and that nothing is fetched."""
+"""The page in a real browser: layout, accessible text, and no external requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ addEventListener('load', () => {
 
 
 def a_week() -> list[Host]:
-    """One host with everything in it, one with nothing kept, one that could not be asked."""
+    """Return one host with all kinds of checks, one without checks, and one that could not be reached."""
 
     def change(hours: float) -> dict[str, Any] | None:
         if 50 <= hours < 60:
@@ -65,7 +65,7 @@ def page() -> str:
 
 @pytest.fixture(scope="module")
 def browsed(page: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a browser made of it, in a narrow window: whatever fits there fits a wide one."""
+    """Return the probe's view of the page in a narrow browser window: a page that fits there fits a wide one."""
     if BROWSER is None:
         pytest.skip("no browser here (Debian: chromium)")
     folder = tmp_path_factory.mktemp("browser")

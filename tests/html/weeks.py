@@ -1,4 +1,4 @@
-"""A host's week, made of checks as the host tells them."""
+"""A host's week of checks, in the format of a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNTIL_S = SINCE_S + 7 * DAY_S
 def check(
     time_s: float, state: State = "ok", *, why: str = "fine", tok_per_s: float | None = None, memory_gib: float = 20.0
 ) -> Record:
-    """One check of a schedule of five minutes; with tok_per_s it measured."""
+    """Return one check of a schedule of five minutes; with tok_per_s it is a measurement."""
     speed = Speed(tok_per_s or 50.0, 52.0, 0.1, "proved", time_s if tok_per_s else time_s - HOUR_S)
     machine = Machine(mem_total_bytes=120 * GIB, mem_available_bytes=int(memory_gib * GIB))
     return Record(
@@ -27,7 +27,11 @@ def check(
 
 
 def every_5_minutes(change: Callable[[float], dict[str, Any] | None] = lambda hours: {}) -> list[Record]:
-    """A week of checks. change: what differs at an hour; None: no check was made."""
+    """Return a week of checks.
+
+    Args:
+        change: returns the differing fields at an hour, or None for no check.
+    """
     records = []
     for n in range(7 * 288):
         hours = n / 12
@@ -38,6 +42,6 @@ def every_5_minutes(change: Callable[[float], dict[str, Any] | None] = lambda ho
 
 
 def host(records: list[Record], name: str = "spark1") -> html.Host:
-    """As the laptop reads it."""
+    """Return the host as the laptop reads it."""
     event = {"fields": list(FIELDS), "rows": [row_of(record) for record in records]}
     return html.of(name, event, SINCE_S, UNTIL_S)

@@ -1,9 +1,9 @@
-"""A server with a known schedule that keeps a record of what it sent and when: the client is held against it.
+"""A server with a known schedule that records what it sent and when, to check the client's measurements.
 
-    python -m tests.measure.exact_server '{"gap_s": 0.02}'     prints its port; GET /record is what it did
+    python -m tests.measure.exact_server '{"gap_s": 0.02}'     prints its port; GET /record returns the record
 
-It runs in a thread for tests, as a process of its own for benchmarks. Its clock is time.perf_counter, the same for all
-processes of a machine.
+It runs in a thread for tests, as a process of its own for benchmarks. Its clock is time.perf_counter, the same for all processes
+of a machine.
 """
 
 from __future__ import annotations
@@ -21,50 +21,63 @@ from typing import Any
 
 @dataclass
 class Schedule:
-    """first_s: to the first token. gap_s: between chunks. per_chunk: tokens a chunk. chunks: how many, unless the request's
-    max_tokens asks for fewer. usage: continuous, final, inside (in the last chunk) or none.
+    """The behaviour of an ExactServer."""
 
-    reasoning: so many chunks of thinking first. stall_at, stall_s: one stall. cut_at: the connection is cut. error_at: the
-    server's own error instead of a chunk, in the shape of `error`; with error_at 0 the answer of a request that is not streamed.
-    status: of every answer. drip_s: between the bytes of the headers.
-    rates: a decode rate for each request after another, the last one stays. refuses: keys of a request answered 400.
-    ghost: tokens that the server's counter has too many. running: other requests at work. prefix_block: tokens of a block of
-    its prefix cache, 0 without one; sightings: how often a prefix must be seen before it hits. prefill_s: of 1000 tokens.
-    answers: the status of /health. silent: no token ever comes. silent_last: the last token decodes to nothing.
-    dies: the first request is answered 500, then nobody listens. accepts: of a draft for each token, the share accepted by position.
-    greedy_only: a request with a temperature is answered 500.
-    """
-
+    #: seconds to the first token
     first_s: float = 0.05
+    #: seconds between chunks
     gap_s: float = 0.01
+    #: tokens of a chunk
     per_chunk: int = 1
+    #: number of chunks, unless the request's max_tokens is lower
     chunks: int = 30
+    #: continuous, final, inside (in the last chunk) or none
     usage: str = "continuous"
     kind: str = "content"
+    #: number of chunks of thinking at the beginning
     reasoning: int = 0
+    #: chunk before which it stalls; -1 for none
     stall_at: int = -1
+    #: seconds of the stall
     stall_s: float = 0.0
+    #: chunk at which the connection is cut; -1 for none
     cut_at: int = -1
+    #: chunk that is replaced by `error`; 0 also for the answer of a request that is not streamed, -1 for none
     error_at: int = -1
     error: str = 'data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}'
+    #: status of every answer
     status: int = 200
+    #: seconds between the bytes of the headers
     drip_s: float = 0.0
+    #: decode rate of each request in turn; the last one stays
     rates: list[float] = field(default_factory=list)
+    #: keys of a request that are answered 400
     refuses: list[str] = field(default_factory=list)
+    #: tokens that the server's counter has too many
     ghost: int = 0
+    #: other running requests
     running: int = 0
+    #: tokens of a block of the prefix cache; 0 without one
     prefix_block: int = 0
+    #: how often a prefix must be seen before it hits
     sightings: int = 1
+    #: seconds for 1000 tokens
     prefill_s: float = 0.0
+    #: status of /health
     answers: int = 200
+    #: no token is ever sent
     silent: bool = False
+    #: the last token decodes to nothing
     silent_last: bool = False
     api_key: str = ""
     model: str = "m"
     metrics: bool = True
     prefix_caching: str = "True"
+    #: the first request is answered 500, then the port is closed
     dies: bool = False
+    #: share of accepted tokens of a draft, by position
     accepts: list[float] = field(default_factory=list)
+    #: a request with a temperature is answered 500
     greedy_only: bool = False
 
 
@@ -72,7 +85,10 @@ HEAD = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; 
 
 
 class ExactServer:
-    """Serves a schedule on 127.0.0.1. record: of each stream (received_s, [(sent_s, cumulative tokens), ...])."""
+    """A server on 127.0.0.1 that follows a schedule.
+
+    `record` has (received_s, [(sent_s, cumulative tokens), ...]) for each stream.
+    """
 
     def __init__(self, plan: Schedule) -> None:
         self.plan = plan
@@ -141,7 +157,7 @@ class ExactServer:
         return text + (f'vllm:cache_config_info{{{info},engine="0"}} 1.0\n' if plan.prefix_block else "")
 
     def _speculation(self) -> str:
-        """The counters of drafts, one for each token, as vLLM 0.32.0 names them."""
+        """Return the counters of drafts, one draft for each token, named as in vLLM 0.32.0."""
         labels, counted = 'engine="0",model_name="m"', [self.generated * share for share in self.plan.accepts]
         names = {"num_drafts": self.generated, "num_accepted_tokens": sum(counted)}
         rows = [f"vllm:spec_decode_{name}_total{{{labels}}} {float(value)}" for name, value in names.items()]
@@ -216,7 +232,7 @@ class ExactServer:
         return self.plan.per_chunk / rates[min(len(self.record), len(rates)) - 1] if rates else self.plan.gap_s
 
     def _cached(self, prompt: str) -> int:
-        """How many words of a prompt its prefix cache holds, in whole blocks."""
+        """Return the number of a prompt's words that the prefix cache holds, in whole blocks."""
         block, words = self.plan.prefix_block, prompt.split()
         if not block:
             return 0
@@ -232,7 +248,7 @@ class ExactServer:
         return found
 
     def _events(self, body: dict[str, Any], prompt: int) -> Iterator[tuple[int, bytes]]:
-        """(cumulative tokens, 0 for what is no token; the event) in their order."""
+        """Yield (cumulative tokens, or 0 without a token; event) in their order."""
         plan = self.plan
         chunks = min(plan.chunks, -(-int(body.get("max_tokens") or 10**9) // plan.per_chunk))
         options = body.get("stream_options") or {}
@@ -266,7 +282,7 @@ class ExactServer:
 
 @contextmanager
 def serving(plan: Schedule) -> Iterator[ExactServer]:
-    """The server in a thread of this process."""
+    """Run the server in a thread of this process."""
     server, loop = ExactServer(plan), asyncio.new_event_loop()
     up = threading.Event()
 

@@ -1,4 +1,4 @@
-"""First answers judged on their own: what a working model writes in any language, and what none writes."""
+"""First answers judged on their own: texts of a working model in any language, and texts that none writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's count beside the client's: when they disagree, and when others were served."""
+"""The server's token count and the client's: when they differ, and when other clients were served."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_cut_stream_excuses_a_few_tokens_and_nothing_excuses_fewer(
 
 
 def test_a_diagnosis_takes_its_rules_from_no_module_of_a_playbook() -> None:
-    """They are of whoever measures; a module's file is the module."""
+    """The rules belong to the measurement; a module's file is the module."""
     tree = Path(sparkwright.__file__).parent / "doctor/diagnosis"
     taken = {
         node.module

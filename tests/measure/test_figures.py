@@ -1,4 +1,4 @@
-"""What gaps say together: stalls are found, and chunks that come in one piece are none."""
+"""Figures of gaps: stalls are found, and chunks that arrive in one piece are none."""
 
 from __future__ import annotations
 

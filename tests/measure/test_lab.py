@@ -1,4 +1,4 @@
-"""A cell of the lab, held against what the exact server itself recorded."""
+"""A cell of the lab, compared with the exact server's own record."""
 
 from __future__ import annotations
 

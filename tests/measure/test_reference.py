@@ -1,4 +1,4 @@
-"""When two texts are of one model: same, parted at a near-tie, or another's."""
+"""The verdict on two texts: same, different at a near-tie, or another model's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAR = 3.0
 
 
 def text(words: str, *, others: dict[int, tuple[str, float]] | None = None, told: bool = True) -> Text:
-    """A text of words, each chosen by far; others: at a token (from 0) the second choice and how far below it is."""
+    """Return a text of words, each with a large lead. `others` has, by token (from 0), the second candidate and its distance."""
     steps = []
     for n, word in enumerate(words.split()):
         other, gap = (others or {}).get(n, ("never", FAR))
@@ -86,7 +86,7 @@ def test_what_is_written_is_read_again() -> None:
 
 
 class Plain(http.server.BaseHTTPRequestHandler):
-    """A server that takes neither logprobs nor chat_template_kwargs, when `strict`."""
+    """A server that, if `strict`, accepts neither logprobs nor chat_template_kwargs."""
 
     strict = False
     top = (

@@ -23,7 +23,7 @@ def measured(*, cap_s: float = 60, timeout_s: float = 5, **plan: Any) -> stream.
 
 
 def true_rate(server: ExactServer) -> float:
-    """Of the first stream, by the server's own clock."""
+    """Return the rate of the first stream, by the server's own clock."""
     (first_s, first), *_, (last_s, last) = server.record[0][1]
     return (last - first) / (last_s - first_s)
 
@@ -197,7 +197,7 @@ def test_a_plainer_request_leaves_out_what_others_refuse() -> None:
 
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "llama-eager", "qwen3next-eager", "llama-chunked-off"])
 def test_a_real_stream_is_read_whole(case: str) -> None:
-    """Without continuous usage the chunks of a real answer share its final count."""
+    """Without continuous usage the final count is distributed over the chunks of a real answer."""
     raw = (DATA / case / "chat-stream.sse.txt").read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")[2]
     pieces = [(n / 100, raw[n : n + 97]) for n in range(0, len(raw), 97)]
     found = stream.read(stream.Recording(pieces))
@@ -207,7 +207,7 @@ def test_a_real_stream_is_read_whole(case: str) -> None:
 
 
 def flushed(*chunks: tuple[float, int]) -> stream.Stream:
-    """A stream of chunks, each (seconds since the request, tokens in it)."""
+    """Return a stream of chunks, each (seconds since the request, tokens in it)."""
     totals = itertools.accumulate(tokens for _, tokens in chunks)
     points = [(at_s, total) for (at_s, _), total in zip(chunks, totals, strict=True)]
     return stream.Stream(points=points, total=points[-1][1])

@@ -1,4 +1,4 @@
-"""What is sent: lengths, arrivals, and prompts that nobody has seen."""
+"""The requests of a load: lengths, arrivals, and prompts that were never sent before."""
 
 from __future__ import annotations
 

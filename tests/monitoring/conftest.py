@@ -26,13 +26,16 @@ needs_prometheus = pytest.mark.skipif(not shutil.which("prometheus"), reason="De
 
 @dataclass
 class Prometheus:
-    """pages: what each instance answers to a scrape; a test changes them."""
+    """A running Prometheus.
+
+    `pages` is the answer of each instance to a scrape; tests change it.
+    """
 
     url: str
     pages: dict[str, str] = field(default_factory=dict)
 
     def ask(self, query: str) -> list[dict[str, Any]]:
-        """The series of a query at this moment."""
+        """Return the current series of a query."""
         with urlopen(f"{self.url}/api/v1/query?{urlencode({'query': query})}", timeout=10) as answer:
             return json.load(answer)["data"]["result"]
 

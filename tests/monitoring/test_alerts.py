@@ -1,4 +1,4 @@
-"""Each alert rule by its time: promtool runs them over series of our metrics, as an hour or a day would bring them."""
+"""The alert rules over time: promtool runs them over series of our metrics of an hour or a day."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GATEWAY = {
 
 
 def unit_test(name: str) -> dict[str, Any]:
-    """A case as promtool takes it: before its time the alert is not there, afterwards it fires."""
+    """Return a case for promtool: the alert is absent before its time, and fires afterwards."""
     metric, values, quiet, fires, _ = CASES[name]
     series = [(metric, values), *([BESIDE[name]] if name in BESIDE else [])]
     rule = next(alert for alert in alerts.ALERTS if alert.name == f"Sparkwright{name}")
@@ -99,7 +99,14 @@ def test_a_gateway_that_is_gone_or_has_no_server_is_told_after_two_minutes(tmp_p
 
 
 def promtool(folder: Path, name: str, case: dict[str, Any], *, summary: bool) -> str:
-    """What `promtool test rules` has against a case. summary: the rule's only annotation; else it has none."""
+    """Return the errors of `promtool test rules` on a case.
+
+    Args:
+        folder: for its files.
+        name: of the alert.
+        case: the test case.
+        summary: keep the summary as the rule's only annotation; else it has none.
+    """
     rules = yaml.safe_load(alerts.text())
     (rule,) = [rule for rule in rules["groups"][0]["rules"] if rule["alert"] == f"Sparkwright{name}"]
     rule["annotations"] = {"summary": rule["annotations"]["summary"]} if summary else {}

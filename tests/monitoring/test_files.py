@@ -1,4 +1,4 @@
-"""The files that `monitoring.install` writes, as their readers see them."""
+"""The files that `monitoring.install` writes, as Prometheus and Grafana read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promto
 
 
 def lost(ours: Any, theirs: Any, at: str = "") -> list[str]:
-    """Where what was written is not in what its reader makes of it."""
+    """Return the places in which the reader's data lacks or changes what was written."""
     if isinstance(ours, dict):
         known = theirs if isinstance(theirs, dict) else {}
         return [

@@ -1,4 +1,4 @@
-"""`monitoring.install` as a user runs it."""
+"""`monitoring.install` on the command line."""
 
 from __future__ import annotations
 

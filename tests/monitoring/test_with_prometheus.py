@@ -1,4 +1,4 @@
-"""Rules and dashboard against a real Prometheus and the text that a check really writes."""
+"""Rules and dashboard with a real Prometheus and the metrics that a check writes."""
 
 from __future__ import annotations
 

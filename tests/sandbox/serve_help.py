@@ -1,6 +1,6 @@
-"""Reads the options out of the real `vllm serve --help=all`.
+"""Read the options from the real `vllm serve --help=all`.
 
-`python -m tests.sandbox.serve_help` prints them as src/sparkwright/sandbox/vllm/command_line/flags-0.32.0.txt holds them.
+`python -m tests.sandbox.serve_help` prints them in the format of src/sparkwright/sandbox/vllm/command_line/flags-0.32.0.txt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SAYS_JSON = "valid JSON string"
 
 
 def blocks(text: str) -> Iterator[list[str]]:
-    """The lines of each option."""
+    """Yield the lines of each option."""
     found: list[str] = []
     for line in text.splitlines():
         if re.match(r"^  -\S", line):
@@ -31,12 +31,12 @@ def blocks(text: str) -> Iterator[list[str]]:
 
 
 def header(block: list[str]) -> str:
-    """`--model MODEL`: an option's first line without its description."""
+    """Return an option's first line without its description, such as `--model MODEL`."""
     return re.split(r"\s{2,}", block[0].strip())[0]
 
 
 def rows(text: str) -> list[str]:
-    """One tab-separated row an option."""
+    """Return a tab-separated row for each option."""
     return [_row(header(block), " ".join(part.strip() for part in block[1:])) for block in blocks(text)]
 
 

@@ -1,4 +1,4 @@
-"""Which sandbox runs is known exactly, and so is who sits on a port."""
+"""The running sandbox is identified exactly, and so is the program that occupies a port."""
 
 from __future__ import annotations
 

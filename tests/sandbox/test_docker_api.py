@@ -1,4 +1,4 @@
-"""The pretend Docker Engine answers the docker SDK as the real one does: listing, logs, stopping, throw-away containers."""
+"""The simulated Docker Engine answers the Docker SDK as the real one does: listing, logs, stopping, temporary containers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def serving(engine: docker.DockerClient, name: str, model: Path, **fields: Any) 
 
 
 def test_a_container_lists_what_of_the_host_it_sees(engine: docker.DockerClient, model: Path) -> None:
-    """Who mounts a model uses it: it is neither called unused nor removed."""
+    """A container that mounts a model uses it: the model is neither reported as unused nor removed."""
     create(engine, "one", model, Binds=[f"{model}:/m:ro"])
     (mount,) = engine.api.inspect_container("one")["Mounts"]
     assert (mount["Type"], mount["Source"], mount["Destination"], mount["RW"]) == ("bind", str(model), "/m", False)
@@ -254,7 +254,7 @@ def test_an_image_goes_when_nothing_uses_it(engine: docker.DockerClient, model: 
 
 
 def test_a_pull_by_tag_tags_and_one_by_digest_does_not(engine: docker.DockerClient) -> None:
-    """As Docker does: `docker pull NAME` is `docker pull NAME:latest`, and a pull by digest gives no name."""
+    """As in Docker, `docker pull NAME` is `docker pull NAME:latest`, and a pull by digest adds no name."""
     engine.api.pull(REPOSITORY, tag="nightly")
     assert engine.images.get(f"{REPOSITORY}:nightly").tags == [f"{REPOSITORY}:nightly"]
     other, tag = "ghcr.io/ggml-org/llama.cpp", "server-cuda13"

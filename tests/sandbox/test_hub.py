@@ -1,4 +1,4 @@
-"""The pretend hub answers as the real one, to plain HTTP and to the real huggingface_hub."""
+"""The simulated hub answers like the real one, to plain HTTP and to the real huggingface_hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pretend Ollama behaves as the real one's source says: it unloads late, waits while it loads, and may load again."""
+"""The simulated Ollama follows the real one's source: it unloads late, waits while it loads, and may load again."""
 
 from __future__ import annotations
 

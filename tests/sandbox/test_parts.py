@@ -1,4 +1,4 @@
-"""The pretend parts behave as the real ones do: Docker's refusals, Ollama's texts, vLLM's last words and streams."""
+"""The simulated parts behave like the real ones: Docker's refusals, Ollama's texts, vLLM's last log lines and streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the sandbox's SGLang ends: refusals of its parser, memory, a file that is missing; each as our reader tells it."""
+"""Exits of the sandbox's SGLang: refusals of its parser, too little memory, a missing file; each as our reader reports it."""
 
 from __future__ import annotations
 

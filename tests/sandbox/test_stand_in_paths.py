@@ -1,4 +1,4 @@
-"""The sandbox's stand-in for HAProxy routes the same paths as HAProxy: of responses and of forms too."""
+"""The sandbox's stand-in routes the same paths as HAProxy, including those of responses and forms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.remote.sshd import free_port
 
 
 class StandIn(Running):
-    """One request at the stand-in, by the same words as at HAProxy."""
+    """A client of the stand-in with the methods of the client of HAProxy."""
 
     def __init__(self, port: int) -> None:
         self.gateway, self.held = SimpleNamespace(port=port), []  # type: ignore[assignment]

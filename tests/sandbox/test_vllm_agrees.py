@@ -1,6 +1,6 @@
-"""The stand-in engine refuses exactly what the real one refused, and takes what it took; the rules foretell both.
+"""The stand-in engine refuses exactly what the real one refused, and accepts what it accepted; the rules predict both.
 
-The cases and what became of them are those of `make test-engine`, run against a real vLLM 0.32.0 (docs/engine-agreement.md).
+The cases and their outcomes are those of `make test-engine`, run against a real vLLM 0.32.0 (docs/engine-agreement.md).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FLAGS: tuple[dict[str, object], ...] = (
 
 
 def stand_in(words: tuple[str, ...], folder: Path, version: str) -> tuple[config.Config | None, str]:
-    """The settings the stand-in ends up with, or None and its last words."""
+    """Return the stand-in's settings, or None and its last log line."""
     try:
         found = arguments.parse(list(words), version)
         settings = config.build(found, config.read_model(found.model, folder), folder, version)
@@ -54,7 +54,7 @@ def stand_in(words: tuple[str, ...], folder: Path, version: str) -> tuple[config
 
 
 def words(sentence: str) -> list[str]:
-    """What a sentence names, in no order: argparse lists options as they were added, its help sorts them."""
+    """Return the words of a sentence, sorted: argparse lists options as they were added, its help sorts them."""
     return sorted(sentence.replace(",", "").rstrip(".").split())
 
 

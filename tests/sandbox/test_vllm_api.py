@@ -1,4 +1,4 @@
-"""The stand-in's HTTP side answers as the real one's recorded bodies do."""
+"""The stand-in's HTTP API answers like the real one's recorded bodies."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def shape(value: Any) -> Any:
-    """The keys in their order, and the types of what is no text or number."""
+    """Return the keys in their order, and the types of values that are neither text nor number."""
     if isinstance(value, dict):
         return {key: shape(one) for key, one in value.items()}
     return [shape(item) for item in value] if isinstance(value, list) else None
@@ -281,7 +281,7 @@ def test_metrics_have_the_real_names_labels_and_buckets(serve: Callable[..., Ser
 
 
 def name_and_labels(row: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """With the values of the labels whose values are the same everywhere."""
+    """Return a row's name and labels, with the values of `le` and `finished_reason` only: others differ between servers."""
     name, _, rest = row.partition("{")
     labels = re.findall(r'(\w+)="([^"]*)"', rest.rpartition("}")[0])
     return name.split(" ")[0], tuple((key, value if key in ("le", "finished_reason") else "") for key, value in labels)
@@ -334,7 +334,7 @@ def until(true: Callable[[], bool], timeout_s: float = 5) -> bool:
 
 
 def request_threads() -> set[threading.Thread]:
-    """Threads of requests, of every server in this process: other tests' servers may have some."""
+    """Return the request threads of all servers in this process: other tests' servers may have some."""
     return {thread for thread in threading.enumerate() if "process_request_thread" in thread.name}
 
 
@@ -353,7 +353,7 @@ def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], str
 
 
 def test_a_wedged_server_never_counts_a_text_that_it_made_no_vector_of(serve: Callable[..., Server]) -> None:
-    """Its counters are a sign of life: a text whose client has left must not look like work."""
+    """Its counters are a sign of life: a text whose client has disconnected must not look like progress."""
     server = serve("--runner", "pooling")
     server.fault = "wedge"
     before = server.metric("vllm:prompt_tokens_total")

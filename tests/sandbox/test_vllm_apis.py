@@ -1,7 +1,7 @@
 """The sandbox's vLLM answers in Anthropic's Messages API and OpenAI's Responses API as a real 0.32.0 did.
 
-tests/data/vllm-0.32.0/apis/answers.json: requests to a real one on a CPU, whose model recites (tests/real_engine/reciting.py), and
-what came. `bare-` stands for one that was started without parsers.
+tests/data/vllm-0.32.0/apis/answers.json: requests to a real one on a CPU, whose model recites (tests/real_engine/reciting.py),
+and its answers. `bare-` stands for a server without parsers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Ser
 
 
 def shape(value: Any) -> Any:
-    """The keys, the types of null and of texts, and words of the API."""
+    """Return the keys, the types of null and of texts, and words of the API."""
     if isinstance(value, dict):
         return {key: "free" if key in FREE and one else shape(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -52,7 +52,7 @@ def shape(value: Any) -> Any:
 
 
 def events(text: str) -> list[tuple[str, Any]]:
-    """The events of a stream, one of each kind in a row: the sandbox's tokens are shorter."""
+    """Return the events of a stream, with repeated kinds merged: the sandbox's answers have fewer tokens."""
     rows = [block.split("\n") for block in text.split("\n\n") if block.strip()]
     found = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in rows]
     return [next(group) for _, group in itertools.groupby(found, lambda row: row[0])]
@@ -63,7 +63,7 @@ def kinds(body: Any) -> list[str]:
 
 
 def asked(body: Any) -> Any:
-    """A recorded request, whose `hi` is a question that the sandbox answers in a word."""
+    """Return a recorded request with a question that the sandbox answers in a word, in place of `hi`."""
     return json.loads(json.dumps(body).replace('"hi"', '"What is the capital of France?"'))
 
 

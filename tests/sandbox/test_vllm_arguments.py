@@ -1,4 +1,4 @@
-"""The stand-in's command line knows what the real one knows, and refuses in its words."""
+"""The stand-in's command line accepts the options of the real one, and refuses with its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start of the stand-in reads like a real one's, and dies where a real one dies."""
+"""The stand-in's start-up log reads like a real one's, and it fails where a real one fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QWEN35 = hub.QWEN35_CONFIG
 def start(
     config: dict[str, Any] | None, *words: str, folder: Path, version: str = NOW, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, int]:
-    """The log and the exit code of a start that is stopped as soon as it serves."""
+    """Return the log and the exit code of a start that is stopped as soon as it serves."""
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))

@@ -1,1 +1,1 @@
-"""The lab: experiments of arms and loads, the play that measures them, and the results they leave."""
+"""The lab: experiments of arms and loads, the play that measures them, and their results."""

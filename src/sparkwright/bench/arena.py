@@ -1,4 +1,4 @@
-"""The rows that llama-benchy prints and Spark Arena takes: pp2048 and tg128."""
+"""The rows that llama-benchy prints and Spark Arena accepts: pp2048 and tg128."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ HEAD = (
 
 
 def table(results: Results) -> str:
-    """A pp and a tg row for each measurement of one stream. Raises Refused when there is none.
+    """Return a pp and a tg row for each measurement of one stream. Raises Refused if there is none.
 
-    Our time to the first token counts the first token, not the first chunk, so it stands for ttfr too; no latency is taken off.
+    Our time to first token is that of the first token, not the first chunk, so it is reported as ttfr too. No latency is
+    subtracted.
     """
     cells = [cell for cell in results.cells if cell.kind == "smoke" and cell.verdict == "measured"]
     if not cells:

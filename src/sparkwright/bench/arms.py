@@ -1,4 +1,4 @@
-"""The arms of an experiment: recipes, each with the flags that are changed for it, and the settings predicted for them."""
+"""The arms of an experiment: recipes with their changed flags, and the settings predicted for them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.trust.secret_names import is_secret
 
 LOOPBACK = "127.0.0.1"
-#: chunked prefill, as people say it
+#: usual name of chunked prefill on the command line
 SPOKEN = "chunked-prefill"
-#: the rule of every engine about a flag that it does not have
+#: name of each engine's rule about unknown flags
 UNKNOWN = "unknown-flag"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to serve that an experiment measures."""
+    """A configuration that an experiment measures."""
 
-    #: as cells name it
+    #: the arm's name in cells
     name: str
     title: str
-    #: with the changes in it
+    #: including the changes
     recipe: Recipe
-    #: flags that differ from the recipe as it is written; None removes one
+    #: flags that differ from the written recipe; None removes a flag
     changes: Mapping[str, Any] = field(default_factory=dict)
     #: the value of each swept flag
     at: Mapping[str, Any] = field(default_factory=dict)
@@ -47,11 +47,11 @@ class Arm:
             raise Refused(message, where=self.recipe.source.where("task"), fix="Choose a recipe that generates.")
 
     def serving(self, pinned: Mapping[str, Any]) -> Serving:
-        """What its engine will make of it, and what is wrong with it."""
+        """Return the settings with which the arm's engine would serve, and the errors and warnings about them."""
         return serving(self.recipe, pinned)
 
     def effective(self, pinned: Mapping[str, Any]) -> Effective:
-        """The predicted settings."""
+        """Return the predicted settings."""
         served = self.serving(pinned)
         file = self.recipe.file
         request = ServerRequest(served.flags, file.image, file.platform, file.container.env)
@@ -59,17 +59,17 @@ class Arm:
 
 
 def refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
-    """Why the engine would not start it; None when nothing is known against it."""
+    """Return the reason that the engine would not start, or None if none is known."""
     return next(iter(arm.serving(pinned).errors), None)
 
 
 def as_it_runs(base: Recipe) -> Arm:
-    """The server that is there."""
+    """Return the arm of the running server."""
     return Arm("server", base.name, base)
 
 
 def pair(recipe: Recipe, other: Recipe) -> list[Arm]:
-    """Two recipes. Raises Refused when their images differ: two things would change at once."""
+    """Return the arms of two recipes. Raises Refused if their images differ: two things would change at once."""
     if recipe.image != other.image:
         raise Refused(
             f"{recipe.name} runs {recipe.image} and {other.name} {other.image}: two things would change at once.",
@@ -79,7 +79,13 @@ def pair(recipe: Recipe, other: Recipe) -> list[Arm]:
 
 
 def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
-    """Two arms that differ in one flag. `chunked-prefill`: on and off. NAME or NAME=VALUE: as the recipe is, and with it."""
+    """Return two arms that differ in one flag.
+
+    Args:
+        base: the recipe.
+        text: `chunked-prefill`: on and off. NAME or NAME=VALUE: as the recipe is, and with this flag.
+        pinned: entries of spark.lock for the recipe's image and model.
+    """
     written, equals, value = text.partition("=")
     if written == SPOKEN and not equals:
         return _chunked_prefill(base, pinned)
@@ -101,7 +107,7 @@ def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
 
 
 def sweep(base: Recipe, values: Sequence[int], pinned: Mapping[str, Any]) -> list[Arm]:
-    """Return an arm for each number of tokens of one step. Raises Refused where the engine has no flag for it."""
+    """Return an arm for each number of tokens of one step. Raises Refused if the engine has no flag for it."""
     name = base.engine.flags.BUDGET
     if not name:
         raise Refused(f"{base.engine.title} has no flag for the tokens of one step.")
@@ -116,8 +122,8 @@ def grid(
     Args:
         base: the recipe whose flags are changed.
         axes: one or two flags with their values.
-        pinned: what spark.lock says of the recipe's image and model.
-        names: of the arms; made of the values where none are given.
+        pinned: entries of spark.lock for the recipe's image and model.
+        names: of the arms; derived from the values if empty.
 
     Raises:
         Refused: a flag is unknown to the recipe's engine, is set by another key of a recipe, is changed twice, or there are more
@@ -153,7 +159,7 @@ def _at(name: str, base: Recipe, axes: Sequence[Axis], values: Mapping[str, Any]
 
 
 def _known(each: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
-    """Raise Refused for a flag that is not the engine's to take, with the nearest name that is."""
+    """Raise Refused for a flag that another key of the recipe sets, or that the engine does not have."""
     own = arms[0].recipe.engine.flags.canonical(each.flag)
     key = arms[0].recipe.engine.flags.SET_BY.get(own)
     if key:
@@ -166,20 +172,20 @@ def _known(each: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
 
 
 def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
-    """The recipe with the flags in it that its expectation stands for, so that a changed flag does not decide about them anew."""
+    """Return the recipe with the flags that its expectation implies, so that a changed flag does not alter them."""
     selection = base.file_flags(pinned.get("model") or {})
     words = {name: given for name, given in serving(base, pinned).flags.items() if name not in selection}
     return replace(base, file=base.file.with_flags(words))
 
 
 def config_of(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the lock holds of the model's config.json."""
+    """Return the model's config.json as far as the lock holds it."""
     found: Mapping[str, Any] = (pinned.get("model") or {}).get("config") or {}
     return found
 
 
 def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
-    """On and off, and nothing else."""
+    """Return the arms with chunked prefill on and off, otherwise equal."""
     both = base.engine.advice.chunked_prefill_arms(base.file.flags, config_of(pinned))
     if both is None:
         raise Refused(f"{base.engine.title} has no switch for chunked prefill.")
@@ -193,7 +199,10 @@ def changed_flags(arm: Arm, other: Arm) -> list[str]:
 
 
 def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any], at: Mapping[str, Any] | None = None) -> Arm:
-    """The recipe with these flags. Unchanged it is what a deploy would serve; with changes nothing is expected of it."""
+    """Return an arm: the recipe with these flags, without an expected rate.
+
+    Unchanged, it serves as a deploy would. With changes, no particular chunked prefill is expected either.
+    """
     words = {name: message for name, message in base.file.flags.items() if name not in changes}
     words |= {flag: message for flag, message in changes.items() if message is not None}
     box = base.file.container
@@ -207,9 +216,9 @@ def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any], at: Ma
 
 
 def named(arm: Arm, container: str) -> Arm:
-    """The arm under the name of the host's own server, so that a run that is cut off never leaves two of them.
+    """Return the arm under the name of the host's own server, so that an interrupted run never leaves two of them.
 
-    It listens on the loopback only: who used the server is refused meanwhile, and not measured.
+    It listens on the loopback only: the server's clients are refused meanwhile, and not measured.
     """
     file = arm.recipe.file
     ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]

@@ -1,4 +1,4 @@
-"""Flags of an experiment and the values that its arms give them."""
+"""The swept flags of an experiment and their values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sparkwright.project.documents import document
 from sparkwright.trust.secret_names import is_secret
 from sparkwright.visible import one_line
 
-#: the value that leaves a flag out of an arm
+#: the value that removes a flag from an arm
 UNSET = "unset"
-#: starts of a server in one experiment; a 35B model takes some five minutes for each
+#: maximum server starts of an experiment; a 35B model takes some five minutes for each
 MOST_ARMS = 16
-#: flags that one experiment changes: a table has two sides
+#: maximum flags that an experiment changes: a table has two sides
 MOST_AXES = 2
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 ARM_CHARS = 40
@@ -28,16 +28,16 @@ ARM_CHARS = 40
 
 @dataclass(frozen=True)
 class Axis:
-    """One flag of an engine, or one key inside a flag that takes JSON, and its values in an experiment."""
+    """A swept flag of an engine, or a key inside a flag that takes JSON, with its values."""
 
     #: `max-num-seqs`, or `speculative-config.num_speculative_tokens`
     name: str
-    #: one per arm; UNSET leaves the whole flag out
+    #: one per arm; UNSET removes the whole flag
     values: tuple[Any, ...]
 
     @property
     def flag(self) -> str:
-        """The flag itself, without a key inside it."""
+        """The flag, without the key inside it."""
         return self.name.partition(".")[0]
 
     def changes(self, value: Any, flags: Mapping[str, Any], spelling: Flags) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def points(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
 
 
 def arm_names(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a short name for each combination: its values, without letters that files and labels do not take."""
+    """Return a short name for each combination: its values, without characters that are invalid in files and labels."""
     names = ["-".join(map(_word, values.values()))[:ARM_CHARS] for values in found]
     return names if len(set(names)) == len(names) else [f"{n}-{name}" for n, name in enumerate(names, 1)]
 
@@ -105,7 +105,7 @@ def _word(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a person writes it on the command line."""
+    """Return a value as on the command line."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
@@ -132,7 +132,7 @@ def _values(name: str, text: str) -> tuple[Any, ...]:
 
 
 def _object(flag: str, given: Any) -> dict[str, Any]:
-    """Return a copy of a flag's JSON object, empty where the recipe has none."""
+    """Return a copy of a flag's JSON object; empty if the recipe has none."""
     if isinstance(given, str):
         try:
             given = json.loads(given)

@@ -1,7 +1,7 @@
-"""The play of an experiment on a cluster: the one play that every member runs, and whose runs meet at barriers.
+"""The play of an experiment on a cluster. Every member runs it, and their runs meet at barriers.
 
-A member that fails fails every later barrier of all (decision 18), so an arm that does not start ends the play: all restore what
-served before, and the caller begins another for the arms that are left.
+A member that fails also fails all later barriers (decision 18), so an arm that does not start ends the play: all members restore
+the previous server, and the caller starts another play for the remaining arms.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sparkwright.bench.play_tasks import ARM, NAME, Task, measured, task, value,
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.cluster import Cluster
 
-#: the meeting of a cluster's runs holds 200 barriers, of which a turn takes six
+#: maximum turns: the runs of a cluster can meet at 200 barriers, and a turn takes six
 MOST_TURNS = 30
-#: the longest that a worker waits for the head's figures of one turn, seconds
+#: maximum wait of a worker for the head's figures of one turn, seconds
 MEASURED_S = 24 * 3600
-#: the part that fetches an arm
+#: file of the part that fetches an arm
 FETCH = "fetch_arm.yml"
 #: the arm that failed, as it is registered; the turns after it are skipped. A rescue that failed would end the rescue of all,
 #: so the run fails only when all have restored
@@ -45,13 +45,13 @@ OF_ARMS: Mapping[str, Any] = {
 
 
 def text(tasks: list[Task], cluster: Cluster, name: str) -> str:
-    """The playbook of these tasks."""
+    """Return the playbook of these tasks."""
     fetches = any(str(task.get("include", "")).endswith(FETCH) for task in tasks)
     return play.text(tasks, cluster.name, name, {**VARS, **(OF_ARMS if fetches else {})})
 
 
 def nothing_left(parts: str) -> list[Task]:
-    """All is measured. Where a run was cut off before it had restored what served before, do that."""
+    """Return the tasks for when everything is measured: restore the previous server if a run was interrupted before it did."""
     share = {"arm": "{{ cleared.changed }}"}
     return [
         task("Gather facts", "facts"),
@@ -68,9 +68,15 @@ def _restored(parts: str) -> Task:
 def with_arms(
     experiment: Experiment, series: str, parts: str, *, known: Mapping[str, Mapping[str, Any]], changed: Sequence[str]
 ) -> list[Task]:
-    """As `play.with_arms`, on all members as one. parts: the way from the playbook to playbooks/cluster/parts.
+    """Return the tasks of `play.with_arms` for all members of a cluster. Raises Refused for more turns than their runs can meet
+    for.
 
-    Raises Refused for more turns than the members' runs can meet for.
+    Args:
+        experiment: the experiment.
+        series: name of the series.
+        parts: path from the playbook to playbooks/cluster/parts.
+        known: settings that were read before, by arm.
+        changed: flags in which two arms differ.
     """
     taken = play_tasks.taken(experiment, known)
     if len(taken.turns) > MOST_TURNS:
@@ -106,20 +112,21 @@ def _freed() -> Iterator[Task]:
 
 @dataclass(frozen=True)
 class _Lab:
-    """Arms that take turns on all members. changed: the flags in which two arms differ."""
+    """The turns of the arms on all members."""
 
     experiment: Experiment
     series: str
     parts: str
     taken: play_tasks.Taken
+    #: flags in which two arms differ
     changed: Sequence[str]
 
     def refused(self, arm: str) -> str:
-        """What a member shares of an arm that its image refuses, or that does not fit there."""
+        """Return the name under which a member shares that its image refuses an arm, or that the arm does not fit."""
         return f"refused_{self._place(arm)}"
 
     def prepared(self) -> Iterator[Task]:
-        """All that can be known and fetched while the cluster still serves; then the members agree on what is refused."""
+        """Yield the checks and downloads that run while the cluster still serves; then the members agree on refused arms."""
         yield self._fabric()
         yield from play_tasks.fits(self.experiment, self.taken.names)
         for arm in play_tasks.distinct(self.experiment, self.taken.names):
@@ -139,7 +146,7 @@ class _Lab:
         yield _met("Wait until every member has passed its checks", "checked", share=share, register="checked")
 
     def turn(self, turn: Turn, number: int) -> Task:
-        """One arm's turn. The head measures; the workers wait for it, each with an eye on its own rank."""
+        """Return one arm's turn. The head measures; each worker waits for it and watches its own rank."""
         arm, judged = turn.arm, self.taken.judged
         conditions, when = [f"{self.refused(arm)!r} not in checked.any", f"{SKIPPED}.arm == ''"], ["head"]
         if judged is not None and number > judged:
@@ -181,5 +188,5 @@ class _Lab:
 
 
 def _met(title: str, name: str, *, register: str = "", **args: Any) -> Task:
-    """A barrier."""
+    """Return the task of a barrier."""
     return task(title, "barrier", {"name": name, **args}, **({"register": register} if register else {}))

@@ -1,4 +1,4 @@
-"""Two sides held against each other, load by load and figure by figure: two files, or the two arms of one."""
+"""Compare two sides load by load and figure by figure: two files, or the two arms of one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ COMPARED: tuple[tuple[str, str, int, bool], ...] = (
     ("long prompt's TTFT ms", "long_ttft_ms", 0, False),
     ("shorts behind it, mean TTFT ms", "short_ttft_mean_ms", 0, False),
 )
-#: how far two runs of the same lie apart on a Spark (docs/measuring.md); less is no difference
+#: difference between two equal runs on a Spark (docs/measuring.md); a smaller one is noise
 NOISE = 0.02
-#: which of these say something of each kind of load; all of those of Figures where none are named
+#: figures that are meaningful for each kind of load; all those of Figures for other kinds
 OF_KIND: dict[str, tuple[str, ...]] = {
     "smoke": ("prefill_tok_per_s", "stream_tok_per_s", "ttft_p50_ms", "itl_p99_ms"),
     "hol1": ("largest_gap_ms", "stall_ms", "itl_p50_ms", "itl_p99_ms", "long_ttft_ms"),
@@ -37,11 +37,7 @@ OF_KIND: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One figure of one load. ratio: the second over the first. better: the second is; None if neither is, or if unknown.
-
-    sure: the repetitions of the two do not overlap; None with a single run on a side. blind: a percentile of a side with stalls,
-    and too few of them for it to see them.
-    """
+    """The comparison of one figure of one load between two arms. `ratio` is second / first."""
 
     load: str
     figure: str
@@ -49,7 +45,9 @@ class Difference:
     second: float
     digits: int
     more_is_better: bool
+    #: the repetitions of the two do not overlap; None if a side has a single run
     sure: bool | None
+    #: a percentile that misses stalls: a side has too few of them for it
     blind: bool = False
 
     @property
@@ -58,14 +56,14 @@ class Difference:
 
     @property
     def better(self) -> bool | None:
-        """Whether the second is better; None when they are equal."""
+        """True if the second is better, None if they are equal."""
         if self.first == self.second:
             return None
         return (self.second > self.first) == self.more_is_better
 
     @property
     def verdict(self) -> str:
-        """In a word: better, worse, within noise, or what one run each can say."""
+        """The verdict: better, worse, within noise, or what a single run each allows."""
         if self.blind:
             return "misses stalls"
         if self.better is None:
@@ -77,7 +75,7 @@ class Difference:
 
 
 def arms(results: Results) -> list[Difference]:
-    """The two arms of an experiment; empty when it has not two."""
+    """Return the differences between the two arms of an experiment; empty unless there are two."""
     if len(results.sides) != 2:
         return []
     first, second = (of_arm(rows(results), name) for name in results.sides)
@@ -89,7 +87,7 @@ def of_arm(found: Sequence[Row], name: str) -> list[Row]:
 
 
 def two_files(results: Results, other: Results) -> list[Difference]:
-    """Two results, arm by arm where both have the same arms."""
+    """Return the differences between two results, arm by arm if both have the same arms."""
     first, second = rows(results), rows(other)
     shared = {row.arm for row in first} & {row.arm for row in second}
     if len(shared) < 2:
@@ -111,7 +109,10 @@ def _pairs(first: Sequence[Row], second: Sequence[Row], start: str = "") -> list
 
 
 def _matched(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
-    """The same loads; what another tool sent counts as the same when it is as many at a time, or at the same rate."""
+    """Yield the rows with the same load.
+
+    A load of another tool matches if it has the same concurrency or the same rate.
+    """
     keys: tuple[Callable[[Row], Any], ...] = (
         lambda row: load_key(row.load),
         lambda row: (row.load.get("kind"), row.load.get("concurrency") or 0, row.load.get("rate") or 0),
@@ -137,12 +138,12 @@ def _values(row: Row, other: Row, name: str) -> Iterable[tuple[float, float, boo
 
 
 def _blind(*sides: Row) -> bool:
-    """Whether some side stalls in fewer than one of a hundred gaps."""
+    """Return True if a side has stalls, but in fewer than one of a hundred gaps."""
     cells = [shown(cell) for row in sides for cell in row.cells]
     return any(figures.stalls and figures.itl_count and figures.stalls < figures.itl_count / 100 for figures in cells)
 
 
 def unmatched(results: Results, other: Results) -> list[str]:
-    """Loads that only one of two results has."""
+    """Return the loads that only one of two results has."""
     words = [{load_words(row.load) for row in rows(each)} for each in (results, other)]
     return sorted(words[0] ^ words[1])

@@ -1,6 +1,6 @@
 """Prompts from a file: ShareGPT's published JSON, or JSON lines with a `prompt` each.
 
-There is no tokenizer on a laptop: an answer's tokens are guessed from its characters. The server counts the real ones.
+There is no tokenizer on a laptop, so an answer's tokens are estimated from its characters. The server counts the real ones.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ CHARS_PER_TOKEN = 4
 ANSWER_TOKENS = 128
 #: ShareGPT has 650 MB, in some 4 million parts
 MOST_BYTES, MOST_PARTS = 2048 * MIB, 40_000_000
-#: who asks and who answers, in the spellings that are about
+#: names of the user and the assistant in published data sets
 ASKS, ANSWERS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 TOKENS = ("output_tokens", "max_tokens", "completion_tokens")
 
 
 def load(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
-    """Up to count pairs of a prompt and the tokens of its answer, drawn with this seed. Raises Refused.
+    """Return up to `count` pairs of a prompt and the tokens of its answer, drawn with this seed. Raises Refused.
 
-    As in vLLM's own benchmark one turn of a conversation counts, with 4 to 1024 tokens on either side.
+    As in vLLM's own benchmark, one turn of a conversation is used, with 4 to 1024 tokens on either side.
     """
     try:
         text = bounds.bytes_of(path, MOST_BYTES).decode()

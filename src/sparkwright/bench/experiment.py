@@ -14,7 +14,7 @@ from sparkwright.measure.workload import WORKLOAD, Load
 
 @dataclass(frozen=True)
 class Cell:
-    """One load on one arm, once."""
+    """One run of one load on one arm."""
 
     key: str
     arm: str
@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Turn:
-    """An arm is started and its cells are measured; without cells only its settings are read."""
+    """One start of an arm, which measures its cells; without cells only its settings are read."""
 
     arm: str
     cells: tuple[Cell, ...]
@@ -32,12 +32,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An order, made out: its arms, and their turns. notes: what its loads can't show."""
+    """An experiment: its arms and their turns."""
 
     command: str
     name: str
     arms: tuple[Arm, ...]
     turns: tuple[Turn, ...]
+    #: limits of its loads, sentences
     notes: tuple[str, ...] = ()
 
     @property
@@ -46,11 +47,11 @@ class Experiment:
 
     @property
     def compares(self) -> bool:
-        """Whether two arms are held against each other."""
+        """True if two arms are compared with each other."""
         return self.command != "sweep" and len(self.arms) == 2
 
     def without(self, finished: Mapping[str, Any]) -> Experiment:
-        """What is left to do: a turn whose cells are all finished is no turn any more."""
+        """Return the experiment without its finished cells, and without the turns that have none left."""
         left = [
             replace(turn, cells=tuple(cell for cell in turn.cells if cell.key not in finished)) for turn in self.turns
         ]
@@ -58,14 +59,23 @@ class Experiment:
 
 
 def order_of(names: Sequence[str], repeat: int, *, pair: bool) -> list[str]:
-    """The arms in turns. A pair: A B B A, so that a drift of the host hits both alike; else one after another, then back."""
+    """Return the order of the arms.
+
+    A pair is measured as A B B A, so that a drift of the host affects both equally. Other arms go forwards, then backwards.
+    """
     if pair:
         return [name for _ in range(repeat) for name in (*names, *reversed(names))]
     return [name for turn in range(repeat) for name in (names if turn % 2 == 0 else list(reversed(names)))]
 
 
 def turns(order: Sequence[str], loads: Sequence[Load], identities: Mapping[str, Any]) -> tuple[Turn, ...]:
-    """The cells of each turn. identities: of each arm, what makes it what it is: another command is another cell."""
+    """Return the turns with their cells.
+
+    Args:
+        order: names of the arms, in the order of their turns.
+        loads: measured in each turn.
+        identities: by arm, everything that identifies it; a changed command makes another cell.
+    """
     seen: dict[str, int] = {}
     found = []
     for arm in order:

@@ -1,4 +1,4 @@
-"""What a command asks of the lab, and the loads that this means."""
+"""The options of a bench command and the loads that follow from them."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "mixed": ("mixed",),
     "context": ("depth",),
 }
-#: of `serve`, where the command line says nothing: one stream and a few, or a curve
+#: default concurrency of `serve`: one stream and a few, or a curve
 CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8), "sweep": (8,)}
-#: a long prompt is so many steps: with one step alone, cut or not makes no difference
+#: steps of a long prompt: with a single step, chunked prefill makes no difference
 STEPS = 4
 LONG_TOKENS = 4096
-#: the kinds with such a prompt
+#: kinds of load with a long prompt
 LONG = frozenset(("hol1", "hol2", "itl", "mixed"))
-#: words are random: the tokens of a long prompt are known within this share
+#: accuracy of the tokens of a long prompt, as a share: its words are random
 SLACK = 0.03
-#: the longest prompt of a ladder where nothing tells the context, and the shortest of any
+#: longest prompt of a ladder if the context is unknown, and shortest of any
 DEPTH_TOKENS, SHORTEST_DEPTH_TOKENS = 32768, 1024
-#: what the template and an estimate of words may be off by
+#: margin for the template and the estimate of words
 MARGIN_TOKENS = 256
-#: as OpenAI's API limits it
+#: highest temperature, as in OpenAI's API
 HOTTEST = 2.0
 
-#: one load of each kind
+#: default load of each kind
 USUAL: Mapping[str, Load] = {
     "smoke": Load("smoke", requests=3, prompt_tokens=2048, output_tokens=128),
     "serve": Load("serve"),
@@ -57,27 +57,33 @@ USUAL: Mapping[str, Load] = {
 
 @dataclass(frozen=True)
 class Order:
-    """Numbers that are 0, and texts that are empty, were not given.
+    """The options of a bench command. 0, empty strings and empty tuples stand for options that were not given.
 
-    a, b: recipes of two arms; flag: or one flag of them; sizes: or values of max-num-batched-tokens; axes: or flags with their
-    values; none of these: the server that runs. concurrency, rates, requests, prompt_tokens, output_tokens, long_tokens: of the
-    loads. dataset: a file of prompts. repeat: how often each arm is started. again: begin a new series although the last is not
-    finished.
+    The arms are `a` and `b`, or one recipe with a changed `flag`, with `sizes` or with `axes`. Without any of these the running
+    server is measured.
     """
 
     #: of LOADS
     command: str
+    #: recipe of the first arm
     a: str = ""
+    #: recipe of the second arm
     b: str = ""
+    #: flag that differs between two arms
     flag: str = ""
     recipe: str = ""
+    #: values of max-num-batched-tokens
     sizes: tuple[int, ...] = ()
+    #: swept flags with their values
     axes: tuple[Axis, ...] = ()
     loads: tuple[str, ...] = ()
+    #: requests at a time, a load for each
     concurrency: tuple[int, ...] = ()
+    #: arrivals per second, a load for each; they replace the concurrency
     rates: tuple[float, ...] = ()
-    #: of sampling, each load once with each; () for greedy
+    #: sampling temperatures, each load once with each; () for greedy
     temperatures: tuple[float, ...] = ()
+    #: of each load, as the token counts are
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -85,19 +91,22 @@ class Order:
     #: tokens of the longest prompt of a ladder, and how many prompts at once
     depth: int = 0
     streams: int = 0
+    #: file of prompts
     dataset: str = ""
+    #: how often each arm is started
     repeat: int = 1
     seed: int = 1
     name: str = ""
+    #: begin a new series although the last one is not finished
     again: bool = False
 
     @property
     def has_arms(self) -> bool:
-        """Whether containers are started for it."""
+        """True if the experiment starts containers."""
         return bool(self.a or self.flag or self.sizes or self.axes)
 
     def checked(self) -> Order:
-        """The order itself. Raises Refused for one that can't be meant."""
+        """Return the order itself. Raises Refused if its options contradict each other."""
         if bool(self.a) != bool(self.b):
             raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
         if self.a and (self.flag or self.axes):
@@ -139,14 +148,16 @@ class Order:
 
 @dataclass(frozen=True)
 class Room:
-    """What limits the loads. budget: the largest step of arms that cut prompts. length: the shortest context. None: unknown."""
+    """The limits on the loads, in tokens."""
 
+    #: largest step of the arms with chunked prefill; None if unknown
     budget: int | None = None
+    #: shortest context of the arms; None if unknown
     length: int | None = None
 
     @classmethod
     def of(cls, arms: Sequence[Effective]) -> Room:
-        """Over all arms. One that does not cut prompts has no budget that counts."""
+        """Return the limits over all arms. Arms without chunked prefill do not count for the budget."""
         budgets = [arm.budget for arm in arms if arm.budget and arm.chunked_prefill is not False]
         lengths = [arm.max_model_len for arm in arms if arm.max_model_len]
         return cls(max(budgets, default=None), min(lengths, default=None))
@@ -154,14 +165,22 @@ class Room:
 
 @dataclass(frozen=True)
 class Planned:
-    """loads: in their order. notes: what they can't show, sentences."""
+    """The loads of an experiment."""
 
+    #: in the order in which they run
     loads: tuple[Load, ...]
+    #: limits of the loads, sentences
     notes: tuple[str, ...] = ()
 
 
 def planned(order: Order, room: Room, folder: Path) -> Planned:
-    """The loads of an order. folder: relative file names are looked up there."""
+    """Return the loads of an order.
+
+    Args:
+        order: options of the command.
+        room: limits on the loads.
+        folder: base of relative file names.
+    """
     found: list[Load] = []
     for kind in order.loads or LOADS[order.command]:
         usual = replace(USUAL[kind], seed=order.seed)
@@ -198,7 +217,7 @@ def _ladder(order: Order, usual: Load, room: Room) -> list[Load]:
     """Return loads of prompts that double in length up to the context, the shortest first.
 
     Raises:
-        Refused: The server's context does not hold the longest.
+        Refused: The server's context is too short for the longest.
     """
     load = _sized(order, usual)
     most = int((room.length - load.output_tokens) * (1 - SLACK)) - MARGIN_TOKENS if room.length else None
@@ -214,7 +233,7 @@ def _ladder(order: Order, usual: Load, room: Room) -> list[Load]:
 
 
 def _sized(order: Order, usual: Load) -> Load:
-    """What the command line says wins over the usual."""
+    """Return a load with the sizes that the command line sets; the others keep their defaults."""
     given = {"prompt_tokens": order.prompt_tokens, "output_tokens": order.output_tokens}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value}
     if order.requests and usual.kind == "smoke":
@@ -229,7 +248,7 @@ def _sized(order: Order, usual: Load) -> Load:
 
 
 def _long_tokens(order: Order, room: Room, loads: Sequence[Load]) -> tuple[int, list[str]]:
-    """At least STEPS steps of the largest budget, as far as the context holds it."""
+    """Return the length of a long prompt, and notes: at least STEPS steps of the largest budget, if the context allows it."""
     answers = max(load.output_tokens for load in loads)
     most = room.length - answers - MARGIN_TOKENS if room.length else None
     if order.long_tokens:
@@ -251,7 +270,7 @@ def _long_tokens(order: Order, room: Room, loads: Sequence[Load]) -> tuple[int, 
 
 
 def _fitting(load: Load, room: Room) -> Load:
-    """A prompt that the context does not hold is made shorter."""
+    """Return the load with its prompt shortened to fit into the context."""
     if room.length is None or load.prompt_tokens + load.output_tokens + MARGIN_TOKENS <= room.length:
         return load
     return replace(load, prompt_tokens=max(64, room.length - load.output_tokens - MARGIN_TOKENS))

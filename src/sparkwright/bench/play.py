@@ -1,4 +1,4 @@
-"""The play of an experiment: a playbook like any other, written beside its results, so that anybody can read what is done."""
+"""The play of an experiment, written as a playbook beside its results, so that anyone can read what is done."""
 
 from __future__ import annotations
 
@@ -21,14 +21,29 @@ HEAD = (
 
 
 def text(tasks: list[Task], hosts: str, name: str, also: Mapping[str, Any] | None = None) -> str:
-    """The playbook of these tasks. also: variables beside `to_serve`, which is what serves before."""
+    """Return the playbook of these tasks.
+
+    Args:
+        tasks: of the play.
+        hosts: of the play.
+        name: of the play.
+        also: variables beside `to_serve`, the previous server.
+    """
     production = values({"spec": "container", "model": "pinned_model", "serve": "serve", "base_url": "base_url"})
     play = {"name": f"Bench {name}", "hosts": hosts, "vars": {"to_serve": production, **(also or {})}, "tasks": tasks}
     return HEAD + yaml.safe_dump([play], sort_keys=False, width=130, allow_unicode=True)
 
 
 def on_the_server(experiment: Experiment, series: str, parts: str) -> list[Task]:
-    """Measure what runs; nothing is restarted, but a server that the guard of the memory had to stop. parts: see `with_arms`."""
+    """Return the tasks that measure the running server.
+
+    Nothing is restarted except a server that the memory guard had to stop.
+
+    Args:
+        experiment: the experiment.
+        series: name of the series.
+        parts: see `with_arms`.
+    """
     server = {"base_url": "{{ base_url }}", "model": "{{ served_name }}"}
     compared: Task = {"register": "server", "check_mode": True, "changed_when": False}
     return [
@@ -45,7 +60,7 @@ def on_the_server(experiment: Experiment, series: str, parts: str) -> list[Task]
 
 
 def _started_again(parts: str) -> Iterator[Task]:
-    """Start the server that a failed measurement has ended, as it was."""
+    """Yield the tasks that restart the server after a failed measurement has ended it."""
     left: Task = {"register": "left", "check_mode": True, "changed_when": False, "ignore_errors": True}
     failed = "failed_result.failed"
     yield task("Wait for the Docker Engine", "docker_ready", when=failed)
@@ -71,10 +86,14 @@ def _started_again(parts: str) -> Iterator[Task]:
 def with_arms(
     experiment: Experiment, series: str, parts: str, *, known: Mapping[str, Mapping[str, Any]], changed: Sequence[str]
 ) -> list[Task]:
-    """Start each arm in its turn, measure it, and restore what served before.
+    """Return the tasks that start and measure each arm in its turn, and then restore the previous server.
 
-    parts: the way from the playbook to the shared parts. known: settings of arms read before. changed: the flags in which two
-    arms differ.
+    Args:
+        experiment: the experiment.
+        series: name of the series.
+        parts: path from the playbook to the shared parts.
+        known: settings that were read before, by arm.
+        changed: flags in which two arms differ.
     """
     found = play_tasks.taken(experiment, known)
     names, lab = found.names, _Lab(experiment, series, parts, found, changed)
@@ -101,7 +120,7 @@ def with_arms(
 
 
 def nothing_left(parts: str) -> list[Task]:
-    """All is measured. Where a run was cut off before it had restored what served before, do that."""
+    """Return the tasks for when everything is measured: restore the previous server if a run was interrupted before it did."""
     again = {"include": f"{parts}/serve_again.yml", "vars": {"what": "restored after the lab"}}
     return [
         task("Gather facts", "facts"),
@@ -118,24 +137,25 @@ def _before() -> Iterator[Task]:
 
 @dataclass(frozen=True)
 class _Lab:
-    """Arms that take turns. changed: the flags in which two arms differ."""
+    """The turns of the arms on one host."""
 
     experiment: Experiment
     series: str
     parts: str
     taken: play_tasks.Taken
+    #: flags in which two arms differ
     changed: Sequence[str]
 
     def lint(self, arm: str) -> str:
-        """Under which name an arm's lint is registered: lint_ and its place among the arms."""
+        """Return the name under which an arm's lint is registered: lint_ and the arm's index."""
         return f"lint_{play_tasks.place(self.experiment, arm)}"
 
     def may_start(self, arm: str) -> str:
-        """The condition that an arm's image takes its flags and its budget fits."""
+        """Return the condition that an arm's image accepts its flags and that it fits in memory."""
         return f"not {self.lint(arm)}.failed and not {play_tasks.fits_register(self.experiment, arm)}.failed"
 
     def prepared(self) -> Iterator[Task]:
-        """All that can be known and fetched while the server still serves."""
+        """Yield the checks and downloads that run while the server still serves."""
         for arm in play_tasks.distinct(self.experiment, self.taken.names):
             yield from _fetched(arm)
         for name in self.taken.names:
@@ -143,7 +163,10 @@ class _Lab:
         yield from play_tasks.fits(self.experiment, self.taken.names)
 
     def turn(self, turn: Turn, number: int) -> Task:
-        """One arm's turn. In a sweep an arm that does not start is left out; of a pair, one alone is no comparison."""
+        """Return one arm's turn.
+
+        An arm of a sweep that does not start is skipped; of a pair, one arm alone is no comparison.
+        """
         arm, conditions, when = turn.arm, [self.may_start(turn.arm)], {}
         judged = self.taken.judged
         if judged is not None and number > judged:
@@ -172,7 +195,7 @@ class _Lab:
 
 
 def _fetched(arm: Arm) -> Iterator[Task]:
-    """An arm's image and model."""
+    """Yield the tasks that fetch an arm's image and model."""
     of = f"arms[{arm.name!r}]"
     needs = {"container": f"{of}.spec", "image": f"{of}.lock.image", "model": f"{of}.lock.model"}
     needs |= {"model_dir": f"{of}.model.dir", "home": "home"}

@@ -1,4 +1,4 @@
-"""Tasks of an experiment's play, of one host as of a cluster; and which turns its arms take."""
+"""Tasks of an experiment's play, shared by single hosts and clusters, and the turns that are left."""
 
 from __future__ import annotations
 
@@ -10,39 +10,47 @@ from sparkwright.bench.arms import Arm
 from sparkwright.bench.experiment import Cell, Experiment, Turn
 
 NAME = {"name": "{{ container.name }}"}
-#: where an arm answers
+#: address and model of an arm
 ARM = {"base_url": "{{ to_serve.base_url }}", "model": "{{ to_serve.serve.served_name }}"}
 
 Task = dict[str, Any]
 
 
 def task(name: str, module: str, args: Mapping[str, Any] | None = None, **how: Any) -> Task:
-    """A task as a playbook has it. how: its register, when ..."""
+    """Return a task of a playbook. Further keywords, such as `register` and `when`, are passed through."""
     return {"name": name, module: dict(args) if args else None, **how}
 
 
 def value(expression: str) -> str:
-    """An expression as a playbook has it."""
+    """Return an expression as a playbook has it, in double braces."""
     return f"{{{{ {expression} }}}}"
 
 
 def values(expressions: Mapping[str, str]) -> dict[str, str]:
-    """Expressions by name, as a playbook has them."""
+    """Return expressions by name, as a playbook has them."""
     return {name: value(expression) for name, expression in expressions.items()}
 
 
 @dataclass(frozen=True)
 class Taken:
-    """The turns that are left. names: of the arms that have one. judged: in which turn two arms' settings are held against each
-    other; None: in none."""
+    """The turns that are left of an experiment."""
 
     turns: tuple[Turn, ...]
+    #: arms that have a turn
     names: tuple[str, ...]
+    #: index of the turn in which the settings of two arms are compared; None for no turn
     judged: int | None = None
 
 
 def taken(experiment: Experiment, known: Mapping[str, Any]) -> Taken:
-    """Of two arms that are compared the settings of both are needed first. known: the arms whose settings were read before."""
+    """Return the turns that are left.
+
+    A comparison needs the settings of both arms first, so an arm without known settings is started for them.
+
+    Args:
+        experiment: what is left of the experiment.
+        known: settings that were read before, by arm.
+    """
     turns = list(experiment.turns)
     names = tuple(arm.name for arm in experiment.arms if any(turn.arm == arm.name for turn in turns))
     if not experiment.compares or len(known) == 2:
@@ -57,7 +65,7 @@ def taken(experiment: Experiment, known: Mapping[str, Any]) -> Taken:
 def fits(experiment: Experiment, names: Sequence[str]) -> Iterator[Task]:
     """Yield a task for each arm that checks its memory budget while the server still serves; see `fits_register`.
 
-    A pair is refused where one of the two does not fit. An arm of a sweep is left out.
+    A pair is refused if one of the two does not fit. An arm of a sweep is skipped.
     """
     for name in names:
         how: dict[str, Any] = {} if experiment.compares else {"ignore_errors": True}
@@ -67,12 +75,12 @@ def fits(experiment: Experiment, names: Sequence[str]) -> Iterator[Task]:
 
 
 def fits_register(experiment: Experiment, arm: str) -> str:
-    """The name under which the result of an arm's budget is registered: fits_ and its place among the arms."""
+    """Return the name under which the result of an arm's budget is registered: fits_ and the arm's index."""
     return f"fits_{place(experiment, arm)}"
 
 
 def _needs() -> dict[str, str]:
-    """The arguments of the budget of `to_serve`."""
+    """Return the arguments of the memory budget of `to_serve`."""
     needs = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
     needs["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
     needs["engine_memory"] = "to_serve.serve.engine_memory | default({})"
@@ -81,13 +89,20 @@ def _needs() -> dict[str, str]:
 
 
 def drained(**how: Any) -> Task:
-    """No client is served by an arm, nor disturbs its measurement: the gateways send nothing more until `after`."""
+    """Return the task that drains requests: gateways send none until `after`.
+
+    No client is served by an arm, nor disturbs its measurement.
+    """
     args = {**NAME, "drain_s": "{{ drain_s }}", "gateways": "{{ host.gateways }}"}
     return task("Drain requests", "drain", args, **how)
 
 
 def after(when: str = "host.gateways") -> Iterator[Task]:
-    """What is done when the servers are back. when: they may return to their gateways."""
+    """Yield the tasks that follow once the servers are back.
+
+    Args:
+        when: condition under which they return to their gateways.
+    """
     yield task("Return it to its gateways", "gateway_return", NAME, when=when)
     models = {"models": "{{ ollama_had.models | default([]) }}", "stopped": "{{ [] }}"}
     again = {**models, "reserve_gib": "{{ reserve_gib }}"}
@@ -95,17 +110,17 @@ def after(when: str = "host.gateways") -> Iterator[Task]:
 
 
 def place(experiment: Experiment, arm: str) -> int:
-    """An arm's place among the arms."""
+    """Return an arm's index."""
     return [item.name for item in experiment.arms].index(arm)
 
 
 def title(experiment: Experiment, arm: str) -> str:
-    """An arm in a few words."""
+    """Return an arm's title."""
     return experiment.arms[place(experiment, arm)].title
 
 
 def distinct(experiment: Experiment, names: Sequence[str]) -> Iterator[Arm]:
-    """One arm for each image and model that these arms have."""
+    """Yield one arm for each combination of image and model."""
     seen: set[str] = set()
     for arm in (arm for arm in experiment.arms if arm.name in names):
         file = arm.recipe.file
@@ -116,7 +131,7 @@ def distinct(experiment: Experiment, names: Sequence[str]) -> Iterator[Arm]:
 
 
 def linted(name: str, register: str) -> Task:
-    """An arm's flags against what the image and the model are."""
+    """Return the task that checks an arm's flags against its image and model."""
     of = f"arms[{name!r}]"
     args = {"image": f"{of}.spec.image", "image_ids": f"{of}.spec.image_ids", "model_dir": f"{of}.model.dir"}
     args |= {word: f"{of}.engine.{word}" for word in ("flags", "platform", "network", "env")}
@@ -126,7 +141,7 @@ def linted(name: str, register: str) -> Task:
 
 
 def config_args(turn: Turn, number: int, series: str, taken: Taken, changed: Sequence[str]) -> dict[str, Any]:
-    """How an arm's settings are read, kept, and held against the other's where it is this turn's."""
+    """Return the arguments that read and store an arm's settings, and compare them with the other arm's in the turn for that."""
     config: dict[str, Any] = {"name": "{{ to_serve.spec.name }}", "series": series}
     config |= {"key": config_key(turn.arm), "arm": turn.arm}
     if number == taken.judged:
@@ -137,14 +152,14 @@ def config_args(turn: Turn, number: int, series: str, taken: Taken, changed: Seq
 
 
 def measured(cell: Cell, series: str, server: Mapping[str, str]) -> Task:
-    """A cell is measured and kept."""
+    """Return the task that measures a cell and stores the result."""
     load = {**server, "load": value(f"loads[{cell.key!r}]")}
     kept = {"series": series, "key": cell.key, "arm": cell.arm, "repetition": cell.repetition}
     return task(f"Measure {cell.arm}: {verdict(cell)}", "bench", {**load, **kept})
 
 
 def verdict(cell: Cell) -> str:
-    """A cell's load in a few words."""
+    """Return a cell's load in a few words."""
     load = cell.load
     how = f"{load.rate:g} requests/s" if load.rate else f"{load.concurrency} at a time" if load.concurrency else ""
     words = {
@@ -162,5 +177,5 @@ def verdict(cell: Cell) -> str:
 
 
 def config_key(arm: str) -> str:
-    """Under which an arm's settings are kept on the host."""
+    """Return the key under which an arm's settings are stored on the host."""
     return f"config-{arm}"

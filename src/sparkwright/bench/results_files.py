@@ -1,4 +1,4 @@
-"""Results on the disk: NAME/results.json, results.csv and report.html in the folder of an experiment."""
+"""Results on disk: NAME/results.json, results.csv and report.html in the folder of an experiment."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sparkwright.trust import bounds
 from sparkwright.units import MIB
 from sparkwright.visible import in_cell, one_line
 
-#: one of ten thousand cells
+#: bytes of a results file with ten thousand cells
 MOST_BYTES, MOST_PARTS = 64 * MIB, 4_000_000
 JSON, CSV, PAGE = "results.json", "results.csv", "report.html"
 
-#: the load's numbers that stand in columns of the CSV
+#: numbers of the load that are columns of the CSV
 LOAD_COLUMNS = (
     "kind",
     "concurrency",
@@ -36,7 +36,7 @@ LOAD_COLUMNS = (
 
 
 def write(folder: Path, results: Results) -> None:
-    """results.json and results.csv, each replaced in one step."""
+    """Write results.json and results.csv, each replaced in one step."""
     write_atomically(folder / JSON, to_json(results).encode(), mode=0o644)
     write_atomically(folder / CSV, to_csv(results).encode(), mode=0o644)
 
@@ -46,7 +46,7 @@ def to_json(results: Results) -> str:
 
 
 def read(path: Path) -> Results:
-    """A results file, or the one in a folder. Raises Refused for what is none, or is of a newer schema."""
+    """Read a results file, or the one in a folder. Raises Refused if it is invalid or of a newer schema."""
     path = path / JSON if path.is_dir() else path
     try:
         data = bounds.clean(
@@ -78,7 +78,7 @@ def read(path: Path) -> Results:
 
 
 def to_csv(results: Results) -> str:
-    """A row a cell, and one a group of its streams where it has several."""
+    """Return a CSV row for each cell, and one for each group of its streams if it has several."""
     out = io.StringIO()
     names = list(Figures.model_fields)
     table = csv.writer(out, lineterminator="\n")
@@ -91,7 +91,7 @@ def to_csv(results: Results) -> str:
 
 
 def rows(results: Results) -> Iterable[dict[str, Any]]:
-    """The rows of the CSV by column."""
+    """Yield the rows of the CSV, by column."""
     for cell in results.cells:
         about: dict[str, Any] = {"experiment": results.experiment, "host": results.host, "arm": cell.arm}
         about |= {"repetition": cell.repetition, "verdict": cell.verdict}

@@ -1,4 +1,4 @@
-"""What a results file holds: schemas/results.json is made from this. Units are in the names."""
+"""The models of a results file; schemas/results.json is made from them. Units are in the names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Part(BaseModel):
 
 
 class Figures(Part):
-    """Of some streams together. ITL: gaps between chunks, pooled over all streams. A stall: a gap over 5 x the median one."""
+    """Figures of many streams. ITL is the gap between chunks, pooled over all streams. A stall is a gap over 5 x the median."""
 
     streams: int = Field(description="how many streams ended well")
     output_tokens: int = Field(description="tokens generated")
@@ -94,7 +94,7 @@ class Cell(Part):
 
 
 class Refusal(Part):
-    """Why an arm was not started."""
+    """The reason that an arm was not started."""
 
     rule: str = Field(description="`invoke explain RULE` says why")
     sentence: str
@@ -141,10 +141,10 @@ class Results(Part):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     def arm(self, name: str) -> Arm:
-        """The arm of this name; one that nothing is known of when there is none."""
+        """Return the arm of this name, or an empty one if there is none."""
         return next((arm for arm in self.arms if arm.name == name), Arm.model_validate({"name": name}))
 
     @property
     def sides(self) -> list[str]:
-        """The names of the arms that were measured, in their order."""
+        """The names of the measured arms, in their order."""
         return list(dict.fromkeys(cell.arm for cell in self.cells))

@@ -1,4 +1,4 @@
-"""The cells of an experiment as rows: a load on an arm, its repetitions together."""
+"""The cells of an experiment as rows: one for each load and arm, with all repetitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.bench.results_models import Cell, Figures, Results
 
-#: which of a load's groups stands in the table, where it is not all of its streams
+#: group of a load's streams that tables show; all streams for other loads
 SHOWN = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
 
 
@@ -21,7 +21,7 @@ class Row:
     cells: tuple[Cell, ...]
 
     def values(self, name: str) -> list[float]:
-        """A figure of each cell that has it: of the group that this load is there for, or a derived one."""
+        """Return a figure of each cell that has it: of the group that this load measures, or a derived one."""
         found = (
             getattr(shown(cell), name) if name in Figures.model_fields else cell.derived.get(name)
             for cell in self.cells
@@ -29,7 +29,7 @@ class Row:
         return [float(value) for value in found if value is not None]
 
     def figure(self, name: str) -> float | None:
-        """Of all repetitions the worst gap, which a median would hide, and the median of everything else."""
+        """Return the worst of all repetitions for the largest gap, which a median would hide, and the median for all else."""
         values = self.values(name)
         middle = max if name == "largest_gap_ms" else statistics.median
         return middle(values) if values else None
@@ -40,7 +40,7 @@ class Row:
 
 
 def rows(results: Results) -> list[Row]:
-    """In the order of loads, then arms; failed cells are not in them."""
+    """Return the rows, ordered by load, then arm, without failed cells."""
     found: dict[str, dict[str, list[Cell]]] = {}
     for cell in results.cells:
         if cell.verdict != "failed":
@@ -49,12 +49,12 @@ def rows(results: Results) -> list[Row]:
 
 
 def load_key(load: dict[str, Any]) -> str:
-    """What makes two cells the same load."""
+    """Return a key that is equal for cells of the same load."""
     return repr(sorted((name, value) for name, value in load.items() if name != "prompts" and value))
 
 
 def load_words(load: dict[str, Any]) -> str:
-    """A load in a few words."""
+    """Return a load in a few words."""
     rate, streams, long_tokens = load.get("rate"), load.get("concurrency"), load.get("long_tokens")
     how = f"{rate:g} req/s" if rate else f"c={streams}" if streams else ""
     words = {
@@ -72,5 +72,5 @@ def load_words(load: dict[str, Any]) -> str:
 
 
 def shown(cell: Cell) -> Figures:
-    """The figures that a table shows of a cell."""
+    """Return the figures of a cell that tables show."""
     return cell.groups.get(SHOWN.get(cell.kind, ""), cell.figures)

@@ -1,4 +1,4 @@
-"""Results as tables on a terminal: a row a load and arm, repetitions together, and what the experiment was there for."""
+"""Results as tables on a terminal: a row for each load and arm, with all repetitions, then the answer of the experiment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIGURES: tuple[tuple[str, str, int], ...] = (
     ("lowest available GiB", "lowest_available_gib", 1),
 )
 MEASURED = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
-#: in a pipe: wider than any line, so that nothing is folded or cut
+#: width in a pipe: wider than any line, so that nothing is wrapped or truncated
 WIDE = 10_000
 DERIVED: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
@@ -77,13 +77,13 @@ def _arms(console: Console, results: Results) -> None:
 
 
 def switches(effective: dict[str, Any]) -> tuple[str, ...]:
-    """What the log says of an arm's chunked prefill and prefix caching."""
+    """Return the state of an arm's chunked prefill and prefix caching, according to its log."""
     words = {True: "on", False: "off", None: "unknown"}
     return tuple(words[effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))
 
 
 def figures(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]]]:
-    """The titles of the figures that some row has, and each row with its own of them."""
+    """Return the titles of the figures that at least one row has, and each row with its values."""
     found = rows(results)
     names = [figure for figure in FIGURES if any(row.values(figure[1]) for row in found)]
     cells = [[number(row.figure(name), digits) for _, name, digits in names] for row in found]
@@ -106,12 +106,12 @@ def _figures(results: Results) -> Table:
 
 
 def number(value: float | None, digits: int) -> str:
-    """A figure for people; what is not known is a dash."""
+    """Return a figure as text; an unknown one is a dash."""
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def extras(results: Results) -> Iterable[str]:
-    """The figures that only one kind of load has."""
+    """Yield lines for figures that only one kind of load has."""
     for row in rows(results):
         digits = {name: 2 if name.endswith("ratio") or name.startswith("accepted") else 1 for name in DERIVED}
         reported = {title: (row.figure(name), digits[name]) for name, title in DERIVED.items()}
@@ -125,7 +125,7 @@ def extras(results: Results) -> Iterable[str]:
 
 
 def _best(results: Results) -> Iterable[str]:
-    """Name the value of the swept flags with the most output, of each load, and those within noise of it."""
+    """Yield the value of the swept flags with the highest throughput for each load, and the values within noise of it."""
     if results.experiment != "sweep":
         return
     for words in dict.fromkeys(row.words for row in rows(results) if row.load.get("kind") in ("serve", "smoke")):
@@ -138,7 +138,7 @@ def _best(results: Results) -> Iterable[str]:
 
 
 def _by_group(row: Row) -> Iterable[str]:
-    """Time to the first token of long and short ones apart: together they hide who waits for whom."""
+    """Yield the time to first token of long and short prompts separately: a joint figure hides which waits for which."""
     for group in ("short", "long"):
         found = [cell.groups[group] for cell in row.cells if group in cell.groups]
         if found:
@@ -149,7 +149,7 @@ def _by_group(row: Row) -> Iterable[str]:
 
 
 def verdicts(results: Results) -> Iterable[str]:
-    """Cells that prove nothing, and why."""
+    """Yield the cells that prove nothing, with the reason."""
     for cell in results.cells:
         if cell.verdict in ("inconclusive", "failed"):
             why = "; ".join([*cell.doubts, *cell.notes]) or "no stream ended well"
@@ -157,7 +157,7 @@ def verdicts(results: Results) -> Iterable[str]:
 
 
 def show_differences(found: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
-    """Print two sides beside each other."""
+    """Print two sides next to each other."""
     console = _console(out, None)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("LOAD", "FIGURE"):

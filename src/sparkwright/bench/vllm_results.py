@@ -1,4 +1,4 @@
-"""What `vllm bench serve` wrote, its JSON or its printed text, as results of ours, so that both can be laid side by side.
+"""Reader of `vllm bench serve` results, JSON or printed text, for comparison with ours.
 
 Its ITL are gaps between chunks, as ours; its TPOT is of each request; its TTFT begins when the request is sent. Its times in
 lists are seconds. Keys and lines: vLLM 0.9 to 0.33.
@@ -19,16 +19,16 @@ from sparkwright.measure.figures import STALL, Spread
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
-#: its word for a kind of figure, ours
+#: vLLM's name of a kind of figure, and ours
 KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
 METRICS = ("ttft", "itl", "tpot", "e2el")
 
 TEXT_CHARS = 200
-#: a result that lists every gap of ten thousand requests
+#: bytes of a result that lists every gap of ten thousand requests
 MOST_BYTES = 256 * MIB
-#: gaps and other values; as Python's objects they take some 100 bytes each at the most
+#: maximum number of values, such as gaps; as Python objects they take up to some 100 bytes each
 MOST_PARTS = 12_000_000
-#: its printed line, our key; the numbers of a load too
+#: vLLM's printed line, and our key; for numbers of a load too
 LINES: Mapping[str, str] = {
     "Successful requests": "completed",
     "Failed requests": "failed",
@@ -51,7 +51,7 @@ LIST = re.compile(r"\b(?P<name>itls|ttfts)['\"]?\s*[=:]\s*(?P<list>\[[\d\s.,eE\[
 
 
 def load(path: Path) -> Results:
-    """Read a file. Raises Refused for one that is neither its JSON nor its text."""
+    """Read a file. Raises Refused if it is neither the tool's JSON nor its text."""
     try:
         text = bounds.bytes_of(path, MOST_BYTES).decode(errors="replace")
     except bounds.TooMuch as error:
@@ -68,7 +68,7 @@ def load(path: Path) -> Results:
 
 
 def printed(text: str) -> dict[str, Any]:
-    """The printed text under the names of the JSON."""
+    """Return the printed text under the names of the JSON."""
     found: dict[str, Any] = {}
     for line in NUMBER.finditer(text):
         key = LINES.get(line["name"].strip())
@@ -84,7 +84,7 @@ def printed(text: str) -> dict[str, Any]:
 
 
 def results(data: Mapping[str, Any], name: str) -> Results:
-    """One cell, of a server that nothing more is known of."""
+    """Return results with one cell, of a server that is otherwise unknown."""
     rate, requests = _number(data.get("request_rate")), _count(data, "num_prompts") or _count(data, "completed")
     cell = {
         "key": f"vllm.serve.{name}",
@@ -134,7 +134,7 @@ def _figures(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What only the single gaps tell: the largest, and the stalls."""
+    """Return the figures that need the single gaps: the largest gap and the stalls."""
     found: dict[str, Any] = {}
     gaps, firsts = _flat(data.get("itls")), _flat(data.get("ttfts"))
     for name, values in (("itl", gaps), ("ttft", firsts)):
@@ -149,14 +149,14 @@ def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(values: Any) -> list[float]:
-    """The numbers of a list, or of a list of lists."""
+    """Return the numbers of a list, or of a list of lists."""
     listed = values if isinstance(values, list) else []
     rows = (item if isinstance(item, list) else [item] for item in listed)
     return [found for row in rows for item in row if (found := _number(item)) is not None]
 
 
 def _json(text: str) -> dict[str, Any]:
-    """A JSON object, or the last line of several (`--append-result`); empty for what is none."""
+    """Return a JSON object, or the last of several lines (`--append-result`); empty if it is none."""
     for part in (text, *reversed(text.strip().splitlines()[-1:])):
         try:
             found = bounds.clean(_parsed(part))
@@ -168,7 +168,7 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError for what is none, or has too many parts."""
+    """Return the value of a JSON text. Raises ValueError if it is invalid or has too many parts."""
     return bounds.json_of(text, most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
 
 

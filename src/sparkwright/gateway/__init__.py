@@ -1,1 +1,1 @@
-"""HAProxy's configuration from what serves where. Pure: data in, text out."""
+"""Generate HAProxy's configuration from the servers and their models. Pure: data in, text out."""

@@ -1,11 +1,11 @@
-"""What the gateway itself answers: errors as OpenAI's API shapes them, and words of the configuration that hold them."""
+"""The gateway's own answers: errors in the format of OpenAI's API, and the configuration directives that hold them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 
-#: in what time a client is asked to come back, seconds
+#: Retry-After of an answer, seconds
 RETRY_S = 5
 JSON = "content-type application/json"
 
@@ -25,7 +25,7 @@ KINDS = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
-#: headers of an answer beside its type
+#: headers of an answer beside Content-Type
 HEADERS = {
     401: "hdr WWW-Authenticate Bearer",
     405: "hdr Allow POST",
@@ -33,7 +33,7 @@ HEADERS = {
 }
 
 
-#: sentences of answers that the stand-in of the sandbox gives too
+#: messages that the stand-in of the sandbox uses too
 NO_KEY = "The gateway asks for its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
 NO_MODEL = "The gateway reads no `model` in the body: it must be JSON with `model` as a string, and not deep below it."
 NO_FIELD = "The gateway reads no field `model` in the form."
@@ -42,31 +42,42 @@ NOT_UP = "No server of this model is up. Try again."
 
 
 def unknown_path(paths: Iterable[str]) -> str:
-    """Return the sentence for a path that is not routed. paths: those that are."""
+    """Return the error message for a path that is not routed.
+
+    Args:
+        paths: the paths that are routed.
+    """
     return f"The gateway has no such path; it routes {', '.join(paths)}."
 
 
 def too_large(most_bytes: int) -> str:
-    """Return the sentence for a request that is too large."""
+    """Return the error message for a request that is too large."""
     return f"The request is larger than {most_bytes} bytes."
 
 
 def quoted(text: str) -> str:
-    """One word of the configuration that means this text and nothing else."""
+    """Return a text quoted as one word of the configuration."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def body(status: int, message: str, code: str) -> str:
-    """Return an error that clients of OpenAI's API and of Anthropic's read alike.
+    """Return an error that clients of OpenAI's API and of Anthropic's can both read.
 
-    Anthropic's API has `"type": "error"` around the same `error`, of which its clients read `type` and `message`.
+    Anthropic's API has `"type": "error"` around the same `error`, and its clients read `type` and `message` in it.
     """
     about = {"message": message, "type": KINDS[status], "param": None, "code": code}
     return json.dumps({"type": "error", "error": about}, separators=(",", ":"))
 
 
 def words(status: int, message: str, code: str, *, allow: str = "POST") -> str:
-    """Return an error, as `http-request return` and `http-error` take it. allow: the method that is, where another was used."""
+    """Return an error as arguments of `http-request return` and `http-error`.
+
+    Args:
+        status: HTTP status.
+        message: the error message.
+        code: the error code.
+        allow: for a wrong method, the allowed one.
+    """
     headers = f" {HEADERS[status]}" if status in HEADERS else ""
     headers = headers.replace("Allow POST", f"Allow {allow}")
     return f"status {status} {JSON} string {quoted(body(status, message, code))}{headers}"

@@ -1,7 +1,7 @@
-"""Clients with keys and limits of their own, as rules of HAProxy's: maps say whose a key is and what it may, a table counts.
+"""HAProxy rules for clients with keys and limits of their own. Maps hold the keys and limits, a table the counts.
 
-A key is known by its SHA-256 only, and looked up by that: how long it takes tells nothing of a key. Requests that are refused
-for a limit do not count towards it. A reload forgets what was counted.
+A key is known only by its SHA-256 and looked up by that, so that response times reveal nothing about it. Requests that are
+refused for a limit do not count towards it. A reload resets the counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KEYS, MODELS, RATES, CONCURRENT, UNTIL = (
     *("client_concurrent.map", "client_until.map"),
 )
 FILES = (KEYS, MODELS, RATES, CONCURRENT, UNTIL)
-#: what counts their requests; no model can have a name like it
+#: backend of the table that counts their requests; no model can have this name
 TABLE = "-clients"
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 NAME_RULE = "small letters, digits and . _ -, at most 40, the first a letter or a digit"
@@ -35,7 +35,7 @@ TOO_MANY_NOW = "This key has as many requests running as it may. Try again."
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """Return the files that say what each client may; none where there are no clients."""
+    """Return the files with the permissions of each client; none if there are no clients."""
     if not gateway.named:
         return {}
     backends = {name: model.backend for model in gateway.models for name in model.names}
@@ -50,17 +50,21 @@ def files(gateway: Gateway) -> dict[str, str]:
 
 
 def keys(hashes: Mapping[str, str]) -> str:
-    """Return the file of the clients' keys. hashes: SHA-256 as hexadecimal digits, by client."""
+    """Return the file of the clients' keys.
+
+    Args:
+        hashes: SHA-256 of each key as hexadecimal digits, by client.
+    """
     return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
 
 
 def names_in(text: str) -> list[str]:
-    """Return the clients of such a file."""
+    """Return the names of the clients in a file of keys."""
     return sorted(name for _, _, name in (line.partition(" ") for line in text.splitlines()) if NAME.fullmatch(name))
 
 
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
-    """The table."""
+    """Yield the section of the table that counts the clients' requests."""
     if gateway.named:
         counted = f"gpc0,gpc0_rate({MINUTE_S}s),gpc1,conn_cur,http_fail_cnt"
         yield (
@@ -70,18 +74,23 @@ def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
 
 
 def known(gateway: Gateway, given: Sequence[str]) -> Iterator[str]:
-    """What sets `txn.client`. given: samples of the keys that a request may have."""
+    """Yield the rules that set `txn.client`.
+
+    Args:
+        gateway: the gateway.
+        given: HAProxy samples of the keys that a request may have.
+    """
     if not gateway.named:
         return
     for n, key in enumerate(given):
         unset = "" if n == 0 else " if !{ var(txn.client) -m found }"
         yield f"http-request set-var(txn.client) {key},sha2(256),hex,lower,map_str({KEYS}){unset}"
-    # its name is in the log
+    # the client's name is logged
     yield "http-request capture var(txn.client) len 40 if { var(txn.client) -m found }"
 
 
 def expired(gateway: Gateway) -> Iterator[str]:
-    """What refuses a key whose time is over."""
+    """Yield the rules that refuse an expired key."""
     if gateway.named:
         yield f"http-request set-var(txn.until) var(txn.client),map_str_int({UNTIL})"
         over = answers.words(401, EXPIRED, "key_expired")
@@ -89,7 +98,10 @@ def expired(gateway: Gateway) -> Iterator[str]:
 
 
 def limits(gateway: Gateway) -> Iterator[str]:
-    """What refuses a request whose model is known for what its client may not, and counts it else."""
+    """Yield the rules for a client's limits, for requests whose model is known.
+
+    They refuse a request that the client may not make, and count all others.
+    """
     if not gateway.named:
         return
     named = "{ var(txn.client) -m found }"
@@ -110,11 +122,11 @@ def limits(gateway: Gateway) -> Iterator[str]:
 
 
 def used(text: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what clients used, of an answer to `show table`: requests, running, refused for a limit, errors (5xx).
+    """Return the usage of each client: requests, running, refused for a limit, errors (5xx).
 
     Args:
-        text: the answer.
-        names: of all clients; the rows of others are left out.
+        text: HAProxy's answer to `show table`.
+        names: of all clients; other rows are ignored.
     """
     found = {row[1]: dict(_FIELD.findall(row[2])) for row in _ROW.finditer(text)}
     columns = {"requests": "gpc0", "running": "conn_cur", "refused": "gpc1", "errors": "http_fail_cnt"}

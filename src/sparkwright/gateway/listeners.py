@@ -1,8 +1,8 @@
-"""Listeners of a gateway: where it accepts connections, how many, and how many of them from whom.
+"""The listeners of a gateway: addresses, and limits on connections, in total and for each client address.
 
-An address that has sent a valid key within KNOWN_MIN minutes is known. Others get a part of the connections only, each and all
-together, and seconds to send the head of a request: nobody without a key keeps those out who have one. The gateway's own hosts
-have a port of their own, and the proof of a deploy a socket of its own, which clients cannot fill.
+An address that has sent a valid key within KNOWN_MIN minutes is known. Others share a part of the connections only, and have
+seconds to send the head of a request, so that clients without a key can't lock out those with one. The gateway's own hosts have a
+port of their own, and the check of a deploy a socket of its own, which clients cannot fill.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sparkwright.gateway.model import Gateway
 
-#: the folder of the sockets, as HAProxy finds it in the folder that it starts in
+#: folder of the sockets, relative to HAProxy's working directory
 SOCKETS = "../sockets"
 #: sockets for its operator: of the process that serves, of the one that starts those, and for requests like a client's
 SOCKET, MASTER_SOCKET, PROOF_SOCKET = "admin.sock", "master.sock", "proof.sock"
@@ -20,16 +20,16 @@ CERTIFICATE = "tls.pem"
 #: seconds for the head of a request, and for a connection between two requests (clients of aiohttp keep one for 15 s)
 HEAD_S, IDLE_S = 10, 20
 KNOWN_MIN = 60
-#: addresses that are counted at a time; an IPv6 network of 64 bits counts as one
+#: number of addresses in the table; an IPv6 network of 64 bits counts as one
 ADDRESSES = 65536
-#: connections that a proof, and the gateway's hosts, may have
+#: maximum connections of a deploy's check, and of the gateway's hosts
 PROOFS, HOSTS = 8, 64
 #: new connections of an unknown address in RATE_S seconds
 RATE, RATE_S = 300, 10
 
 
 def frontend(gateway: Gateway) -> Iterator[str]:
-    """The lines of the clients' frontend that say who may connect."""
+    """Yield the lines of the clients' frontend that decide who may connect."""
     yield f"bind {gateway.address}:{gateway.port} maxconn {gateway.clients}{_tls(gateway)}"
     yield f"bind unix@{SOCKETS}/{PROOF_SOCKET} mode 600{_tls(gateway)}"
     yield f"maxconn {gateway.clients + PROOFS}"
@@ -37,7 +37,7 @@ def frontend(gateway: Gateway) -> Iterator[str]:
 
 
 def control(gateway: Gateway) -> Iterator[str]:
-    """The same of the frontend for the gateway's hosts."""
+    """Yield the same lines for the frontend of the gateway's hosts."""
     yield f"bind {gateway.address}:{gateway.control_port} maxconn {HOSTS}{_tls(gateway)}"
     yield f"maxconn {HOSTS}"
     yield f"timeout client {HEAD_S}s"
@@ -45,27 +45,27 @@ def control(gateway: Gateway) -> Iterator[str]:
 
 
 def connections(gateway: Gateway) -> int:
-    """The most connections to clients and hosts at a time."""
+    """Return the maximum number of connections to clients and hosts."""
     return gateway.clients + PROOFS + HOSTS
 
 
 def known() -> str:
-    """The rule that makes the address of a request known."""
+    """Return the rule that marks the address of a request as known."""
     return "http-request sc-set-gpt0(0) 1"
 
 
 def of_known(most: int) -> int:
-    """Return how many of a frontend's connections one address may have: others find some free."""
+    """Return the number of a frontend's connections that one address may have, so that others find some free."""
     return max(1, most * 7 // 8)
 
 
 def of_unknown(most: int) -> int:
-    """Return how many of a frontend's connections one unknown address may have."""
+    """Return the number of a frontend's connections that one unknown address may have."""
     return max(4, most // 4)
 
 
 def of_all_unknown(most: int) -> int:
-    """Return how many of a frontend's connections all unknown addresses together may have."""
+    """Return the number of a frontend's connections that all unknown addresses may have together."""
     return max(4, most * 3 // 4)
 
 
@@ -74,7 +74,10 @@ def _tls(gateway: Gateway) -> str:
 
 
 def _admission(most: int) -> Iterator[str]:
-    """Rules before the first byte is read. A connection of HTTP/2 would be a hundred of them, each with buffers of its own."""
+    """Yield the rules that run before the first byte is read.
+
+    HTTP/2 is disabled: one connection would count as a hundred, each with buffers of its own.
+    """
     unknown = "{ sc0_get_gpt0 eq 0 }"
     yield "option disable-h2-upgrade"
     yield f"stick-table type ipv6 size {ADDRESSES} expire {KNOWN_MIN}m store gpt0,conn_cur,conn_rate({RATE_S}s)"

@@ -1,4 +1,4 @@
-"""What a gateway routes, as plain data."""
+"""The routing of a gateway as plain data."""
 
 from __future__ import annotations
 
@@ -12,103 +12,107 @@ from sparkwright.units import MIB
 
 Affinity = Literal["none", "prefix"]
 
-#: a model's name that can be written into the configuration as it is, quoted nowhere
+#: names of models that can be written into the configuration without quotes
 NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
 NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
 #: bytes of a request for each token of the longest context: a token is some 4 bytes, and JSON escapes what is not ASCII
 BYTES_PER_TOKEN = 8
-#: in a backend, what stands for a server while requests wait for one; no host can be called so
+#: placeholder server of a backend, for which requests wait; no host can have this name
 WAITING = ":waiting"
-#: what follows a server's name where another one takes its requests while it is replaced; no server of a host can be called so
+#: suffix of the interim server that takes a server's requests while it is replaced; no host's server can have this name
 INTERIM = "::interim"
 
 
 def why_not_a_name(model: str) -> str:
-    """Why a gateway can't route this name of a model; empty: it can."""
+    """Return the reason that a gateway can't route a model of this name, or an empty string if it can."""
     return "" if NAME.fullmatch(model) and "::" not in model else f"needs {NAME_RULE}"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Metrics by which a server's engine shows that it works on its requests."""
+    """The metrics that show that a server's engine works on its requests."""
 
-    #: where they are read
+    #: path of the metrics
     path: str
-    #: counters and gauges of which one moves at every step
+    #: counters and gauges; at least one changes at every step
     moves: tuple[Sample, ...]
-    #: the requests that it has, running and waiting; empty where it tells none
+    #: its running and waiting requests; empty if it reports none
     requests: tuple[Sample, ...] = ()
-    #: seconds for which they may stand still while it works
+    #: seconds without a change that are normal while it works
     still_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A server. name: its host's; of a host with several servers with its recipe. slots: requests that it serves at a time; 0:
-    not known, and then not limited. machine: the host that may drain it; empty: `name` is that. interim_port: where its host may
-    start one that takes its requests while it is replaced; 0: nowhere.
-    """
+    """A server behind a gateway."""
 
+    #: name of its host; with the recipe's name if the host has several servers
     name: str
     address: str
     port: int
+    #: requests that it serves at a time; 0 if unknown, and then not limited
     slots: int
+    #: host that may drain it; empty if that is `name`
     machine: str = ""
+    #: port for an interim server that takes its requests while it is replaced; 0 for none
     interim_port: int = 0
-    #: None where its engine tells nothing of it
+    #: None if its engine reports no progress
     progress: Progress | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What HAProxy calls it, and its interim server where it may have one."""
+        """The names that HAProxy has for it and, if it may have one, for its interim server."""
         return (self.name, self.name + INTERIM) if self.interim_port else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """name: in requests. context: the longest sequence in tokens, 0 where it is not known. check: the body of the request that
-    proves health, and task what it asks for. key: the name of the secret that its servers ask for; empty for none. on_demand: all
-    its servers share memory by turns with others, and may be asleep.
-    """
+    """A model and the servers that serve it."""
 
+    #: name in requests
     name: str
     upstreams: tuple[Upstream, ...]
+    #: longest sequence, tokens; 0 if unknown
     context: int
+    #: body of the health check's request
     check: str
+    #: name of the secret that its servers require; empty for none
     key: str = ""
+    #: task that the health check tests
     task: Task = GENERATE
+    #: all its servers share memory in turns with others, and may be asleep
     on_demand: bool = False
     #: the other names that requests may use for it
     aliases: tuple[str, ...] = ()
-    #: the APIs beside the chat that its recipe promises, by the names of their probes
+    #: further APIs that its recipe promises, by the names of their probes
     dialects: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that requests may use, its own first."""
+        """All names that requests may use, its own first."""
         return (self.name, *self.aliases)
 
     @property
     def backend(self) -> str:
-        """HAProxy's name for it, in which there can be no slash."""
+        """The name of its HAProxy backend, which can't contain a slash."""
         return self.name.replace("/", "::")
 
 
 def model_of(backend: str) -> str:
-    """The name of the model behind a backend."""
+    """Return the name of a backend's model."""
     return backend.replace("::", "/")
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client with a key of its own. A limit of 0 is none."""
+    """A client with a key of its own. A limit of 0 stands for none."""
 
     name: str
     #: names of models; empty for all
     models: tuple[str, ...] = ()
     requests_per_minute: int = 0
     concurrent: int = 0
-    #: seconds since 1970 from which its key is not valid any more
+    #: expiry of its key, seconds since the epoch
     until_s: int = 0
 
 
@@ -116,12 +120,12 @@ class Client:
 class Gateway:
     """A gateway; see GatewayFile for what is not explained here."""
 
-    name: str  #: its group's
-    address: str  #: where it listens
+    name: str  #: of its group
+    address: str  #: listening address
     port: int  #: for clients
     control_port: int  #: for its own hosts
     tls: bool
-    keyed: bool  #: it asks for an API key
+    keyed: bool  #: requires an API key
     affinity: Affinity
     clients: int
     body_bytes: int
@@ -129,12 +133,12 @@ class Gateway:
     answer_s: int
     check_s: int
     models: tuple[Model, ...]
-    paths: tuple[ApiPath, ...]  #: of its servers, those that clients may use
-    stuck_s: int = 0  #: without progress a server with requests is down after it; 0: never
-    waits: bool = False  #: where no server of a model is up, a request waits for one
+    paths: tuple[ApiPath, ...]  #: API paths of its servers that clients may use
+    stuck_s: int = 0  #: seconds without progress after which a server with requests is down; 0: never
+    waits: bool = False  #: requests wait if no server of a model is up
     named: tuple[Client, ...] = ()  #: clients with keys of their own, beside the one key for all
 
 
 def body_bytes(contexts: list[int]) -> int:
-    """The largest request that the longest of these contexts needs, in bytes."""
+    """Return the size of the largest request for the longest of these contexts, bytes."""
     return max(MIB, BYTES_PER_TOKEN * max(contexts, default=0))

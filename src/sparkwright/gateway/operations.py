@@ -1,8 +1,8 @@
-"""Operations of a host at the gateway: it reads, drains and returns its own servers, over HTTP on a port of the gateway's own.
+"""Gateway operations for hosts: each reads, drains and returns its own servers, over HTTP on a port of the gateway's own.
 
-A request is its method, its URL and a key, and has no body. Each host has a key of its own, and a gateway knows the SHA-256 of it
-only. HAProxy looks up host, method and URL together in a map of everything that is allowed, and its script does what stands
-there: it reads nothing that was sent. `haproxy -c` and a reload see nothing special in any of it.
+A request consists of method, URL and key, without a body. Each host has a key of its own, of which a gateway knows only the
+SHA-256. HAProxy looks up host, method and URL together in a map of all allowed operations, and its script executes the operation
+found there: it reads nothing that the client sent. `haproxy -c` and a reload need no special handling for this.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from sparkwright.gateway import answers, listeners
 from sparkwright.gateway.model import Gateway
 
-#: below the address of the control port
+#: URL prefix on the control port
 PATH = "/gateway/servers"
-#: the files: the hosts by the SHA-256 of their keys, what each of them may ask for, and what carries it out
+#: the files: hosts by the SHA-256 of their keys, their allowed operations, and the script that executes them
 OPERATORS, OPERATIONS, SCRIPT = "operators.map", "operations.map", "operate.lua"
-#: where HAProxy finds which servers were drained when it reads its files anew
+#: server states that HAProxy reads on a reload, so that drained servers stay drained
 STATES = "servers.state"
 #: no new requests; nor checks, whose tokens would disturb a measurement; all of it again
 DRAIN, REST, READY = "drain", "maint", "ready"
@@ -50,12 +50,12 @@ end)
 
 
 def url(action: str, backend: str, server: str) -> str:
-    """Return the URL whose PUT does something to a server, below the gateway's address."""
+    """Return the URL for an operation on a server (PUT), below the gateway's address."""
     return f"{PATH}/{backend}/{server}/{action}"
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """Return the files that say what each host may ask for, and carry it out."""
+    """Return the files with the allowed operations of each host, and the script that executes them."""
     methods = ", ".join(f'{action} = "{method}"' for action, method in METHODS.items())
     return {OPERATIONS: "".join(_allowed(gateway)), SCRIPT: _SCRIPT % methods}
 
@@ -75,29 +75,33 @@ def _allowed(gateway: Gateway) -> Iterator[str]:
 
 
 def operators(hashes: Mapping[str, str]) -> str:
-    """Return the file of the hosts' keys. hashes: SHA-256 as hexadecimal digits, by host."""
+    """Return the file of the hosts' keys.
+
+    Args:
+        hashes: SHA-256 of each key as hexadecimal digits, by host.
+    """
     return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
 
 
 def hashes_in(text: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the keys of these hosts that such a file has."""
+    """Return the hashes of these hosts' keys in a file of keys."""
     rows = {name: digits for digits, _, name in (line.partition(" ") for line in text.splitlines())}
     return {name: rows[name] for name in names if name in rows}
 
 
 def in_global() -> Iterator[str]:
-    """The script, and what was drained before a reload."""
+    """Yield the lines that load the script and the server states saved before a reload."""
     yield f"server-state-file {STATES}"
     yield f"lua-load {SCRIPT}"
 
 
 def in_defaults() -> Iterator[str]:
-    """What was drained before a reload."""
+    """Yield the directive that restores the drained servers after a reload."""
     yield "load-server-state-from-file global"
 
 
 def frontend(gateway: Gateway) -> Iterator[str]:
-    """The frontend for the gateway's hosts."""
+    """Yield the frontend for the gateway's hosts."""
     yield from listeners.control(gateway)
     yield f"http-request set-var(txn.operator) http_auth_bearer,sha2(256),hex,lower,map_str({OPERATORS})"
     no_key = answers.words(401, "This is for the gateway's own hosts.", "invalid_operator_key")

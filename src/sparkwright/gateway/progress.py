@@ -1,8 +1,8 @@
-"""Progress of the servers behind a gateway: one whose engine stands still while it has requests gets no more of them.
+"""Progress checks of the servers behind a gateway: a server whose engine stalls while it has requests gets no more of them.
 
-A check that asks for a token waits its turn on a full server, so its time limit is long, and a server that answers everything but
-requests passed for up for minutes. The engine's own counters tell in seconds: they move at every step, of a long prompt too. A
-script in Lua reads them, beside the requests and never in their way, and only where clients wait for an answer.
+A check that asks for a token waits for its turn on a full server. Its time limit is therefore long, and a server that answered
+everything but requests counted as up for minutes. The engine's own counters show it in seconds: they move at every step, also
+during a long prompt. A Lua script reads them outside the path of requests, and only while clients wait for an answer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from sparkwright.gateway.model import Gateway, Progress
 
-#: the files: what to read of which server, and what reads it
+#: the files: the metrics to read of each server, and the script that reads them
 LIST, SCRIPT = "progress.list", "progress.lua"
-#: seconds between two readings, and for one of them; a server's /metrics has 300 kB at most
+#: seconds between two readings, and the timeout of one; a server's /metrics has 300 kB at most
 EVERY_S, READ_S, MOST_BYTES = 2, 3, 2**20
 #: names of metrics that can be written into the list; a recipe may name its own
 NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
@@ -127,10 +127,11 @@ end
 
 
 def files(gateway: Gateway, server_keys: str) -> dict[str, str]:
-    """Return the files that watch the servers; none where nothing is to be watched.
+    """Return the files that watch the servers; none if there is nothing to watch.
 
     Args:
-        server_keys: the file with the keys of the models' servers.
+        gateway: the gateway.
+        server_keys: file with the keys of the models' servers.
     """
     rows = "".join(_rows(gateway))
     if not rows or not gateway.stuck_s:

@@ -1,7 +1,7 @@
-"""A gateway as HAProxy's configuration, for 2.6 and newer.
+"""Render a gateway as HAProxy's configuration, for 2.6 and newer.
 
-What decides what it costs is `option http-no-delay`: without it the first token is 200 ms late. What a stranger sends is checked
-in this order: the key, the path, the method, the announced length, the headers; only then is a body waited for.
+`option http-no-delay` decides the latency: without it the first token is 200 ms late. A request is checked in this order: key,
+path, method, announced length, headers. Only then is the body read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NAMES = (
     *(requests.MAKERS, requests.SCRIPT, *clients.FILES),
     *(progress.LIST, progress.SCRIPT),
 )
-#: the words after `haproxy`
+#: command-line arguments of HAProxy
 COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
-#: stands in the configuration for the digest of all its files, which tells what a running HAProxy was started with
+#: placeholder for the digest of all files, which shows the configuration that a running HAProxy was started with
 DIGEST = "@DIGEST@"
-#: of its environment. glibc gives a buffer of a megabyte back to the kernel after each request, and takes it anew for the next:
+#: environment. By default glibc returns a buffer of a megabyte to the kernel after each request and allocates it again:
 #: 414 page faults and 1.4 ms of system time a request, against 9 and 0.5 ms with these (2.6.12, x86-64, a buffer of 1 MiB)
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
@@ -40,43 +40,49 @@ MODELS, METRICS, HEALTH = "/v1/models", "/metrics", "/health"
 #: the header in which clients of Anthropic's API send their key
 API_KEY = "x-api-key"
 HEADERS_BYTES = 16384
-#: what a buffer holds beside headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
+#: bytes of a buffer beside headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
 REST_BYTES, REWRITE_BYTES = 65536, 1024
 BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
-#: where the server for waiting is: nothing listens there, so HAProxy tries again after a second, and takes one that is up by then
+#: address of the placeholder server. Nothing listens there: HAProxy retries after a second, on a server that is up by then
 NOBODY = "127.0.0.1:1"
-#: between two checks of a server that failed one, or is down
+#: interval of the checks of a server that failed one, or is down
 FAST_CHECK_S = 2
-#: seconds that a process before a reload is left to its requests, which may stream for long
+#: seconds that the process before a reload may finish its requests, which may be long streams
 STREAM_S = 1800
-#: seconds that a client may take nothing of an answer that is there
+#: seconds that a client may not read a pending answer
 STALL_S = 60
 #: buffers that a connection may hold at most: the request, the next one behind it, the copy to send again, and of the answer one
 #: at each end (seen with 2.6.12: 5.1 in use by clients that send four requests at once and read nothing)
 BUFFERS = 5
-#: more than this may not be asked for
+#: largest memory that can be configured
 MOST_MEMORY_BYTES = 8 * 2**30
-#: of a process beside its buffers
+#: memory of a process beside its buffers
 PROCESS_BYTES = 128 * 2**20
 
 
 def buffer_bytes(gateway: Gateway) -> int:
-    """HAProxy's buffer, in which a request has to fit whole: only then can its model be read, and only then is it tried again."""
+    """Return the size of HAProxy's buffer.
+
+    A request must fit into it whole: only then can its model be read, and only then can it be retried.
+    """
     return gateway.body_bytes + HEADERS_BYTES + REST_BYTES
 
 
 def memory_bytes(gateway: Gateway) -> int:
-    """Return the most that its buffers may take."""
+    """Return the maximum memory of its buffers, bytes."""
     return BUFFERS * gateway.clients * buffer_bytes(gateway)
 
 
 def container_bytes(gateway: Gateway) -> int:
-    """Return the memory that its container may hold: two processes, for a reload leaves the one before to its requests."""
+    """Return the memory limit of its container, bytes.
+
+    It holds two processes: after a reload the previous one finishes its requests.
+    """
     return 2 * (memory_bytes(gateway) + PROCESS_BYTES)
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """The files of its folder that hold no secret, by name."""
+    """Return the files of the gateway's folder that hold no secret, by name."""
     own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
     watched = {**clients.files(gateway), **progress.files(gateway, SERVER_KEYS)}
     return {**own, **operations.files(gateway), **requests.files(gateway), **watched}
@@ -163,7 +169,7 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
 
 
 def _refusals(gateway: Gateway) -> Iterator[str]:
-    """What is refused before the body is read; the last waits for it."""
+    """Yield the rules that refuse a request before its body is read. The last one waits for the body."""
     yield from requests.refusals(gateway)
     large = answers.words(413, answers.too_large(gateway.body_bytes), "request_too_large")
     yield f"http-request return {large} if {{ req.body_size gt {gateway.body_bytes} }}"
@@ -174,7 +180,7 @@ def _refusals(gateway: Gateway) -> Iterator[str]:
 
 
 def _listed(gateway: Gateway) -> Iterator[str]:
-    """The models that a server is up for, as /v1/models lists them."""
+    """Yield the rules that list the available models on /v1/models."""
     for model in gateway.models:
         rows = (json.dumps(_row(model, name), separators=(",", ":")) for name in model.names)
         row = ",".join(rows).replace("%", "%%")
@@ -185,7 +191,10 @@ def _listed(gateway: Gateway) -> Iterator[str]:
 
 
 def _up(gateway: Gateway, model: Model) -> Iterator[str]:
-    """Conditions, of which one holds where a server of the model is up; `nbsrv` would count the one for waiting."""
+    """Yield the conditions of which one holds if a server of the model is up.
+
+    `nbsrv` alone would count the server that makes requests wait.
+    """
     if not gateway.waits:
         yield f"nbsrv({model.backend}) gt 0"
         yield "stopping"
@@ -199,7 +208,7 @@ def _row(model: Model, name: str) -> dict[str, object]:
 
 
 def _prefix() -> Iterator[str]:
-    """What requests of one conversation have in common: its first two messages, or how the prompt begins."""
+    """Yield the rules that identify a conversation by its first two messages, or by the beginning of the prompt."""
     for n in (0, 1):
         yield f"http-request set-var(txn.first{n}) req.body,json_query('$.messages[{n}].content'),xxh64"
         unset = f"!{{ var(txn.first{n}) -m found }}"
@@ -216,7 +225,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
         yield "option redispatch 1"
     else:
         nothing = answers.words(503, answers.NOT_UP, "model_not_up")
-        # a process that is stopping, for another one has read the files, counts no server as usable
+        # a process that is stopping after a reload counts no server as usable
         yield f"http-request return {nothing} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
             # HAProxy keeps a copy of the whole buffer for it, 0.2 ms a request with 1 MiB; a single server has no other to try
@@ -247,7 +256,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
 
 
 def _balance(gateway: Gateway, servers: int) -> Iterator[str]:
-    """Which server takes a request. By prefix none takes more than three quarters of all."""
+    """Yield the directives that select a server. With prefix affinity, no server takes more than 3/4 of all requests."""
     if gateway.affinity == "none" or servers == 1:
         yield "balance leastconn"
         return

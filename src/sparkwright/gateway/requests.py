@@ -1,8 +1,8 @@
-"""Where a request of each path names its model, and the response that it is about, as rules of HAProxy's.
+"""HAProxy rules that find the model a request names, or the response it refers to, for each path.
 
-A model stands in a JSON body or in a field of a multipart form. A request for a response that was made before names none: it goes
-to the server that made it, which a table remembers by the response's name. A reload forgets the table: HAProxy hands one on
-through a port of TCP only (a unix socket was tried, 2.6.12).
+A model is named in a JSON body or in a field of a multipart form. A request about an earlier response names none: it goes to the
+server that made the response, which a table holds by the response's id. A reload clears the table: HAProxy transfers one only
+through a TCP port (a unix socket was tried, 2.6.12).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sparkwright.gateway.model import Gateway, Model
 
 #: the file of the backends by their servers' numbers, and the script that reads forms
 MAKERS, SCRIPT = "makers.map", "forms.lua"
-#: what holds the table of responses; no model can have a name like it
+#: backend of the table of responses; no model can have this name
 TABLE = "-responses"
-#: responses that are remembered, for how many hours
+#: number of responses in the table, and hours that they stay
 MOST_RESPONSES, KEPT_H = 20_000, 24
-#: of a response's name, and of an answer until its end
+#: maximum length of a response's id, and bytes of an answer that contain it
 ID_CHARS, BEGIN_BYTES = 64, 4096
-#: until an answer begins, seconds; the first bytes that hold its name
+#: seconds until an answer begins; number of first bytes that contain its id
 BEGIN_S, LEAST_BYTES = 60, 60
 NAME = "[A-Za-z0-9_-]"
 UNKNOWN_RESPONSE = (
@@ -56,30 +56,30 @@ def files(gateway: Gateway) -> dict[str, str]:
 
 
 def number(model: Model, server: str) -> int:
-    """Return the number of a server: the same in every configuration, whatever else that holds."""
+    """Return the number of a server, which is the same in all configurations, whatever else they contain."""
     return 1 + zlib.crc32(f"{model.backend}/{server}".encode()) % (2**31 - 2)
 
 
 def of(gateway: Gateway, names: Names) -> tuple[ApiPath, ...]:
-    """Return the paths on which a model is named in one way."""
+    """Return the paths whose requests name their model in one way."""
     return tuple(path for path in gateway.paths if path.model == names)
 
 
 def in_global(gateway: Gateway) -> Iterator[str]:
-    """The script."""
+    """Yield the line that loads the script."""
     if of(gateway, "form"):
         yield f"lua-load {SCRIPT}"
 
 
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
-    """The table of responses."""
+    """Yield the section of the table of responses."""
     if _keeps(gateway):
         table = f"stick-table type string len {ID_CHARS} size {MOST_RESPONSES} expire {KEPT_H}h store gpt0"
         yield f"backend {TABLE}", iter([table])
 
 
 def refusals(gateway: Gateway) -> Iterator[str]:
-    """What is refused by its path and method, before a body is read."""
+    """Yield the rules that refuse a request by its path and method, before its body is read."""
     paths = gateway.paths
     named = [path.path for path in paths if path.model != "response"]
     kept = [_pattern(path) for path in of(gateway, "response")]
@@ -95,7 +95,12 @@ def refusals(gateway: Gateway) -> Iterator[str]:
 
 
 def routes(gateway: Gateway, routes_file: str) -> Iterator[str]:
-    """What sets `txn.backend`, and `txn.made` to the server that a response comes from. routes_file: the backends by models."""
+    """Yield the rules that set `txn.backend`, and `txn.made` to the server that made a response.
+
+    Args:
+        gateway: the gateway.
+        routes_file: file of the backends by model.
+    """
     if form := of(gateway, "form"):
         yield f"acl form path -m str {' '.join(path.path for path in form)}"
         yield "http-request set-var(txn.model) lua.form_model if form"
@@ -116,7 +121,7 @@ def routes(gateway: Gateway, routes_file: str) -> Iterator[str]:
 
 
 def _makers(gateway: Gateway) -> Iterator[str]:
-    """The rules about responses: which server made one, and that one is made now."""
+    """Yield the rules that find the server of a response, and record the server of a new one."""
     patterns = " ".join(_pattern(path) for path in of(gateway, "response"))
     depth = RESPONSES.count("/") + 2
     yield f"acl kept path -m reg {patterns}"
@@ -138,7 +143,7 @@ def _makers(gateway: Gateway) -> Iterator[str]:
 
 
 def servers(gateway: Gateway, model: Model) -> Iterator[str]:
-    """The rules of a backend: a response is asked of the server that made it, if that is one of these and is up."""
+    """Yield the rules of a backend that send a request about a response to the server that made it, if it is up."""
     if not _keeps(gateway) or sum(len(upstream.names) for upstream in model.upstreams) == 1:
         return
     for upstream in model.upstreams:
@@ -147,7 +152,7 @@ def servers(gateway: Gateway, model: Model) -> Iterator[str]:
 
 
 def _keeps(gateway: Gateway) -> bool:
-    """Whether an engine of its servers keeps responses."""
+    """Return True if an engine of the gateway's servers stores responses."""
     return bool(of(gateway, "response"))
 
 

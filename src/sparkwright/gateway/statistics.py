@@ -1,4 +1,4 @@
-"""HAProxy's statistics as what an operator asks of a gateway: requests, queue and errors of each model. Pure."""
+"""Gateway statistics by model, from HAProxy's: requests, queue and errors. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from sparkwright.gateway.model import INTERIM, WAITING, model_of
 
-#: a gateway of hundreds of servers has fewer rows; HAProxy 3 has 100 columns
+#: limits on `show stat`: a gateway of hundreds of servers has fewer rows; HAProxy 3 has 100 columns
 MOST_ROWS, LONGEST_HEAD = 10_000, 16_384
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
-#: how backends that hold a table, and no model, are called
+#: prefix of backends that hold a table and no model
 TABLES = "-"
-#: of a server in `show stat`: its state begins so
+#: beginnings of a server's state in `show stat`
 UP, DRAIN = "UP", "DRAIN"
 STATES = ("up", "draining", "maintenance", "down", "unknown")
 
 
 def table(text: str) -> list[dict[str, str]]:
-    """Return the rows of `show stat` by column; a row that is cut off is left out, and all after one that csv can't read."""
+    """Return the rows of `show stat` by column, without a truncated row, and without all rows after one that csv can't read."""
     lines = text.removeprefix("# ").splitlines()
     names = next(csv.reader(lines[:1]), []) if lines and len(lines[0]) < LONGEST_HEAD else []
     found: list[dict[str, str]] = []
@@ -33,8 +33,13 @@ def table(text: str) -> list[dict[str, str]]:
 
 
 def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """For each model: requests (all, since HAProxy's start), running, queued, errors (answers of 5xx and refused in the queue),
-    servers. rows: of `show stat`.
+    """Return the statistics of each model.
+
+    These are requests (all since HAProxy's start), running, queued, errors (5xx answers and requests refused in the queue) and
+    servers.
+
+    Args:
+        rows: of `show stat`.
     """
     own = (row for row in rows if not row.get("pxname", "").startswith(TABLES))
     return [_model(row, rows) for row in own if row.get("svname") == BACKEND]
@@ -60,17 +65,25 @@ def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[st
 
 
 def _rests(row: Mapping[str, str]) -> bool:
-    """Whether it is the place of an interim server that nobody needs now."""
+    """Return True if the row is an interim server that is not in use."""
     return row.get("svname", "").endswith(INTERIM) and state(row.get("status", "")) == "maintenance"
 
 
 def server(row: Mapping[str, str]) -> dict[str, Any]:
-    """A row of a server: state, running, requests."""
+    """Return a server's state and its running and total requests.
+
+    Args:
+        row: of `show stat`.
+    """
     return {"state": state(row.get("status", "")), "running": _count(row, "scur"), "requests": _count(row, "stot")}
 
 
 def state(written: str) -> str:
-    """A server's state, one of STATES, of what HAProxy calls it ("UP 1/3", "DOWN (agent)", "MAINT", "DRAIN", "no check")."""
+    """Return a server's state, one of STATES.
+
+    Args:
+        written: HAProxy's name for it, such as "UP 1/3", "DOWN (agent)", "MAINT", "DRAIN" or "no check".
+    """
     first = written.split(" ")[0].upper()
     return {
         "UP": "up",

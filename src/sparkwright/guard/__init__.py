@@ -1,4 +1,4 @@
-"""The guard of a host's memory: a process of its own that watches a server start or serve, and kills it before the host is lost.
+"""The memory guard: a process that watches a server start or serve, and kills it before the host runs out of memory.
 
-Imports nothing but the built-in parts of Python: its process is a few megabytes, all of them locked in memory.
+It imports only built-in parts of Python, so that its process takes a few megabytes, all of them locked in memory.
 """

@@ -1,11 +1,11 @@
-"""Decides from samples of the memory whether the host is about to be lost. Pure.
+"""Decide from memory samples whether the host is about to be lost. Pure.
 
 Facts (public issues of GB10 hosts, 2026; see docs/decisions/0042-the-guard-of-a-start.md):
 
-* 29 GiB available fell to 2.5 in nine seconds, and the host was gone: what counts is the time that is left, not the level.
+* 29 GiB available fell to 2.5 in nine seconds, and the host was gone: the remaining time counts, not the level.
 * Servers ran for weeks with 1.5 to 1.9 GiB available, so a level alone is no danger. Bounds are shares of MemTotal, of what
   this server left when it was verified, or what the host's own `guard_gib` says.
-* MemFree near zero is healthy while files are read: it counts only together with MemAvailable and with processes that stall.
+* MemFree near zero is healthy while files are read: it counts only together with MemAvailable and with stalled processes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ STALLED = 0.25
 AHEAD_S, LEAST_S = 1.0, 0.4
 #: how far ahead a slow fall is judged, seconds: long enough to stop a server gracefully
 GRACE_S = 20.0
-#: what is averaged for the rate of a fall, and of a slow one, seconds
+#: time over which the rate of a fall, and of a slow one, is averaged, seconds
 SHORT_S, LONG_S = 0.5, 10.0
-#: part of an expected level below which it is passed
+#: share of an expected level below which the fall has passed it
 PASSED = 0.9
 #: rates below these are noise, bytes per second
 FALLING, LEAKING = GIB // 10, 8 * 2**20
@@ -60,8 +60,10 @@ class Danger:
     """The reason to stop a server.
 
     Attributes:
-        kind: "falling", "gone" (nothing is left), "stalled" or "leaking" (there is time for a graceful stop).
-        available, free: bytes at that moment. rate: bytes per second by which the available memory falls.
+        kind: "falling", "gone" (no memory is left), "stalled" or "leaking" (there is time for a graceful stop).
+        available: available memory at that moment, bytes.
+        free: free memory at that moment, bytes.
+        rate: bytes per second by which the available memory falls.
     """
 
     __slots__ = ("available", "free", "kind", "rate", "time_s")
@@ -71,12 +73,12 @@ class Danger:
 
     @property
     def graceful(self) -> bool:
-        """Return whether there is time to stop the server instead of killing it."""
+        """Return True if there is time to stop the server instead of killing it."""
         return self.kind == "leaking"
 
 
 class Judge:
-    """Judges each sample by those before it. Its lists are made once and written over."""
+    """Judge each sample by the previous ones. Its lists are allocated once and overwritten."""
 
     __slots__ = ("_available", "_count", "_free", "_stall_s", "_time_s", "floors", "lowest", "lowest_s")
 
@@ -88,11 +90,13 @@ class Judge:
         self.lowest, self.lowest_s = floors.total, 0.0
 
     def push(self, time_s: float, available: int, free: int, stall_s: float) -> Danger | None:
-        """Take a sample and judge it.
+        """Add a sample and return the danger it shows, or None.
 
         Args:
-            time_s: of a monotonic clock. available: MemAvailable without pages that have to be written first, bytes.
-            free: MemFree, bytes. stall_s: seconds in which every process waited for memory, counted since the boot.
+            time_s: time by a monotonic clock, seconds.
+            available: MemAvailable without pages that must be written first, bytes.
+            free: MemFree, bytes.
+            stall_s: seconds since the boot in which every process waited for memory.
         """
         at = self._count % KEPT
         self._time_s[at], self._available[at], self._free[at], self._stall_s[at] = time_s, available, free, stall_s
@@ -121,9 +125,9 @@ class Judge:
         return ""
 
     def rate(self, over_s: float) -> float:
-        """The rate at which the available memory falls, bytes per second: a line through the samples of the last seconds.
+        """Return the rate at which the available memory falls, bytes per second: a linear fit over the last seconds.
 
-        0 with fewer than three samples: two prove no fall.
+        It is 0 with fewer than three samples: two prove no fall.
         """
         newest = self._count - 1
         n = 0
@@ -141,24 +145,24 @@ class Judge:
         return -(n * sum_ta - sum_t * sum_a) / spread if n >= 3 and spread > 0 else 0.0
 
     def _still_falls(self, rate: float) -> bool:
-        """Return whether both of the newest steps go on with the fall.
+        """Return True if both of the newest steps continue the fall.
 
-        One sample that stays level ends it, and memory that is taken at one moment, as by a single allocation, is no fall.
+        One sample that stays level ends it. Memory that is taken at one moment, as by a single allocation, is no fall.
         """
         return self._count >= 3 and all(self._falls(step, rate) for step in (1, 2))
 
     def _falls(self, step: int, rate: float) -> bool:
-        """Return whether the step that ends so many samples from the newest falls at a quarter of the rate or more."""
+        """Return True if the step that ends this many samples before the newest falls at a quarter of the rate or more."""
         newest, before = (self._count - step) % KEPT, (self._count - step - 1) % KEPT
         seconds = self._time_s[newest] - self._time_s[before]
         return self._available[before] - self._available[newest] > rate * seconds / 4
 
     def _before(self, steps: int) -> int:
-        """An earlier sample's available memory; MemTotal where there is none."""
+        """Return the available memory of an earlier sample, or MemTotal if there is none."""
         return self._available[(self._count - 1 - steps) % KEPT] if self._count > steps else self.floors.total
 
     def _stalled(self, time_s: float) -> float:
-        """The share of the last two seconds in which every process waited for memory."""
+        """Return the share of the last two seconds in which every process waited for memory."""
         at = newest = self._count - 1
         while at > max(0, self._count - KEPT) and time_s - self._time_s[at % KEPT] < 2:
             at -= 1
@@ -166,11 +170,14 @@ class Judge:
         return (self._stall_s[newest % KEPT] - self._stall_s[at % KEPT]) / seconds if seconds >= 1 else 0.0
 
     def _spans(self, seconds: float) -> bool:
-        """Return whether samples of so long a time are there."""
+        """Return True if there are samples of at least this time."""
         oldest = max(0, self._count - KEPT)
         return self._time_s[(self._count - 1) % KEPT] - self._time_s[oldest % KEPT] >= seconds
 
     def pause_s(self, most_s: float) -> float:
-        """Seconds until the next sample: a fall of 12 GiB/s must not reach the floor unseen, and a slow host costs little."""
+        """Return the seconds until the next sample.
+
+        A fall of 12 GiB/s must not reach the floor between two samples, and an idle host must cost little.
+        """
         room = self._available[(self._count - 1) % KEPT] - self.floors.floor
         return min(most_s, max(0.04, room / (12 * GIB)))

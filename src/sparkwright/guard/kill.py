@@ -1,7 +1,7 @@
-"""Ends one container without waiting for anybody: by the engine's socket, and by the processes themselves.
+"""End one container without waiting for anything: through the engine's socket, and through the processes themselves.
 
-The request is written beforehand and the connection is open beforehand. Processes are held by a pidfd, which never means another
-process that got the same number. A container is named by its full id and by nothing else.
+The request is prepared and the connection opened beforehand. Processes are held by a pidfd, which never refers to another process
+that got the same number. A container is identified only by its full id.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import _socket
 import os
 
 KILL = int(_signal.SIGKILL)
-#: of a cgroup of version 2: a "1" kills all of it
+#: file of a cgroup of version 2: writing "1" kills all of its processes
 CGROUP_KILL = "/sys/fs/cgroup{}/cgroup.kill"
 
 
@@ -19,7 +19,8 @@ class Target:
     """A container that may be killed.
 
     Args:
-        container_id: its full id. address: path of the engine's unix socket, or "HOST:PORT"; empty: none is known.
+        container_id: its full id.
+        address: path of the engine's unix socket, or "HOST:PORT"; empty if unknown.
     """
 
     __slots__ = ("_address", "_cgroup", "_connection", "_named", "_pidfd", "_stop", "id", "pid", "request")
@@ -32,10 +33,10 @@ class Target:
         self._connection = self._connected()
 
     def runs_as(self, pid: int) -> bool:
-        """Hold its first process, whose end is the end of all in its namespace.
+        """Hold the container's first process, whose end is the end of all processes in its namespace.
 
-        Returns False, and holds nothing, for a process that is in no cgroup of this container: a number may mean another
-        process by now. 0 means that it has ended.
+        Returns False, and holds nothing, for a process in no cgroup of this container: the number may refer to another process by
+        now. 0 means that it has ended.
         """
         self.release()
         self.pid, self._named = 0, True
@@ -56,7 +57,7 @@ class Target:
         return self.pid > 0
 
     def release(self) -> None:
-        """Hold no process any more."""
+        """Close the pidfd, if one is held."""
         for file in (self._pidfd, self._cgroup):
             if file >= 0:
                 os.close(file)
@@ -64,7 +65,7 @@ class Target:
 
     @property
     def gone(self) -> bool:
-        """Return whether its first process has ended; it has when there was none of its container to be held."""
+        """True if its first process has ended, or if no process of its container was there to hold."""
         if self._pidfd < 0:
             return self._named
         try:
@@ -76,15 +77,15 @@ class Target:
         return _zombie(self.pid)
 
     def kill_by_engine(self) -> str:
-        """Ask the engine, and do not wait for its answer. Returns why that failed, or ""."""
+        """Ask the engine to kill the container, without waiting for the answer. Return the error, or an empty string."""
         return self._send(self.request)
 
     def stop_by_engine(self) -> str:
-        """The same for a graceful stop."""
+        """Ask the engine for a graceful stop, in the same way."""
         return self._send(self._stop)
 
     def kill_processes(self) -> str:
-        """Kill its processes directly. Returns why that failed, or ""."""
+        """Kill the container's processes directly. Return the error, or an empty string."""
         try:
             if self._cgroup >= 0:
                 os.write(self._cgroup, b"1")
@@ -131,14 +132,14 @@ GRACE_S = 10
 
 
 def _request(container_id: str, verb: str) -> bytes:
-    """A request to the engine about one container."""
+    """Return an HTTP request to the engine about one container."""
     if not (len(container_id) == 64 and container_id.isalnum()):
         raise ValueError("no container id")
     return f"POST /containers/{container_id}/{verb} HTTP/1.1\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".encode()
 
 
 def _cgroups_of(pid: int) -> list[str]:
-    """The cgroups of a process, a row each. Docker names them after the container."""
+    """Return the cgroups of a process. Docker names them after the container."""
     with open(f"/proc/{pid}/cgroup") as file:
         return file.read().splitlines()
 

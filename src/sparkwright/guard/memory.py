@@ -1,22 +1,22 @@
-"""/proc/meminfo and /proc/pressure/memory, read into memory that was there before."""
+"""Readers of /proc/meminfo and /proc/pressure/memory into buffers that are allocated beforehand."""
 
 from __future__ import annotations
 
 import os
 
 BUFFER_BYTES = 8192
-#: what a sample needs, in the kernel's order
+#: rows that a sample needs, in the kernel's order
 TOTAL, FREE, AVAILABLE = b"MemTotal:", b"MemFree:", b"MemAvailable:"
-#: pages that must be written before they can be given to somebody else; MemAvailable counts them
+#: pages that must be written before they can be reused; MemAvailable includes them
 UNWRITTEN = (b"Dirty:", b"Writeback:")
 STALL = b"full "
 
 
 class Meter:
-    """Reads the host's memory. The files stay open and the buffer is made once; a sample allocates nothing but numbers.
+    """A reader of the host's memory. Files stay open and the buffer is reused; a sample allocates only numbers.
 
     Args:
-        root: stands before /proc; "" on a real host. A pretend host replaces its files, so they are opened for each sample.
+        root: prefix of /proc; empty on a real host. A simulated host replaces its files, so they are opened for each sample.
     """
 
     __slots__ = ("_buffer", "_meminfo", "_path", "_pressure", "available", "free", "stall_s", "total")
@@ -50,7 +50,7 @@ class Meter:
             self.stall_s = _stall_s(self._buffer, size)
 
     def _filled(self, file: int) -> int:
-        """Read /proc/meminfo into the buffer. Returns its size."""
+        """Read /proc/meminfo into the buffer. Return its size."""
         opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if file < 0 else file
         try:
             return os.preadv(opened, [self._buffer], 0)
@@ -60,7 +60,10 @@ class Meter:
 
 
 def boot(root: str = "") -> str:
-    """This boot's identity: the kernel's, and when the first process began, which differs where a container is the host."""
+    """Return an id of this boot: the kernel's boot id and the start of the first process.
+
+    The latter differs where a container stands for the host.
+    """
     found = []
     for path in (f"{root}/proc/sys/kernel/random/boot_id", f"{root}/proc/1/stat"):
         try:
@@ -73,7 +76,7 @@ def boot(root: str = "") -> str:
 
 
 def _bytes(text: bytearray, name: bytes, size: int) -> int:
-    """A row of /proc/meminfo in bytes; 0 where there is none."""
+    """Return a row of /proc/meminfo in bytes, or 0 if it is missing."""
     at = text.find(name, 0, size)
     if at < 0:
         return 0
@@ -82,7 +85,7 @@ def _bytes(text: bytearray, name: bytes, size: int) -> int:
 
 
 def _stall_s(text: bytearray, size: int) -> float:
-    """`total` of the line "full" in /proc/pressure/memory, which counts microseconds."""
+    """Return `total` of the line "full" in /proc/pressure/memory, in seconds."""
     at = text.find(STALL, 0, size)
     at = text.find(b"total=", at, size) if at >= 0 else -1
     return int(text[at + 6 : size].split()[0]) / 1e6 if at >= 0 else 0.0

@@ -1,4 +1,4 @@
-"""Locked pages, priority and a writing thread: what a process needs to act on a host that is short of memory."""
+"""Locked pages, priority and a writer thread, for a process that must act while the host is short of memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 import time
 
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
-#: of the thread that writes: a default of 8 MB would count against the limit of locked memory
+#: stack of the writer thread: the default of 8 MB would count against the limit of locked memory
 STACK_BYTES = 128 * 1024
 WRITE_EVERY_S, WRITE_NEAR_S = 1.0, 0.2
 
 
 def stay_in_memory() -> str:
-    """Lock this process in memory and let it run before others where that is allowed. Returns why it is not locked, or ""."""
+    """Lock this process in memory and raise its priority, if allowed. Return why it is not locked, or an empty string."""
     why = _lock()
     for prefer in (_realtime, _nice, _spare):
         try:
@@ -44,7 +44,7 @@ def _nice() -> None:
 
 
 def _spare() -> None:
-    """Be the last that the kernel's OOM killer chooses."""
+    """Make this process the last choice of the kernel's OOM killer."""
     file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(file, b"-999")
@@ -53,10 +53,11 @@ def _spare() -> None:
 
 
 class Writer:
-    """A thread that calls `flush` again and again, so that no disk holds up the thread that samples.
+    """A thread that calls `flush` periodically, so that no disk delays the thread that samples.
 
     Args:
-        flush: writes what is new. every_s: how often.
+        flush: writes what is new.
+        every_s: seconds between two calls.
     """
 
     def __init__(self, flush, every_s: float = WRITE_EVERY_S) -> None:  # type: ignore[no-untyped-def]
@@ -84,7 +85,7 @@ class Writer:
             pass
 
     def stop(self) -> None:
-        """Write what is left and end. Waits for the disk for two seconds at most."""
+        """Write the rest and stop. Waits for the disk for two seconds at most."""
         self._stopped = True
         if self._ended.acquire(True, 2.0):
             self._write()

@@ -1,7 +1,7 @@
 """The guard's last samples in a file of fixed size that survives the host: a header, then a ring of lines.
 
-The file is made and written once before anything is in danger; later writes change its bytes in place (O_DSYNC), so they need
-no new block of the file system.
+The file is written once before there is any danger. Later writes change its bytes in place (O_DSYNC), so they need no new block
+of the file system.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ FORM = "%.3f %d %d %d"
 
 
 class Ring:
-    """Writes a ring. `add` is for the thread that samples and touches no file; `flush` is for another thread.
+    """A ring file of samples. `add` is for the thread that samples and touches no file; `flush` is for another thread.
 
     Args:
-        path: of the file, made anew. about: what the header says from the beginning, by name.
+        path: of the file, which is truncated.
+        about: initial values of the header, by name.
     """
 
     __slots__ = ("_body", "_count", "_file", "_flushed", "about", "path")
@@ -33,18 +34,18 @@ class Ring:
         os.fsync(self._file)
 
     def add(self, time_s: float, available: int, free: int, stall_s: float) -> None:
-        """Keep a sample in memory. time_s: since the epoch."""
+        """Add a sample in memory; `flush` writes it. The time is in seconds since the epoch."""
         line = (FORM % (time_s, available >> 10, free >> 10, stall_s * 1000)).encode()
         at = self._count % LINES * LINE_BYTES
         self._body[at : at + LINE_BYTES] = line[: LINE_BYTES - 1].ljust(LINE_BYTES - 1) + b"\n"
         self._count += 1
 
     def say(self, name: str, value: str) -> None:
-        """Change a row of the header."""
+        """Set a row of the header."""
         self.about[name] = value
 
     def flush(self) -> None:
-        """Write what is new to the disk. Raises OSError."""
+        """Write new samples to disk. Raises OSError."""
         count = self._count
         new = min(count - self._flushed, LINES)
         first = (count - new) % LINES
@@ -62,9 +63,9 @@ class Ring:
 
 
 def read(path: str) -> tuple[dict[str, str], list[tuple[float, int, int, float]]]:
-    """The header and the samples of a ring, oldest first: seconds since the epoch, available and free bytes, stall seconds.
+    """Return the header and the samples of a ring, oldest first.
 
-    What is damaged is left out. Raises OSError.
+    A sample is (seconds since the epoch, available bytes, free bytes, stall seconds). Damaged lines are left out. Raises OSError.
     """
     with open(path, "rb") as file:
         data = file.read(FILE_BYTES)

@@ -1,9 +1,9 @@
-"""The guard of the service: watches the memory beside verified servers, and stops the one that grew before the host is lost.
+"""The guard service: watch the memory beside verified servers, and stop the one that grew before the host is lost.
 
     python -I -S .../sparkwright/guard service FOLDER
 
-FOLDER holds what the checks and deploys write for it (`service.conf`, rows of words) and what it writes: its samples
-(`service.ring`), what it did (`service.events`, a line an act) and a lock that says that it runs. A second one ends at once.
+FOLDER holds the files that checks and deploys write for it (`service.conf`, rows of words) and its own: its samples
+(`service.ring`), its actions (`service.events`, a line each) and a lock held while it runs. A second instance exits at once.
 """
 
 from __future__ import annotations
@@ -25,20 +25,24 @@ CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "se
 PAUSE_S = 1.0
 #: how often samples are written: on a quiet host, and below `NEAR` times the floor
 WRITE_S, WRITE_NEAR_S, NEAR = 30.0, 0.5, 4
-#: the level that is known to be healthy is the lowest of the time before so many seconds
+#: the healthy level is the lowest one up to this many seconds ago
 SETTLES_S = 60.0
 #: how long the engine has to kill before the processes are killed, seconds: its restart policy would start them again
 ENGINE_S = 0.5
-#: after an act: how long nothing else is done, seconds
+#: pause after an action, seconds
 QUIET_S = 15.0
 #: after the guard of a start has killed: how long that memory may take to be released, seconds
 RELEASE_S = 3.0
-#: of events that are kept, bytes
+#: size of the events file, bytes
 EVENTS_BYTES = 64 * 1024
 
 
 class Server:
-    """A verified server: a row of the conf. held: what it held when it was verified, bytes."""
+    """A verified server, as a row of the conf has it.
+
+    Attributes:
+        held: memory that it held when it was verified, bytes.
+    """
 
     __slots__ = ("anon", "cgroup", "held", "name", "target")
 
@@ -52,7 +56,7 @@ class Server:
         self.anon = taken(self.cgroup)
 
     def grown(self) -> int:
-        """Return the bytes that its cgroup holds more than when it was first seen. What CUDA takes is in no cgroup."""
+        """Return by how many bytes its cgroup grew since it was first seen. CUDA's memory is in no cgroup."""
         return taken(self.cgroup) - self.anon
 
 
@@ -79,13 +83,13 @@ class Conf:
         self.servers = [Server(words, address) for words in named if len(words) == 4]
 
     def number(self, name: str) -> int:
-        """A row that is a number; 0 where there is none."""
+        """Return a row that is a number, or 0 if it is missing."""
         value = self.rows.get(name, "")
         return int(value) if value.isdigit() else 0
 
 
 class Service:
-    """One guard over the servers of a host."""
+    """The guard of all servers of a host."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -102,7 +106,7 @@ class Service:
         self._reload()
 
     def _reload(self) -> None:
-        """Read the conf again when it changed."""
+        """Read the conf again if it changed."""
         changed_ns = _changed_ns(f"{self.folder}/{CONF}")
         if changed_ns == self.changed_ns:
             return
@@ -112,7 +116,7 @@ class Service:
             return
         self.changed_ns = changed_ns
         left = self.conf.number("left")
-        if self.ring.about.get("left") != str(left):  # verified anew: what was lowest before counts no more
+        if self.ring.about.get("left") != str(left):  # verified again: the previous lowest level is void
             self.settled = self.minute = self.meter.total
         rows = {"key": "", **self.conf.rows, "left": str(left)}
         rows["name"] = " ".join(server.name for server in self.conf.servers)
@@ -125,7 +129,7 @@ class Service:
         self.judge = Judge(Floors(self.meter.total, self.conf.number("floor"), left, left))
 
     def run(self) -> None:
-        """Sample until it is told to end."""
+        """Sample until told to stop."""
         _signal.signal(_signal.SIGTERM, self._end)
         writer = Writer(self.ring.flush, WRITE_S)
         while not self.ended:
@@ -161,7 +165,7 @@ class Service:
     # -- in danger ---------------------------------------------------------------------------------------------------
 
     def _act(self, danger: Danger) -> None:
-        """Stop the server that grew. A start that is guarded is that guard's."""
+        """Stop the server that grew. A guarded start is left to its own guard."""
         now_s = time.monotonic()
         waits = self.victim is not None or now_s - self.acted_s < QUIET_S
         if (waits and not (self.victim and not danger.graceful and not self.kill_s)) or starting(self.folder):
@@ -175,14 +179,14 @@ class Service:
         self._event(server, how, danger)
 
     def _grown(self) -> Server:
-        """The server that grew most: what its cgroup holds, or where none shows it, the largest: CUDA's memory is in none."""
+        """Return the server that grew most by its cgroup, or the largest if no cgroup shows it: none counts CUDA's memory."""
         most = max(self.conf.servers, key=Server.grown)
         if most.grown() > self.judge.floors.total // 200:
             return most
         return max(self.conf.servers, key=lambda server: server.held)
 
     def _finish(self) -> None:
-        """Kill what the engine did not, and start the check that tells of it."""
+        """Kill what the engine did not, and start the check that reports it."""
         assert self.victim is not None
         target, now_s = self.victim.target, time.monotonic()
         if target.gone or (target.pid == 0 and now_s > self.acted_s + QUIET_S):
@@ -194,7 +198,7 @@ class Service:
             target.kill_processes()
 
     def _event(self, server: Server, how: str, danger: Danger) -> None:
-        """Write down what was done: time, how, name, id, kind, available, free, rate."""
+        """Record an action: time, method, name, id, kind, available, free, rate."""
         words = (f"{time.time():.3f}", how, server.name, server.target.id, danger.kind)
         line = " ".join((*words, str(danger.available), str(danger.free), str(int(danger.rate)))) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -211,9 +215,10 @@ class Service:
 
 
 def starting(folder: str) -> bool:
-    """Return whether the guard of a start is at work.
+    """Return True if the guard of a start is at work.
 
-    It is for `RELEASE_S` after a kill, too: the memory of a CUDA context outlives its process, and nobody else has to go for it.
+    It is for `RELEASE_S` after a kill, too: the memory of a CUDA context outlives its process, and no other server must be
+    stopped for it.
     """
     for name in os.listdir(folder):  # noqa: PTH208
         if not name.endswith(".ring") or name == RING:
@@ -233,7 +238,7 @@ def starting(folder: str) -> bool:
 
 
 def memory_of(pid: int) -> str:
-    """The file that counts the anonymous memory of a process's cgroup; "" where it is not to be had."""
+    """Return the file that counts the anonymous memory of a process's cgroup, or an empty string if there is none."""
     try:
         with open(f"/proc/{pid}/cgroup") as file:
             rows = file.read().splitlines()
@@ -253,7 +258,7 @@ def memory_of(pid: int) -> str:
 
 
 def taken(file_name: str) -> int:
-    """Anonymous and shared memory of a cgroup, bytes."""
+    """Return the anonymous and shared memory of a cgroup, bytes."""
     if not file_name:
         return 0
     try:
@@ -267,7 +272,7 @@ def taken(file_name: str) -> int:
 
 
 def _rows(path: str) -> list[str]:
-    """The rows of the conf; none where no server was verified yet."""
+    """Return the rows of the conf; none if no server has been verified yet."""
     try:
         with open(path) as file:
             return file.read().splitlines()
@@ -283,7 +288,7 @@ def _changed_ns(path: str) -> int:
 
 
 def _start(words: list[str]) -> None:
-    """Start a program and do not wait for it; who waited before is collected."""
+    """Start a program without waiting for it; earlier ones that have ended are reaped."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -297,7 +302,7 @@ def _start(words: list[str]) -> None:
 
 
 def main(folder: str) -> int:
-    """Guard until SIGTERM. Returns 0 when another one does already, 1 without a conf."""
+    """Guard until SIGTERM. Return 0 if another instance is already running, 1 without a conf."""
     lock = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -313,7 +318,7 @@ def main(folder: str) -> int:
 
 
 def _keep(folder: str) -> None:
-    """Leave the samples of an earlier boot to whoever tells of it."""
+    """Rename the samples of an earlier boot, so that a check can report them."""
     path = f"{folder}/{RING}"
     try:
         about, _ = rings.read(path)

@@ -1,8 +1,7 @@
-"""The guard of a start: samples until the server is verified, and kills its container before the host is lost.
+"""The guard of a start: take samples until the server is verified, and kill its container before the host is lost.
 
-Reads lines from standard input: `pid N`, `stage TEXT`, `end`. Writes one line to standard output when it is ready
-and one when it killed. When the runner is gone it stays until the container's process has ended, an hour at most: nobody has
-verified that server.
+Reads lines from standard input: `pid N`, `stage TEXT`, `end`. Writes one line to standard output when it is ready and one after a
+kill. If the runner disappears it stays until the container's process has ended, an hour at most: no one has verified that server.
 """
 
 from __future__ import annotations
@@ -18,17 +17,21 @@ from sparkwright.guard.process import WRITE_EVERY_S, WRITE_NEAR_S, Writer, stay_
 
 #: the longest pause between two samples, seconds: at least ten times a second
 PAUSE_S = 0.1
-#: after a kill: how long the memory's return is watched, seconds
+#: seconds after a kill in which the release of the memory is watched
 AFTER_S = 3.0
-#: rows of the order that the ring keeps
+#: rows of the order that the ring's header holds
 SHOWN = ("name", "id", "run", "boot", "key", "server", "what", "expected")
 ORPHAN_S = 3600.0
-#: the disk is written to more often below so many times the floor
+#: samples are written more often below this multiple of the floor
 NEAR = 4
 
 
 class Guard:
-    """Guards one start. about: the rows of the order (see `main`)."""
+    """The guard of one start.
+
+    Args:
+        about: the rows of the order (see `main`).
+    """
 
     def __init__(self, path: str, about: dict[str, str]) -> None:
         self.meter = Meter(about.get("root", ""))
@@ -47,7 +50,7 @@ class Guard:
         self.killed: Danger | None = None
 
     def run(self) -> None:
-        """Sample until told to end, or until the container is gone."""
+        """Sample until told to stop, or until the container is gone."""
         os.set_blocking(0, False)
         writer = Writer(self.ring.flush)
         _say(f"ready {self.ring.about['locked']}")
@@ -80,11 +83,11 @@ class Guard:
                 self.target.kill_processes()
 
     def _stuck(self) -> bool:
-        """Return whether the container's process is known and has not ended."""
+        """Return True if the container's process is known and has not ended."""
         return self.target is not None and self.target.pid > 0 and not self.target.gone
 
     def _sample(self) -> Danger | None:
-        """Take, keep and judge a sample. A file that can't be read is a moment without a sample."""
+        """Take, store and judge a sample. A file that can't be read skips the sample."""
         try:
             self.meter.read()
         except (OSError, ValueError):
@@ -98,7 +101,7 @@ class Guard:
         return danger
 
     def _save(self, danger: Danger) -> None:
-        """Kill the container, and say so after that."""
+        """Kill the container, then report it."""
         by_engine = by_process = "no container"
         if self.target is not None:
             by_engine = self.target.kill_by_engine()
@@ -112,7 +115,7 @@ class Guard:
         _say("killed " + words)
 
     def _commands(self) -> None:
-        """Read what the runner sent."""
+        """Read the commands of the runner."""
         try:
             data = os.read(0, 4096)
         except BlockingIOError:
@@ -131,7 +134,7 @@ class Guard:
                 self.ended = True
 
     def _left_alone(self) -> bool:
-        """Return whether the runner is gone, and the container too or an hour has passed. Sleeps a little: no pipe wakes it."""
+        """Return True if the runner is gone, and either the container is too or more than an hour has passed."""
         if not self.orphan_s:
             return False
         gone = self.target is None or self.target.gone
@@ -146,10 +149,10 @@ def _say(line: str) -> None:
 
 
 def main(path: str) -> int:
-    """Guard as the order says. Its rows are read from standard input up to an empty line.
+    """Guard a start. Read the rows of its order from standard input, up to an empty line.
 
-    id, name: of the container. address: of the engine. floor, expected: bytes. root: of a pretend host. key: names the
-    configuration. run, boot, what: for the ring.
+    `id`, `name`: of the container. `address`: of the engine. `floor`, `expected`: bytes. `root`: of a simulated host. `key`:
+    names the configuration. `run`, `boot`, `what`: for the header of the ring.
     """
     text = b""
     while b"\n\n" not in text:

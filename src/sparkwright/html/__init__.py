@@ -1,7 +1,7 @@
-"""The HTML pages: what hosts did (`invoke report`) and what an experiment measured (`invoke bench`). The laptop's side.
+"""The HTML pages on the laptop: host history (`invoke report`) and results of an experiment (`invoke bench`).
 
-page.py, page.html.j2, style.css: what the pages share. hosts_page, checks, stretches, plot: of hosts over time.
-experiment_page, charts, drawing: of an experiment.
+page.py, page.html.j2, style.css: shared by all pages. hosts_page, checks, stretches, plot: hosts over time. experiment_page,
+charts, drawing: an experiment.
 """
 
 from sparkwright.html.checks import Host, of

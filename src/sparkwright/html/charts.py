@@ -1,4 +1,4 @@
-"""The plots of an experiment as data: lines or bars with their names and units. A page shows each as a picture and as a table."""
+"""The charts of an experiment as data: lines or bars with names and units. A page shows each as a picture and as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.bench.results_models import Results
 from sparkwright.bench.rows import load_words, rows
 from sparkwright.bench.summary import number
 
-#: the swept flag that the first sweeps knew
+#: the only flag of the first sweeps
 BUDGET = "max-num-batched-tokens"
 
 Points = tuple[tuple[float, float], ...]
@@ -20,31 +20,36 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Line:
-    """name: in the legend. points: (x, y). marks: x of what happened meanwhile."""
+    """A line of a chart."""
 
+    #: in the legend
     name: str
+    #: (x, y)
     points: Points
+    #: x values of events
     marks: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One plot. what: one sentence on how to read it. log_x: sizes that double. dots: single points, no line between them.
+    """A chart."""
 
-    bars: names of groups, then each line's points are (group, value); of a heat map the names of its columns, and each line is
-    a row. table: of the plot's own figures, head first.
-    """
-
+    #: identifies the chart on its page
     key: str
     title: str
+    #: one sentence on how to read it
     what: str
     x: str
     y: str
     lines: tuple[Line, ...]
+    #: dots: points without a line between them
     kind: Literal["lines", "dots", "bars", "heat"] = "lines"
+    #: logarithmic, for sizes that double
     log_x: bool = False
     log_y: bool = False
+    #: names of groups, whose points are (group, value); for a heat map the names of its columns, each line being a row
     bars: tuple[str, ...] = ()
+    #: the chart's figures, header first
     table: tuple[tuple[str, ...], ...] = field(default=())
 
 
@@ -61,7 +66,7 @@ SWEPT = (
 
 
 def _sweep(results: Results) -> Iterator[Chart]:
-    """Plot figures of each load against the swept flag, or two swept flags as a heat map of each load."""
+    """Yield charts of each load against the swept flag, or a heat map of each load over two swept flags."""
     if results.experiment != "sweep":
         return
     axes = axes_of(results)
@@ -100,12 +105,12 @@ def _numeric(results: Results, axes: Sequence[str]) -> bool:
 
 
 def _values(results: Results, name: str) -> list[str]:
-    """Return the values of a swept flag in their order, as a person writes them."""
+    """Return the values of a swept flag in their order, as on the command line."""
     return list(dict.fromkeys(shown(arm.at[name]) for arm in results.arms if name in arm.at))
 
 
 def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
-    """Return the place of each arm on the x axis: its value where all are numbers, else its number."""
+    """Return the x position of each arm: its value if all are numbers, else its index."""
     if not axes:
         return {arm.name: arm.max_num_batched_tokens for arm in results.arms if arm.max_num_batched_tokens}
     name = axes[0]
@@ -116,7 +121,7 @@ def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
 
 
 def _heat_maps(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
-    """Plot one figure of each load over two swept flags: rows are the first flag's values, columns the second's."""
+    """Yield a chart of each load over two swept flags: rows are the first flag's values, columns the second's."""
     first, second = (_values(results, axis) for axis in axes)
     for number_of_load, words in enumerate(dict.fromkeys(row.words for row in rows(results))):
         found: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
@@ -145,13 +150,13 @@ def _cells(line: Line, count: int) -> tuple[str, ...]:
 
 
 def _named_table(x: str, names: Sequence[str], lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
-    """Return a row per value that is no number, a column per line."""
+    """Return a table with a row for each value that is not a number, and a column for each line."""
     body = ((name, *(number(dict(line.points).get(n), 1) for line in lines)) for n, name in enumerate(names))
     return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)
 
 
 def _gaps(results: Results) -> Iterator[Chart]:
-    """ITL over time of each arm, for each load that keeps gaps."""
+    """Yield the charts of ITL over time, by arm, for each load whose gaps are stored."""
     for words in dict.fromkeys(load_words(cell.load) for cell in results.cells if cell.series):
         lines: dict[str, Line] = {}
         for cell in results.cells:
@@ -174,7 +179,7 @@ def _gaps(results: Results) -> Iterator[Chart]:
 
 
 def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
-    """The largest gaps: thousands of rows would be no table."""
+    """Return a table of the largest gaps only: all of them would be thousands of rows."""
     head = ("arm", "gaps", "median ms", "the five largest, ms (at s)")
     found = []
     for line in lines:
@@ -186,7 +191,7 @@ def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
 
 
 def _head_of_line(results: Results) -> Iterator[Chart]:
-    """What a long prompt costs the others, arm by arm."""
+    """Yield the charts of a long prompt's cost for other streams, by arm."""
     yield from _bars(
         results,
         "hol1",
@@ -210,7 +215,7 @@ def _head_of_line(results: Results) -> Iterator[Chart]:
 
 
 def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str, str], unit: str) -> Iterator[Chart]:
-    """The figures, by their names in the legend, of a kind of load; a group of bars an arm."""
+    """Yield a bar chart for a kind of load, with a group of bars for each arm."""
     found = [row for row in rows(results) if row.load.get("kind") == kind]
     if found:
         arms = tuple(_arm(results, row.arm) for row in found)
@@ -225,7 +230,7 @@ def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str,
 
 
 def _throughput(results: Results) -> Iterator[Chart]:
-    """tok/s of all streams together against how many there are, or against the rate of arrivals."""
+    """Yield the charts of the throughput of all streams, by number of streams or by arrival rate."""
     for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
         serve = [row for row in rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
         for figure, title, y in (
@@ -246,7 +251,7 @@ def _throughput(results: Results) -> Iterator[Chart]:
                 )
 
 
-#: key and title of a plot against depth, name of its figure, unit, and by what it is divided
+#: key and title of a chart by depth, name of its figure, unit, and divisor
 DEPTH = (
     ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of one stream."),
     ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),
@@ -255,7 +260,7 @@ DEPTH = (
 
 
 def _depth(results: Results) -> Iterator[Chart]:
-    """Plot decode rate, time to the first token and memory against the tokens of the prompt."""
+    """Yield the charts of decode rate, time to first token and memory against prompt length."""
     found = [row for row in rows(results) if row.load.get("kind") == "depth"]
     x = "tokens of the prompt"
     for key, title, name, unit, part, what in DEPTH:
@@ -273,7 +278,7 @@ def _depth(results: Results) -> Iterator[Chart]:
 
 
 def _joined(found: Iterable[tuple[str, float | None, float | None]]) -> tuple[Line, ...]:
-    """Lines from (name, x, y); a point that is not known is left out."""
+    """Return lines from (name, x, y). Points without a value are left out."""
     points: dict[str, list[tuple[float, float]]] = {}
     for name, x, y in found:
         if x is not None and y is not None:
@@ -287,7 +292,7 @@ def _arm(results: Results, name: str) -> str:
 
 
 def _table(x: str, lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
-    """A row an x, a column a line."""
+    """Return a table with a row for each x and a column for each line."""
     every = sorted({at for line in lines for at, _ in line.points})
     body = []
     for at in every:

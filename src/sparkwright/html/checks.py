@@ -1,4 +1,4 @@
-"""A host's checks, summed into as many equal spans of time as a plot can show. The table shows the same spans."""
+"""A host's checks, summarized into equal time spans, as many as a plot can show. The table shows the same spans."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sparkwright.trust.shapes import built, fitted
 from sparkwright.units import GIB
 
 MOST_SPANS = 240
-#: lengths of a span that a person reads easily, seconds
+#: readable lengths of a span, seconds
 LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The checks of one span: how many, the worst state, the median rate, the least memory, the highest temperature."""
+    """The summary of the checks of one span: number, worst state, median rate, least memory, highest temperature."""
 
     start_s: float
     checks: int
@@ -35,39 +35,40 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A time in which the host was not ok, from the first such check to the first of another state (None: it still is so).
-
-    known: something is known of what came after it.
-    """
+    """A period in which the host was not ok, up to the first check with another state (None: it has not ended)."""
 
     state: str
     why: str
     start_s: float
     end_s: float | None
+    #: the state after it is known
     known: bool = True
 
 
 @dataclass(frozen=True)
 class Host:
-    """name, and what is known of it. error: why nothing is, with its exit code. span_s: the length of a span."""
+    """The checks of one host in the time that is shown."""
 
     name: str
     since_s: float
     until_s: float
+    #: length of a span
     span_s: float = 0.0
     checks: Sequence[Check] = ()
     spans: Sequence[Span] = ()
+    #: reason that there are no checks
     error: str = ""
+    #: exit code of that error
     error_exit: int = 0
 
     @property
     def stretches(self) -> list[Period]:
-        """The times of which something is known."""
+        """The periods with a known state."""
         return stretches(self.checks, self.until_s)
 
     @property
     def episodes(self) -> list[Episode]:
-        """Each time that it was not ok; a change from one bad state to another is two of them."""
+        """The periods in which it was not ok. A change from one bad state to another begins a new one."""
         return [
             Episode(
                 stretch.state,
@@ -82,28 +83,31 @@ class Host:
 
     @property
     def ok_share(self) -> float | None:
-        """The share of the time of which something is known."""
+        """The share of the known time in which it was ok."""
         known_s = seconds(self.stretches)
         return seconds(self.stretches, "ok") / known_s if known_s else None
 
     @property
     def unknown_share(self) -> float:
-        """The share of the whole time of which nothing is known."""
+        """The share of the whole time in which its state is unknown."""
         return 1 - seconds(self.stretches) / max(1.0, self.until_s - self.since_s)
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """A figure over the spans: when each that has it began, and the value."""
+        """Return the (start, value) pairs of a figure, for the spans that have it."""
         values = [(span.start_s, getattr(span, name)) for span in self.spans]
         return [(at_s, value) for at_s, value in values if value is not None]
 
     @property
     def baseline_tok_per_s(self) -> float | None:
-        """The newest baseline."""
+        """The latest baseline."""
         return next((check.baseline_tok_per_s for check in reversed(self.checks) if check.baseline_tok_per_s), None)
 
 
 def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
-    """From a host's `checks` event (runner/verbs/status.py). Fields that a newer host adds are left out. Raises ValueError."""
+    """Return the host of a `checks` event (runner/verbs/status.py).
+
+    Fields that a newer host adds are ignored. Raises ValueError.
+    """
     rows = [dict(zip(event["fields"], row, strict=False)) for row in event["rows"]]
     checks = [built(Check, row) for row in fitted(rows, [CHECK], "a check")]
     checks = sorted((check for check in checks if since_s <= check.time_s <= until_s), key=lambda check: check.time_s)
@@ -112,14 +116,14 @@ def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> H
 
 
 def length_s(span_s: float, checks: Sequence[Check]) -> float:
-    """A span holds a check at least, and there are no more than MOST_SPANS."""
+    """Return the length of a span, seconds: at least one check each, and at most MOST_SPANS spans."""
     gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
     least = max(span_s / MOST_SPANS, statistics.median(gaps) if gaps else 0.0)
     return float(next((index for index in LENGTHS_S if index >= least), 86400 * math.ceil(least / 86400)))
 
 
 def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
-    """Spans with checks in them, oldest first; they begin at whole multiples of span_s. One without a check is left out."""
+    """Yield the spans that contain checks, oldest first. They begin at whole multiples of span_s."""
     for start, group in itertools.groupby(checks, key=lambda check: check.time_s // span_s * span_s):
         rows = list(group)
         worst = max(rows, key=lambda check: severity(check.state))

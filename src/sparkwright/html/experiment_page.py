@@ -1,4 +1,4 @@
-"""The page of an experiment: each plot has its table beside it."""
+"""The page of an experiment: each chart with its table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.html.page import render
 
 
 def write(folder: Path, results: Results) -> str:
-    """Make the page beside the results. Returns its name."""
+    """Write the page beside the results. Return its name."""
     write_atomically(folder / results_files.PAGE, html(results).encode(), mode=0o644)
     return results_files.PAGE
 
@@ -41,7 +41,7 @@ def _words(results: Results) -> str:
 
 
 def _table(results: Results) -> list[list[str]]:
-    """The same rows as on the terminal."""
+    """Return the same rows as on the terminal."""
     titles, found = summary.figures(results)
     body = [[row.words, row.arm, str(len(row.cells)), *cells] for row, cells in found]
     return [["Load", "Arm", "Runs", *titles], *body]

@@ -1,4 +1,4 @@
-"""The page of hosts over time. What a plot shows stands in a table below it."""
+"""The page of hosts over time. A table below each plot shows the same values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOTTEST_C = 100.0
 
 
 def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
-    """The HTML of all hosts over one time, seconds since the epoch."""
+    """Return the HTML page of all hosts. Times are seconds since the epoch."""
     zone = time.strftime("%Z (UTC%z)", time.localtime(until_s))
     return render(
         "hosts_page.html.j2",
@@ -32,12 +32,12 @@ def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
 
 
 def clock(time_s: float | None) -> str:
-    """A moment on this machine's clock."""
+    """Return a time as this machine's local time."""
     return "-" if time_s is None else units.moment(time_s, units.MINUTE)
 
 
 def figure(value: float | None, digits: int = 1) -> str:
-    """A number, or a dash for what is not known."""
+    """Return a number as text, or a dash if it is unknown."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 

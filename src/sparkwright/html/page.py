@@ -1,4 +1,7 @@
-"""What all pages share: page.html.j2 is their frame, style.css how they look. One file each, no script, nothing fetched."""
+"""The shared parts of all pages: page.html.j2 is their frame, style.css their style.
+
+Each page is one file without scripts, and loads nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,12 @@ STYLE_SHEET = FOLDER / "style.css"
 
 
 def render(template: str, filters: dict[str, Any] | None = None, **names: Any) -> str:
-    """The HTML of a template of this folder. filters: its own."""
+    """Render a template of this folder.
+
+    Args:
+        template: name of the template.
+        filters: its Jinja filters.
+    """
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,

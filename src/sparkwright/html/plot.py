@@ -1,4 +1,4 @@
-"""One figure of one host over time, as an SVG. Colours are the page's CSS; what a colour says, a word says too."""
+"""One figure of one host over time, as an SVG. Colours are the page's CSS, and always have a text beside them."""
 
 from __future__ import annotations
 
@@ -13,43 +13,51 @@ from sparkwright.html.stretches import Period
 
 WIDTH, HEIGHT, BAND = 720, 120, 34
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 26, 18
-#: a line is broken where this many spans hold no check: nothing is known in between
+#: number of spans without a check after which a line is interrupted
 BREAK = 2.5
 HOUR_S, DAY_S = 3600, 86400
-#: distances of the labels of time, seconds
+#: intervals between time labels, seconds
 STEPS_S = (300, 900, 1800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, DAY_S, 2 * DAY_S, 7 * DAY_S, 30 * DAY_S)
 LABELS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The time that a plot shows, seconds since the epoch, and the length of a span."""
+    """The time axis of a plot, in seconds since the epoch, and the length of a span."""
 
     since_s: float
     until_s: float
     span_s: float
 
     def x(self, time_s: float) -> float:
-        """Where a moment is, pixels."""
+        """Return the horizontal position of a time, pixels."""
         share = (time_s - self.since_s) / max(1.0, self.until_s - self.since_s)
         return LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT)
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is drawn. name: with its unit. top: of the scale; None: as the values need. reference: a dashed line, with its name.
+    """The properties of a plotted figure."""
 
-    joined: measurements that are far apart are joined too.
-    """
-
+    #: with its unit
     name: str
+    #: top of the scale; None derives it from the values
     top: float | None = None
+    #: (name, value) of a dashed line
     reference: tuple[str, float] | None = None
+    #: join measurements that are far apart, too
     joined: bool = False
 
 
 def line(figure: Figure, points: Sequence[tuple[float, float]], axis: Axis, label: str) -> str:
-    """A line through (time, value). label: read aloud instead of the picture."""
+    """Return a line plot of (time, value) points.
+
+    Args:
+        figure: the plotted figure.
+        points: (seconds since the epoch, value).
+        axis: the time axis.
+        label: text alternative of the picture.
+    """
     values = [value for _, value in points] + ([figure.reference[1]] if figure.reference else [])
     top = figure.top or _nice(max(values, default=1.0) * 1.1)
     floor = HEIGHT - BOTTOM
@@ -73,7 +81,7 @@ def line(figure: Figure, points: Sequence[tuple[float, float]], axis: Axis, labe
 
 
 def band(found: Sequence[Period], axis: Axis, label: str) -> str:
-    """The states as a band of colours, each as long as its checks speak for; the worse lies above. The rest is not known."""
+    """Return the states as a band of colours, worse states on top. Gaps are periods with an unknown state."""
     parts = [_text(0, 11, "state", "name")]
     frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND - 18}"'
     parts.append(f'<rect class="nothing" {frame}><title>not known</title></rect>')
@@ -103,7 +111,7 @@ def _grid(top: float, at: Callable[[float], float]) -> list[str]:
 
 
 def _times(axis: Axis, floor: float) -> list[str]:
-    """Labels at round local times."""
+    """Return labels at round local times."""
     span_s = axis.until_s - axis.since_s
     step_s = next((index for index in STEPS_S if span_s / index <= LABELS), STEPS_S[-1])
     form = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
@@ -120,7 +128,7 @@ def _times(axis: Axis, floor: float) -> list[str]:
 
 
 def _pieces(points: Sequence[tuple[float, float]], most_s: float) -> list[list[tuple[float, float]]]:
-    """Runs of points that are no further apart than most_s."""
+    """Return runs of points that are at most most_s apart."""
     pieces: list[list[tuple[float, float]]] = []
     for point in points:
         if pieces and point[0] - pieces[-1][-1][0] <= most_s:
@@ -131,7 +139,7 @@ def _pieces(points: Sequence[tuple[float, float]], most_s: float) -> list[list[t
 
 
 def _nice(value: float) -> float:
-    """The next round number that is no less."""
+    """Return the next round number that is not smaller."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

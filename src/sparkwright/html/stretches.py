@@ -1,4 +1,4 @@
-"""A check as the report draws it, and how long it speaks for: until the next one, or until it is too old. Pure."""
+"""A check as the report draws it, and how long it is valid: until the next one, or until it is too old. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.trust.shapes import Shape, Usual, line, moment
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check, as far as the report draws it. None: not known. every_s: of its schedule, 0 by hand."""
+    """The part of a check that the report draws. None stands for unknown."""
 
     time_s: float
     state: str
@@ -22,10 +22,11 @@ class Check:
     temperature_c: float | None = None
     power_w: float | None = None
     healed: str = ""
+    #: interval of its schedule; 0 if it was run manually
     every_s: float = 0.0
 
 
-#: a check as a host sends it
+#: shape of a check as a host sends it
 CHECK: dict[str, Shape] = {
     "time_s": moment,
     "state": line,
@@ -40,17 +41,24 @@ CHECK: dict[str, Shape] = {
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A time of one state, seconds since the epoch. why: of its first check that says so. known: a check follows at its end."""
+    """A period of one state; times are seconds since the epoch."""
 
     state: str
+    #: reason that the first check with a reason gives
     why: str
     start_s: float
     end_s: float
+    #: a check follows at its end
     known: bool = True
 
 
 def stretches(checks: Sequence[Check], until_s: float) -> list[Period]:
-    """The times of which something is known, oldest first; adjacent ones of the same state are merged. checks: in their order."""
+    """Return the periods with a known state, oldest first; adjacent periods of the same state are merged.
+
+    Args:
+        checks: oldest first.
+        until_s: end of the last period, seconds since the epoch.
+    """
     found: list[Period] = []
     for period in _each(checks, until_s):
         before = found[-1] if found else None
@@ -62,12 +70,17 @@ def stretches(checks: Sequence[Check], until_s: float) -> list[Period]:
 
 
 def _each(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
-    """Each check with the time that it speaks for."""
+    """Yield the period in which each check is valid."""
     for check, next_s in zip(checks, [*(check.time_s for check in checks[1:]), until_s], strict=False):
         last_s = check.time_s + speaks_s(check.every_s)
         yield Period(check.state, check.why, check.time_s, min(next_s, last_s), next_s <= last_s)
 
 
 def seconds(found: Sequence[Period], state: str = "") -> float:
-    """How long they are together, seconds. state: only these."""
+    """Return the total length of periods, seconds.
+
+    Args:
+        found: the periods.
+        state: count only those of this state; empty for all.
+    """
     return sum(period.end_s - period.start_s for period in found if state in ("", period.state))

@@ -1,4 +1,4 @@
-"""Charts as SVG, with matplotlib (the extra `report`). Colours are told apart by everyone, and lines by their marks too."""
+"""Charts as SVG, with matplotlib (the extra `report`). Colours suit colour-blind readers, and lines have markers too."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sparkwright.html.page import STYLE_SHEET
 COLOURS = re.findall(r"--series\d: (#\w+)", STYLE_SHEET.read_text())
 STROKES = ("-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
-LEAST_MS = 1.0  # of a gap that is shown: what came in one piece has none
+LEAST_MS = 1.0  # smallest gap that is shown: chunks that arrived in one piece have none
 SIZE_INCHES = (7.2, 3.6)
 STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
+    "svg.fonttype": "none",  # text stays text, for screen readers, search and copying
     "text.parse_math": False,  # a name with dollar signs is a name
     "font.family": "sans-serif",
     "font.size": 10,
@@ -30,7 +30,7 @@ def available() -> bool:
 
 
 def svg(chart: Chart) -> str:
-    """The picture of a chart, to stand inside a page beside others."""
+    """Return the picture of a chart, for inlining into a page."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -49,7 +49,7 @@ def svg(chart: Chart) -> str:
 
 
 def _framed(axes: Any, chart: Chart) -> None:
-    """Draw grid, scales and legend of a plot whose y axis is a figure."""
+    """Draw grid, scales and legend of a plot with a numeric y axis."""
     axes.grid(True, axis="y", linewidth=0.4, alpha=0.6)
     if chart.kind != "bars":
         _scales(axes, chart)
@@ -87,7 +87,7 @@ def _bars(axes: Any, chart: Chart) -> None:
 
 
 def _heat(axes: Any, chart: Chart) -> None:
-    """Draw a heat map, each cell with its figure; a cell without one stays empty."""
+    """Draw a heat map. Each cell shows its figure; a cell without one stays empty."""
     known = [{int(x): y for x, y in line.points} for line in chart.lines]
     rows = [[row.get(column, float("nan")) for column in range(len(chart.bars))] for row in known]
     axes.pcolormesh(rows, cmap="Blues", edgecolor="white")
@@ -117,7 +117,7 @@ def _scales(axes: Any, chart: Chart) -> None:
 
 
 def _inlined(text: str, chart: Chart) -> str:
-    """Only the picture, its ids its own, with a name for those who can't see it."""
+    """Return only the picture, with ids of its own and a text alternative."""
     body = text[text.index("<svg") :]
     for pattern in (r'(\bid=")', r"(url\(#)", r'(href="#)'):
         body = re.sub(pattern, rf"\g<1>{chart.key}-", body)

@@ -1,1 +1,1 @@
-"""Measuring a server from where it runs: standard library only, tokens counted from usage, never from chunks."""
+"""Measure a server on its own host: standard library only, tokens counted from usage, never from chunks."""

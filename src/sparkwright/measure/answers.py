@@ -1,8 +1,8 @@
-"""First answers of a server, judged on their own: questions with one right answer, and texts that no working model writes.
+"""Checks of a server's first answers: questions with one right answer, and texts that no working model writes.
 
-A reference text is compared with what a server said before. These questions are asked before there is anything to compare
-with, so that a broken kernel, damaged weights or another model's template never become the reference (seen on a GB10:
-`'s't's't` for every prompt, with status 200 and at full speed; NVIDIA/dgx-spark-playbooks 76).
+A reference text is compared with an earlier one. These questions are asked before there is anything to compare with, so that a
+broken kernel, damaged weights or another model's template never become the reference (seen on a GB10: `'s't's't` for every
+prompt, with status 200 and at full speed; NVIDIA/dgx-spark-playbooks 76).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparkwright.visible import count, one_line
 
 Verdict = Literal["sane", "doubtful", "garbage"]
 
-#: an answer is a word or a number; a model that thinks whatever it is asked needs the rest
+#: an answer is a word or a number; a model that always thinks needs the rest
 TOKENS = 160
 SHOWN_CHARS = 60
 SEARCHED_CHARS = 1 << 14
@@ -32,11 +32,11 @@ class Question:
     """A question with one right answer."""
 
     prompt: str
-    answer: str  # a pattern that the right answer holds and a wrong one does not
+    answer: str  # pattern that matches only the right answer
 
 
 def _needle() -> str:
-    """A fact in the middle of some 2,000 tokens of others."""
+    """Return a prompt with one fact in the middle of some 2,000 tokens of others."""
     items = [f"Item {n}: {n} times {n} is {n * n}." for n in range(1, 121)]
     items.insert(70, "The password of the lighthouse is marigold.")
     return "\n".join((*items, "What is the password of the lighthouse? Answer with one word."))
@@ -64,9 +64,9 @@ SANE, GARBAGE = 7, 1
 
 #: marks of a tokenizer or a template that are never part of an answer
 CONTROL = re.compile(r"<\|[\w ]{1,40}\|>|</?s>|<(?:pad|unk|bos|eos|mask)>|\[(?:PAD|UNK|MASK|CLS|SEP)\]|\ufffd{2,}")
-#: words, and runs of other signs, as pieces of a text
+#: pieces of a text: words, and runs of other characters
 PIECES = re.compile(r"\w+|[^\w\s]+")
-#: of a text with at least so many pieces, or signs without spaces, so few are different ones only in a loop
+#: pieces, or characters without spaces, of a text that is checked for loops, and the distinct ones below which it is a loop
 LONG_PIECES, DIFFERENT_SHARE = 12, 0.25
 LONG_SIGNS, DIFFERENT_SIGNS = 24, 4
 
@@ -82,7 +82,7 @@ class Judged:
 
 
 def nonsense(text: str) -> str:
-    """Return why no working model writes such a text, as half a sentence; "" for a text that may be one."""
+    """Return the reason that no working model writes such a text, as half a sentence, or an empty string."""
     text = text[:SEARCHED_CHARS]
     pieces, signs = PIECES.findall(text), re.sub(r"\s", "", text)
     if not signs:
@@ -101,7 +101,7 @@ def judge(answers: Sequence[str], texts: Sequence[str] = ()) -> Judged:
 
     Args:
         answers: to QUESTIONS, in their order.
-        texts: of other prompts, each unlike the others, for which no right answer is known.
+        texts: answers to different other prompts for which no right answer is known.
     """
     pairs = list(zip(QUESTIONS, answers, strict=True))
     wrong = [
@@ -126,7 +126,7 @@ def judge(answers: Sequence[str], texts: Sequence[str] = ()) -> Judged:
 
 
 def from_cache(judged: Judged, new: str, cached: str) -> Judged:
-    """The judgement with the answer to the longest question asked again, when its prompt comes from the prefix cache."""
+    """Return the judgement after the longest question was asked again, with its prompt in the prefix cache."""
     right = [bool(re.search(NEEDLE.answer, text[:SEARCHED_CHARS], re.I)) for text in (new, cached)]
     if judged.verdict != "sane" or right[0] == right[1]:
         return judged
@@ -140,12 +140,12 @@ def from_cache(judged: Judged, new: str, cached: str) -> Judged:
 def ask(
     http: Http, base_url: str, model: str, question: str, *, api_key: str, timeout_s: float, temperature: float = 0.0
 ) -> str:
-    """Return the answer to a question, greedily decoded where nothing else is asked, without thinking where it can be left out.
+    """Return the answer to a question, decoded greedily by default, and without thinking if that can be turned off.
 
-    A model that thinks all the same, and did not come to an answer, is judged by its thinking.
+    If a model thinks anyway and does not reach an answer, its thinking is judged.
 
     Raises:
-        reference.Unanswered: if there is none, with the server's own words.
+        reference.Unanswered: if there is no answer, with the server's own message.
     """
     body = {**openai_api.generated(http, model, question, TOKENS), "temperature": temperature}
     reply = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
@@ -158,5 +158,5 @@ def ask(
     return content or thinking
 
 
-#: a context shorter than the longest question proves nothing against a model
+#: answer in place of a refused longest question: a context that is too short for it proves nothing against a model
 NEEDLE_LEFT_OUT = "marigold"

@@ -1,7 +1,7 @@
-"""How one server is asked: with prompts of so many of its tokens, as its engine takes them, or more plainly.
+"""Requests to one server: prompts of a given length in its own tokens, with the options that its engine accepts.
 
-Lengths are in the server's own tokens: a Ruler learns from two prompts, which the server counted itself, how many words make a
-token. They are the warm-up at the same time.
+A Ruler learns from two prompts, whose tokens the server counted itself, how many words make a token. They are the warm-up at the
+same time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from sparkwright.measure.load import Request
 
 @dataclass(frozen=True, slots=True)
 class Ruler:
-    """How many tokens the server makes of a prompt: fixed (template, random text) and for each word."""
+    """The number of tokens that a server makes of a prompt."""
 
+    #: tokens of each word
     per_word: float = 1.0
+    #: tokens of the template and the random text
     fixed: float = 24.0
 
     @classmethod
     def of(cls, few: tuple[int, int], many: tuple[int, int]) -> Ruler:
-        """From two prompts, each (words, tokens). A server that does not count tokens leaves the usual guess."""
+        """Return the ruler for two prompts, each (words, tokens); the default one if the server does not count tokens."""
         (words, tokens), (more_words, more_tokens) = few, many
         if tokens <= 0 or more_tokens <= tokens or more_words <= words:
             return cls()
@@ -32,33 +34,37 @@ class Ruler:
         return cls(per_word, max(0.0, tokens - per_word * words))
 
     def text(self, tokens: int) -> str:
-        """A prompt of about so many tokens that nobody has sent before."""
+        """Return a prompt of about this many tokens that was never sent before."""
         return prefix.text(max(0, round((tokens - self.fixed) / self.per_word)))
 
 
 @dataclass
 class Asker:
-    """Makes the requests of one server. left_out: what it has refused, learned by `run`."""
+    """The requests to one server."""
 
     http: Http
     model: str
     base_url: str = ""
     api_key: str = field(default="", repr=False)
     ruler: Ruler = field(default_factory=Ruler)
+    #: options that the server has refused, learned by `run`
     left_out: tuple[str, ...] = ()
     temperature: float = 0.0
 
     def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
-        """One request, without what this server refuses."""
+        """Return a request without the options that this server refuses."""
         full = openai_api.measured_stream(self.http, self.model, text, tokens, temperature=self.temperature)
         return Request({key: value for key, value in full.items() if key not in self.left_out}, at_s, group)
 
     def sized(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
-        """One request with a prompt of about so many tokens."""
+        """Return a request with a prompt of about this many tokens."""
         return self.request(self.ruler.text(prompt_tokens), tokens, at_s=at_s, group=group)
 
     def run(self, request: Request, **how: Any) -> stream.Stream:
-        """Send one request now, and learn what this server refuses. how: as `stream.record`'s. Raises stream.StreamError."""
+        """Send a request now, and learn which options this server refuses. Raises stream.StreamError.
+
+        Further keywords are those of `stream.record`.
+        """
         body = request.body
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A connection to a server, whose reads end at a deadline."""
+"""Connections to a server whose reads end at a deadline."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sparkwright.transport.connection import Connection, Deadline, TimedOut, Tra
 
 
 class _Socket(socket.socket):
-    """Reads end at a deadline, however slowly the other side drips, and cost one system call each.
+    """A socket whose reads end at a deadline, however slowly the peer sends, and cost one system call each.
 
-    until_s: by time.perf_counter. silence_s: the longest wait. The kernel keeps the time: Python's own timeouts poll first, and
-    each call more is another wait for the interpreter's lock among many threads. The clock has the last word: a kernel whose
-    own was held up (a virtual machine waiting for its processor) wakes us before the deadline.
+    `until_s` is a time by time.perf_counter, `silence_s` the longest wait. The kernel keeps the time: Python's own timeouts poll
+    first, and each extra call may wait for the interpreter's lock among many threads. The clock is checked again afterwards: a
+    kernel that was held up itself (a virtual machine waiting for its processor) wakes us before the deadline.
     """
 
     until_s = float("inf")
     silence_s = 30.0
 
     def waits(self, silence_s: float) -> None:
-        """The longest wait of a send or a receive."""
+        """Set the longest wait of a send or a receive."""
         self.silence_s = silence_s
         self.setblocking(True)
         self._waits(socket.SO_SNDTIMEO, silence_s)
@@ -49,13 +49,13 @@ class _Socket(socket.socket):
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """The same with TLS, where the clock is read before each read and Python keeps the time."""
+    """The same with TLS: the clock is read before each read, and Python keeps the time."""
 
     until_s = float("inf")
     silence_s = 30.0
 
     def waits(self, silence_s: float) -> None:
-        """The longest wait of a send or a receive."""
+        """Set the longest wait of a send or a receive."""
         self.silence_s = silence_s
         self.settimeout(silence_s)
 
@@ -68,10 +68,12 @@ class _TlsSocket(ssl.SSLSocket):
 
 
 def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
-    """Return an open connection without Nagle's delay: name lookup, connect and handshake together within timeout_s.
+    """Return an open connection without Nagle's delay.
+
+    Name lookup, connect and handshake together take at most timeout_s.
 
     Raises:
-        OSError: TimeoutError among them.
+        OSError: including TimeoutError.
     """
     where, deadline = urlsplit(base_url), Deadline(timeout_s)
     secure = where.scheme == "https"
@@ -90,7 +92,7 @@ def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
 
 
 def _secured(plain: socket.socket, host: str, deadline: Deadline) -> _TlsSocket:
-    """Return the socket with TLS on it. Raises OSError or TimedOut."""
+    """Return the socket with TLS. Raises OSError or TimedOut."""
     context = ssl.create_default_context()
     context.sslsocket_class = _TlsSocket
     try:
@@ -102,6 +104,6 @@ def _secured(plain: socket.socket, host: str, deadline: Deadline) -> _TlsSocket:
 
 
 def ends(connection: http.client.HTTPConnection, until_s: float) -> None:
-    """Let no read go on after until_s, by time.perf_counter."""
+    """End all reads at until_s, a time by time.perf_counter."""
     if isinstance(connection.sock, _Socket | _TlsSocket):
         connection.sock.until_s = until_s

@@ -1,7 +1,7 @@
-"""What many streams say together: latencies, gaps, stalls and rates.
+"""Latency, gap, stall and rate figures of many streams.
 
-A percentile of per-request means hides a stall, and so does p99 of few gaps: the largest gap, the number of stalls and their
-time stand beside the percentiles.
+A percentile of per-request means hides a stall, and so does p99 of few gaps. The largest gap, the number of stalls and their time
+are therefore reported beside the percentiles.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from sparkwright.measure.stream import Stream
 
-#: a gap longer than this many usual ones is a stall
+#: a gap longer than this many median gaps is a stall
 STALL = 5.0
-#: a median gap below this share of the mean one: chunks came together, by a busy client or a busy server
+#: share of the mean gap below which the median shows that chunks arrive together, because client or server are busy
 PIECES = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """count, mean, p50, p99 and max of some times, in seconds."""
+    """Count, mean, p50, p99 and maximum of a set of times, in seconds."""
 
     count: int
     mean: float
@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """None of nothing."""
+        """Return the spread of the values, or None without any."""
         if not values:
             return None
         ordered = sorted(values)
@@ -40,7 +40,7 @@ class Spread:
         return cls(len(ordered), statistics.fmean(ordered), p50, p99, ordered[-1])
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """Milliseconds, with the name in each key: ttft_p50_ms ...; ttft_count is of how many."""
+        """Return the times in milliseconds, with the name in each key (ttft_p50_ms), and their number (ttft_count)."""
         kinds = {"mean": self.mean, "p50": self.p50, "p99": self.p99, "max": self.max}
         times = {f"{name}_{kind}_ms": round(value * 1000, 3) for kind, value in kinds.items()}
         return {f"{name}_count": self.count, **times}
@@ -48,29 +48,30 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of some streams. itl: the gaps between chunks, pooled over all streams. stall_s: the sum of the gaps that are stalls.
-
-    tok_per_s: all tokens over the time from the first request to the last token. stream_tok_per_s: the median decode rate.
-    """
+    """The latency and throughput of a set of streams."""
 
     streams: int
     tokens: int
     prompt_tokens: int
     wall_s: float
     ttft: Spread | None
+    #: gaps between chunks, pooled over all streams
     itl: Spread | None
     tpot: Spread | None
     e2el: Spread | None
     largest_gap_s: float
     stalls: int
+    #: sum of the gaps that are stalls
     stall_s: float
+    #: all tokens over the time from the first request to the last token
     tok_per_s: float
+    #: median decode rate of a stream
     stream_tok_per_s: float | None
     approximate: bool
     bursts: int = 0  # streams whose tokens came in so few chunks that only their whole time is known
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, units in the names."""
+        """Return plain JSON with units in the names."""
         found: dict[str, Any] = {
             "streams": self.streams,
             "output_tokens": self.tokens,
@@ -91,7 +92,7 @@ class Figures:
 
 
 def of(streams: Sequence[Stream]) -> Figures:
-    """The figures of finished streams; those without a token count nowhere but in `streams`."""
+    """Return the figures of finished streams. Streams without tokens count only in `streams`."""
     spoke = [stream for stream in streams if stream.points]
     gaps = [gap for stream in spoke for gap in stream.gaps_s]
     itl = Spread.of(gaps)
@@ -121,12 +122,17 @@ def of(streams: Sequence[Stream]) -> Figures:
 
 
 def _usual_s(itl: Spread) -> float:
-    """The median gap; the mean where several chunks come at once, so that half of the gaps are none."""
+    """Return the median gap; the mean if several chunks arrive at once, so that half of the gaps are zero."""
     return itl.p50 if itl.p50 >= itl.mean * PIECES else itl.mean
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Linear between two values, as numpy's default is. ordered: ascending, not empty. share: 0 to 100."""
+    """Return a percentile, interpolated linearly as numpy does by default.
+
+    Args:
+        ordered: values in ascending order, not empty.
+        share: 0 to 100.
+    """
     place = (len(ordered) - 1) * share / 100
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

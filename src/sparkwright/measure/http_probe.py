@@ -27,31 +27,33 @@ SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status: 0 when nobody answered. error: refused, timeout or reset, when there was no answer."""
+    """The answer to a request."""
 
+    #: HTTP status; 0 if there was no answer
     status: int
     body: bytes = b""
+    #: refused, timeout or reset, if there was no answer
     error: str = ""
 
     def json(self) -> Any:
-        """The body as JSON; None when it is not."""
+        """Return the body as JSON, or None if it is not JSON."""
         try:
             return bounds.json_of(self.body)
         except ValueError:
             return None
 
     def message(self) -> str:
-        """What an error says, shortly."""
+        """Return the error message, shortened."""
         return (self.failure or self.body.decode(errors="replace") or self.error)[:SHOWN_CHARS]
 
     @property
     def failure(self) -> str:
-        """The server's own error in the body, whatever the status; empty without one."""
+        """The server's own error in the body, whatever the status; empty if there is none."""
         return server_error.message(self.json())
 
 
 def version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
-    """The engine's version, as its server tells it; None where it tells none."""
+    """Return the engine's version as the server reports it, or None."""
     if not api.version:
         return None
     return api.version_of(ask(base_url, api.version, api_key=api_key, timeout_s=timeout_s).json()) or None
@@ -66,7 +68,16 @@ def ask_plainly(
     timeout_s: float = 5,
     path: str = openai_api.CHAT,
 ) -> Answer:
-    """Ask for text; a server that refuses what only some take is asked more plainly. timeout_s: each time. Never raises."""
+    """Ask for text, and again with fewer options if the server refuses some. Never raises.
+
+    Args:
+        api: the engine's HTTP API.
+        base_url: of the server.
+        body: the request.
+        api_key: of the server.
+        timeout_s: for each attempt.
+        path: of the API.
+    """
     while True:
         answer = ask(base_url, path, body=body, api_key=api_key, timeout_s=timeout_s)
         plainer = openai_api.plainer(api, body) if answer.status in openai_api.REFUSALS else None
@@ -76,7 +87,7 @@ def ask_plainly(
 
 
 def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:
-    """Send one request on a connection of its own and return what came back, all of it within timeout_s. Never raises."""
+    """Send one request on a connection of its own and return the answer, all within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     payload = None if body is None else json.dumps(body).encode()
     try:
@@ -93,7 +104,7 @@ def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeou
 
 
 def _unanswered(error: TransportError) -> str:
-    """Return why nobody answered, in a word where there is one."""
+    """Return the reason that there was no answer, in a word if there is one."""
     if isinstance(error, ConnectFailed) and error.refused:
         return "refused"
     if isinstance(error, TimedOut):

@@ -1,6 +1,6 @@
-"""One cell of the lab: a load sent to a server, and what came of it as plain JSON with units in the names.
+"""Measure one cell of the lab: send a load to a server and return the result as plain JSON with units in the names.
 
-It talks to any base_url. Who calls it says how to read the server's counters and what the GPU does meanwhile.
+It works with any base_url. The caller provides the server's counters and the GPU's state.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sparkwright.measure.load import Outcome, Request
 from sparkwright.measure.token_counts import miscounted, risen, settled
 from sparkwright.measure.workload import Load
 
-#: prompts are fresh: more hits than this share of their tokens mean that they were not
+#: maximum share of prompt tokens from the cache: prompts are fresh, so more hits mean that they were not
 WARM = 0.05
-#: a gap may be the client's own when it woke so late once, as a share of it
+#: share of a gap above which the client's largest lag may explain it
 OWN = 0.5
 IDLE_S = 10.0
 FEW_WORDS, MANY_WORDS = 32, 256
 WARM_UP_TOKENS = 8
-#: streams whose gaps are kept one by one, and how many of each
+#: number of streams whose single gaps are stored, and number of gaps of each
 SERIES = 4
 POINTS = 4000
 
@@ -38,17 +38,18 @@ Counters = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Target:
-    """Where to send: base_url, as http://127.0.0.1:8000, and the served name.
+    """The server to measure."""
 
-    http: how its engine is asked. counters: its metrics by role as they are now, {} for nothing.
-    gpu_query: what nvidia-smi prints; "" where there is none.
-    """
-
+    #: the engine's HTTP API
     http: Http
+    #: such as http://127.0.0.1:8000
     base_url: str
+    #: served name
     model: str
     api_key: str = field(default="", repr=False)
+    #: returns the engine's current metrics by role; {} if there are none
     counters: Counters = dict
+    #: returns the output of nvidia-smi; empty if there is none
     gpu_query: Callable[[], str] = str
 
 
@@ -60,10 +61,18 @@ def run(
     idle_s: float = IDLE_S,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Send a load and measure it. Raises Inconclusive while others are served, Failed when the server gives no token.
+    """Send a load and measure it. Return a cell as docs/lab.md describes it, without its key and arm.
 
-    timeout_s: the longest silence of a stream. idle_s: how long to wait for others to be done. progress: told requests done, of
-    all. Returns a cell as docs/lab.md describes it, without its key and arm.
+    Args:
+        target: the server to measure.
+        wanted: the load.
+        timeout_s: longest silence of a stream.
+        idle_s: how long to wait for other requests to finish.
+        progress: called with the number of finished requests and of all.
+
+    Raises:
+        Inconclusive: the server serves other requests.
+        Failed: the server generates no token.
     """
     server_metrics.idle(target.counters, idle_s)
     asker = _warm(target, wanted, timeout_s)
@@ -96,7 +105,7 @@ def run(
 
 
 def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
-    """Learn how long words are here, and let each class of lengths be seen once: the first one compiles kernels."""
+    """Learn how many tokens a word makes, and send each class of lengths once: the first request compiles kernels."""
     asker = Asker(target.http, target.model, target.base_url, target.api_key, temperature=wanted.temperature)
 
     def one(request: Request, why: str = "the warm-up was interrupted") -> int:
@@ -114,7 +123,7 @@ def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
 
 
 def _accepted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return what the server's counters say of speculation: tokens accepted of a draft, and the first position's share."""
+    """Return the figures of speculation by the server's counters: accepted tokens of a draft, and the first position's share."""
     found = speculation.acceptance(before, after)
     if found is None:
         return {}
@@ -134,7 +143,7 @@ def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes:
 def _reported(
     outcomes: Sequence[Outcome], before: Mapping[str, float], after: Mapping[str, float], lag: Lag, state: gpu.State
 ) -> dict[str, Any]:
-    """Figures, all and by group, and what speaks against them."""
+    """Return the figures, all and by group, and everything that makes them doubtful."""
     streams = [outcome.stream for outcome in outcomes if outcome.stream]
     errors = [outcome.error for outcome in outcomes if outcome.error]
     groups = sorted({outcome.request.group for outcome in outcomes})
@@ -189,7 +198,7 @@ def _figures(streams: Sequence[stream.Stream], spoilt: bool) -> dict[str, Any]:
 
 
 def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """What this kind of load is there for, from the streams of its groups."""
+    """Return the figures that are specific to this kind of load, from the streams of its groups."""
 
     def of(group: str) -> list[stream.Stream]:
         return [
@@ -225,13 +234,16 @@ def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _meanwhile(short: stream.Stream, long: stream.Stream) -> int:
-    """How many chunks a stream got while a long prompt was computed: cut into steps, about one a step."""
+    """Return the number of chunks that a stream received during a long prompt's prefill.
+
+    With chunked prefill it is about one a step.
+    """
     begin_s = long.sent_s - short.sent_s
     return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in short.points)
 
 
 def _pair(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """A mean and its standard deviation, as llama-benchy's rows have them."""
+    """Return a mean and its standard deviation, as llama-benchy's rows have them."""
     if not values:
         return {}
     return {name: round(statistics.fmean(values), 3), f"{name}_deviation": round(statistics.pstdev(values), 3)}
@@ -247,7 +259,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The gaps of some streams one by one: when each ended, since the first request of the phase went out."""
+    """Return the single gaps of several streams, each with its end since the first request of the phase was sent."""
     sent = [(outcome.request.group, outcome.stream) for outcome in outcomes if outcome.stream]
     start_s = min((stream.sent_s for _, stream in sent), default=0.0)
     arrivals = [round(stream.sent_s - start_s, 4) for group, stream in sent if group == "long"]
@@ -255,14 +267,14 @@ def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     decoding = [sent_stream for group, sent_stream in sent if group == "decoding"]
     for measured in decoding[:SERIES]:
         ends = [measured.sent_s - start_s + at_s for at_s, _ in measured.points[1:]]
-        gaps = list(zip(ends, measured.gaps_s, strict=False))[:POINTS]  # none of a stream in bursts
+        gaps = list(zip(ends, measured.gaps_s, strict=False))[:POINTS]  # empty for a stream in bursts
         at, gap_ms = [round(at, 4) for at, _ in gaps], [round(gap * 1000, 3) for _, gap in gaps]
         found.append({"at_s": at, "gap_ms": gap_ms, "long_at_s": arrivals})
     return found
 
 
 def sentence(cell: dict[str, Any]) -> str:
-    """A cell in a line."""
+    """Return a cell in a line."""
     if cell["verdict"] == "failed":
         return f"every request failed: {'; '.join(cell['notes'])}"
     figures = cell["figures"]

@@ -1,4 +1,4 @@
-"""Many streams at once: a thread and a connection each, all connections open before the clock starts."""
+"""Run many streams at once: a thread and a connection each, all connections open before the clock starts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
 
 STACK_BYTES = 256 * 1024
-#: a connection for a later request is opened so long before it: servers close those that say nothing
+#: seconds before its time at which a later request's connection is opened: servers close idle ones
 OPENED_BEFORE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """at_s: when it goes out, seconds after the start; with workers that is the earliest. group: what it is counted under."""
+    """A request of a load."""
 
     body: dict[str, Any]
+    #: when it is sent, seconds after the start; the earliest time if there are workers
     at_s: float = 0.0
+    #: group under which it is counted
     group: str = ""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a request: stream, or error."""
+    """The outcome of a request: a stream, or an error."""
 
     request: Request
     stream: Stream | None = None
@@ -47,11 +49,19 @@ def run(
     timeout_s: float = 120,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[Outcome]:
-    """Send all requests and wait for their ends, in the order of the requests.
+    """Send all requests and wait for them. Return the outcomes in the order of the requests.
 
-    counted: where a chunk carries the tokens so far. concurrency: at most so many at a time, each worker
-    taking the next when its last is done; 0: all on their times. The wait for a worker is no part of a TTFT. Errors are in the
-    outcomes. Parsing is left until everything has come.
+    Errors are in the outcomes. Answers are parsed only after everything has arrived. Waiting for a worker is no part of a TTFT.
+
+    Args:
+        base_url: of the server.
+        requests: to send.
+        counted: keys of a chunk that hold the tokens so far.
+        api_key: of the server.
+        concurrency: number of workers, each taking the next request when its last is done; 0 sends all at their times.
+        cap_s: seconds after which a stream is closed.
+        timeout_s: longest silence of a stream.
+        on_done: called after each request with the number of finished ones.
     """
     waiting, mutex = iter(range(len(requests))), threading.Lock()
     recordings: list[Recording | Exception | None] = [None] * len(requests)
@@ -69,7 +79,7 @@ def run(
         try:
             return connect(base_url, timeout_s)
         except OSError:
-            return None  # `record` tries again and says why not
+            return None  # `record` tries again and raises the error
 
     def worker() -> None:
         at = taken()
@@ -114,7 +124,7 @@ def run(
 
 
 def _sleep_until(at_s: float) -> None:
-    """By time.perf_counter; a time that is over is no wait."""
+    """Sleep until a time by time.perf_counter; return at once if it has passed."""
     wait_s = at_s - time.perf_counter()
     if wait_s > 0:
         time.sleep(wait_s)

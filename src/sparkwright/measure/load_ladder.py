@@ -1,4 +1,4 @@
-"""Steps of a load proof: prompts of growing length, then as many of the longest at once as are promised. Pure."""
+"""Steps of a load proof: prompts of growing length, then the longest with the promised concurrency. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SHORTEST_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step of the ladder: so many prompts of so many tokens at once, and what came of it."""
+    """One step of the ladder: number and length of simultaneous prompts, and the outcome."""
 
     context: int
     streams: int
-    #: decode rate of one of them, the median; None where too few tokens came
+    #: median decode rate of one stream; None if there were too few tokens
     tok_per_s: float | None = None
     #: the longest time to a first token, seconds
     ttft_s: float | None = None
-    #: the lowest MemAvailable meanwhile
+    #: lowest MemAvailable during the step
     lowest_bytes: int | None = None
 
     def __str__(self) -> str:
@@ -33,13 +33,13 @@ class Rung:
 
 
 def ladder(context: int, streams: int) -> list[Rung]:
-    """The steps up to a context with so many streams, the shortest first."""
+    """Return the steps up to a context with this many streams, the shortest first."""
     lengths = dict.fromkeys(max(SHORTEST_TOKENS, context // part) for part in PARTS)
     return [Rung(tokens, 1) for tokens in lengths] + ([Rung(context, streams)] if streams > 1 else [])
 
 
 def shown(rows: object) -> str:
-    """The last step of recorded rungs as a person reads it; empty for none."""
+    """Return the last of the recorded steps as text, or an empty string if there is none."""
     last = rows[-1] if isinstance(rows, list) and rows else None
     if not isinstance(last, Mapping) or not isinstance(last.get("context"), int):
         return ""

@@ -1,4 +1,4 @@
-"""Three sightings of one long prefix, each with another question behind it, and what the server's counters made of them."""
+"""Send one long prefix three times, each with another question behind it, and read the server's counters."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sparkwright.measure.token_counts import risen
 
 ANSWER_TOKENS = 4
 QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
-#: common words are one token each, or more: as many words are at least as many tokens
+#: common words are at least one token each: this many words are at least as many tokens
 COMMON = "the of and to in is was he for it with as his on be at by had not are but from or have an they which"  # words: data
 
 
 def text(words: int) -> str:
-    """A prefix of so many words that nobody has sent before."""
+    """Return a prefix of this many words that was never sent before."""
     choices = COMMON.split()
     pick = random.Random(secrets.randbits(64))
     return " ".join([secrets.token_hex(16), *(pick.choice(choices) for _ in range(words))])
@@ -37,7 +37,18 @@ def sight(
     timeout_s: float = 60,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Sighting]:
-    """The sightings, the first one cold. counters: what /metrics says now. Raises stream.StreamError."""
+    """Return the sightings, the first one cold. Raises stream.StreamError.
+
+    Args:
+        http: the engine's HTTP API.
+        base_url: of the server.
+        model: served name.
+        words: length of the prefix.
+        counters: returns the current values of /metrics.
+        api_key: of the server.
+        timeout_s: of each request.
+        progress: called with the number of finished sightings and of all.
+    """
     prefix, found = text(words), []
     before = counters()
     for n, question in enumerate(QUESTIONS, 1):

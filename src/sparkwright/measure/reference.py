@@ -1,7 +1,8 @@
-"""Is it the model at all? The texts of a few fixed prompts, greedily decoded, and when another text is another model.
+"""Check that a server runs the expected model: greedy texts of a few fixed prompts, compared with earlier ones.
 
-Greedy decoding repeats itself but for near-ties: a batch, a cache or a kernel rounds otherwise, and the second best token wins.
-So where two texts part it counts how far apart the two tokens were, by the log probabilities of both runs: docs/decisions/0015.
+Greedy decoding repeats itself except at near-ties: a batch, a cache or a kernel rounds differently, and the second best token
+wins. So at the first difference between two texts, the distance of the two tokens counts, by the log probabilities of both runs:
+docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PROMPTS: tuple[str, ...] = (
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
 )
 PROMPT_SET = 1
-#: asked of a cluster besides, some 2,000 tokens: a member that was started with a shorter context answers the short ones well
+#: additional prompt for clusters, some 2,000 tokens: a member with a shorter context still answers the short prompts
 LONG = "\n".join(
     (*(f"Item {n}: {n} times {n} is {n * n}." for n in range(1, 121)), "What do these lines have in common?")
 )
@@ -34,10 +35,10 @@ TOKENS = 32
 TOP = 5
 #: two tokens closer than that, in nats, in both runs are a near-tie: two steps of a bfloat16 logit between 16 and 32
 TIE = 0.25
-#: rounding lets hardly one text part so early, never all; without log probabilities it is a share of the text
+#: rounding hardly ever changes a text so early, and never all texts; without log probabilities it is a share of the text
 EARLY_TOKENS, EARLY_SHARE = 8, 0.25
 CONTEXT_CHARS = 24
-#: no log probability is further from 0; servers say -9999 for none at all
+#: largest absolute log probability; servers return -9999 for none
 MOST = 1e4
 
 #: a token and its log probability
@@ -45,7 +46,12 @@ Choice = tuple[str, float]
 
 
 class Unanswered(Exception):
-    """A prompt got no text. slow: it took too long, which others at work may cause."""
+    """A prompt got no text.
+
+    Args:
+        message: the error.
+        slow: it timed out, which other requests may cause.
+    """
 
     def __init__(self, message: str, *, slow: bool = False) -> None:
         super().__init__(message)
@@ -54,9 +60,10 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What was generated. steps: for each token the likeliest choices, the chosen one first; empty when the server tells none."""
+    """A generated text."""
 
     text: str
+    #: the likeliest tokens at each step, the generated one first; empty if the server returns no log probabilities
     steps: tuple[tuple[Choice, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -69,17 +76,18 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Where two texts of a prompt part. token: counted from 1, 0 where only characters are known. char: of both texts.
-
-    gap: how far apart the two tokens were in the run that held them further apart, nats; None: not known.
-    """
+    """The first difference between two texts of a prompt."""
 
     prompt: str
     before: str
     now: str
+    #: index of the first differing character, counted from 0
     char: int
+    #: number of the first differing token, counted from 1; 0 if only characters are known
     token: int = 0
+    #: distance of the two tokens in the run where it is larger, nats; None if unknown
     gap: float | None = None
+    #: a near-tie: the tokens are closer than TIE in both runs
     tied: bool = False
 
     @property
@@ -90,9 +98,15 @@ class Parting:
 
 
 def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, long: bool = False) -> list[Text]:
-    """The texts of all prompts, one after the other. long: of LONG as well, unless the context is too short for it.
+    """Return the texts of all prompts, asked one after the other. Raises Unanswered.
 
-    Raises Unanswered.
+    Args:
+        http: the engine's HTTP API.
+        base_url: of the server.
+        model: served name.
+        api_key: of the server.
+        timeout_s: of each request.
+        long: also ask LONG, unless the context is too short for it.
     """
     texts = []
     for item in (*PROMPTS, *((LONG,) if long else ())):
@@ -105,7 +119,7 @@ def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float
 
 
 def _text(answer: http_probe.Answer, timeout_s: float) -> Text:
-    """What was generated. Raises Unanswered."""
+    """Return the generated text. Raises Unanswered."""
     if answer.error == "timeout":
         raise Unanswered(f"no text within {timeout_s:g} s", slow=True)
     if answer.status != 200 or answer.failure:
@@ -116,7 +130,7 @@ def _text(answer: http_probe.Answer, timeout_s: float) -> Text:
 
 
 def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...], ...]:
-    """The likeliest first; none of it when one step has no probabilities."""
+    """Return the candidates of each step, the likeliest first; empty if a step has no probabilities."""
     steps = []
     for row in rows[:TOKENS]:
         choices = [(word, value) for word, given in row if (value := number_of(str(given), most=MOST)) is not None]
@@ -127,10 +141,10 @@ def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...
 
 
 def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Parting]]:
-    """What the texts of the prompts say, and where they part. Pure.
+    """Return the verdict on the texts of all prompts, and their first differences. Pure.
 
-    Another model: every prompt parts, each at no near-tie or within its first tokens. Doubtful: some part at no near-tie,
-    or every prompt parts, which rounding alone hardly does.
+    "another": all prompts differ, each at no near-tie or within its first tokens. "doubtful": some prompt differs at no near-tie,
+    or all prompts differ, which rounding alone hardly causes.
     """
     pairs = list(zip((*PROMPTS, LONG_NAME), before, now, strict=False))
     partings = [found for prompt, old, new in pairs if (found := parting(prompt, old, new)) is not None]
@@ -141,14 +155,14 @@ def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Pa
 
 
 def _certain(removal: Parting) -> bool:
-    """Whether rounding hardly does that."""
+    """Return True if rounding is unlikely to cause this difference."""
     if removal.gap is None:
         return removal.char < EARLY_SHARE * len(removal.before)
     return not removal.tied or removal.token <= EARLY_TOKENS
 
 
 def parting(prompt: str, before: Text, now: Text) -> Parting | None:
-    """Where a prompt's texts part; None when they don't. Pure."""
+    """Return the first difference between a prompt's texts, or None. Pure."""
     char = next((n for n, (a, b) in enumerate(zip(before.text, now.text, strict=False)) if a != b), None)
     if char is None and len(before.text) == len(now.text):
         return None
@@ -159,16 +173,16 @@ def parting(prompt: str, before: Text, now: Text) -> Parting | None:
         if old[0][0] != new[0][0]:
             gap = max(_gap(old, new[0][0]), _gap(new, old[0][0]))
             return Parting(prompt, before.text, now.text, char, n, gap, gap < TIE)
-    shorter = min(len(before.steps), len(now.steps))  # one of them ended here
+    shorter = min(len(before.steps), len(now.steps))  # one of the texts ends here
     return Parting(prompt, before.text, now.text, char, shorter + 1, float("inf"))
 
 
 def _gap(step: Sequence[Choice], word: str) -> float:
-    """How far below the chosen token another one was: infinite when it is not among the likeliest."""
+    """Return how far another token is below the generated one, in nats; infinite if it is not among the likeliest."""
     return next((step[0][1] - value for other, value in step if other == word), float("inf"))
 
 
 def _about(text: str, char: int) -> str:
-    """A text around a place."""
+    """Return the text around a position."""
     start = max(0, char - CONTEXT_CHARS)
     return repr(("…" if start else "") + text[start : char + CONTEXT_CHARS])

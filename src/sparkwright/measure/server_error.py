@@ -1,7 +1,7 @@
-"""A server's own error in an answer, whatever its status: vLLM, SGLang and llama.cpp send it in a stream under HTTP 200.
+"""A server's own error in an answer with any status: vLLM, SGLang and llama.cpp send it in a stream under HTTP 200.
 
-A body or a chunk is an error as {"error": ...} (all of them), as {"object": "error"} (vLLM before 0.11), or when a choice ended
-with "error" or "abort". A line `error: {...}` instead of `data: {...}` is llama.cpp's of 2025.
+A body or a chunk is an error as {"error": ...} (all of them), as {"object": "error"} (vLLM before 0.11), or if a choice ended
+with "error" or "abort". A line `error: {...}` instead of `data: {...}` comes from llama.cpp of 2025.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GIVEN_UP = ("error", "abort")
 
 
 def message(document: Any) -> str:
-    """What a body or a chunk says of its failure; empty for one that is no error."""
+    """Return the error message of a response body or chunk, or an empty string if it is no error."""
     if not isinstance(document, dict):
         return ""
     if error := document.get("error"):
@@ -29,5 +29,5 @@ def message(document: Any) -> str:
 
 
 def text(error: Any) -> str:
-    """An error's message; all of it where it has none."""
+    """Return an error's message, or the whole error if it has none."""
     return str(error.get("message") or error if isinstance(error, dict) else error)[:SHOWN_CHARS]

@@ -1,4 +1,4 @@
-"""The counters of a server: its /metrics, read once, and what they say of requests under way."""
+"""The counters of a server: its /metrics, and the requests in progress that they show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDLE = "Try again when the server is idle."
 
 
 def read(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
-    """The counters by role and the cache's settings; both empty where the server shows none."""
+    """Return the counters by role and the cache's settings; both are empty if the server exports none."""
     if not http.metrics:
         return {}, {}
     answer = http_probe.ask(base_url, http.metrics, api_key=api_key)
@@ -24,14 +24,14 @@ def read(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dic
 
 
 def busy(counters: Mapping[str, float]) -> float | None:
-    """Requests at work or waiting; None when nobody says."""
+    """Return the number of running and waiting requests, or None if unknown."""
     if roles.RUNNING not in counters:
         return None
     return counters[roles.RUNNING] + counters.get(roles.WAITING, 0)
 
 
 def idle(counters: Callable[[], Mapping[str, float]], within_s: float) -> Mapping[str, float]:
-    """The counters of a server that does nothing else. Raises Inconclusive when others are still served after so long."""
+    """Return the counters of an idle server. Raises Inconclusive if it still serves others after within_s seconds."""
     until_s = time.monotonic() + within_s
     while running := busy(found := counters()):
         if time.monotonic() > until_s:

@@ -1,8 +1,8 @@
-"""The throughput smoke test, and when a figure is a regression.
+"""The throughput smoke test, and its criteria for a regression.
 
-A discarded warm-up, then the median of three runs; four more when that is unclear. Thresholds: the simulation in
+A discarded warm-up, then the median of three runs; four more if the result is unclear. Thresholds: the simulation in
 docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are judged as shares of their baseline, prompt by prompt:
-with speculation the prompt decides the rate.
+with speculation the rate depends on the prompt.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from sparkwright.measure.asker import Asker
 
 Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]
 
-#: the first three runs use each of them once
+#: prompts; the first three runs use each of them once
 PROMPTS: dict[str, str] = {
     "prose": "Write a long story about a lighthouse keeper who counts ships.",
     "code": "Write a Python module with a binary heap, a trie and a graph search, each with its docstring.",
     "reasoning": "A ferry, a bus and a bicycle meet every 84, 36 and 63 minutes. Explain step by step when, and check it.",
 }
 PROMPT_SET = 1
-CLIENT = 2  # of this client: figures of another way to measure are not comparable
+CLIENT = 2  # version of this client: figures of other versions are not comparable
 
-#: docs/measuring.md and the module's docstring say how many, and how often so many raise a false alarm
+#: docs/measuring.md and the module's docstring explain the number of runs and their rate of false alarms
 RUNS = 3
 MORE_RUNS = 4
 CAP_S = 4.0
-#: a baseline wants more runs, shorter ones do; with speculation each prompt twice
+#: a baseline needs more runs, but shorter ones; with speculation each prompt twice
 BASELINE_RUNS = RUNS + 2
 BASELINE_RUNS_SPECULATING = 2 * RUNS
 BASELINE_TOKENS = 80
@@ -42,14 +42,15 @@ WARM_UP_CAP_S = 8.0
 
 FLOOR = 0.5
 MIN_TOLERANCE, MAX_TOLERANCE = 0.10, 0.20
-#: the median absolute deviation as a standard deviation, four of them
+#: four standard deviations, estimated from the median absolute deviation
 SPREAD = 4 * 1.4826
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measured request: prompt is its name in PROMPTS."""
+    """One measured request."""
 
+    #: its name in PROMPTS
     prompt: str
     tok_per_s: float
     ttft_s: float
@@ -58,15 +59,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What this host gave before. rates: median tok/s of each prompt. deviation: MAD as a share of the median.
+    """The rates that this host reached before."""
 
-    clock_mhz: of the GPU meanwhile, None when nobody could say. acceptance: of speculation, by position; empty where not counted.
-    """
-
+    #: median tok/s of each prompt
     rates: Mapping[str, float]
+    #: MAD as a share of the median
     deviation: float
     runs: int
+    #: GPU clock during the runs; None if unknown
     clock_mhz: float | None = None
+    #: acceptance of speculation by position; empty if not counted
     acceptance: tuple[float, ...] = ()
 
     @classmethod
@@ -78,7 +80,14 @@ class Baseline:
         clock_mhz: float | None = None,
         acceptance: Sequence[float] = (),
     ) -> Baseline:
-        """From the runs of a verified server. by_prompt: each prompt has its own rate, as with speculation."""
+        """Return the baseline of a verified server's runs.
+
+        Args:
+            runs: the measured runs.
+            by_prompt: keep a rate for each prompt, as speculation needs.
+            clock_mhz: GPU clock during the runs.
+            acceptance: acceptance of speculation, by position.
+        """
         names = {run.prompt for run in runs}
         everything = statistics.median(run.tok_per_s for run in runs)
         rates = {
@@ -91,16 +100,16 @@ class Baseline:
 
     @property
     def median(self) -> float:
-        """Over the prompts, tok/s."""
+        """The median over the prompts, tok/s."""
         return statistics.median(self.rates.values())
 
     @property
     def tolerance(self) -> float:
-        """How far below is still noise, as a share."""
+        """The share by which a run may fall below the baseline and still be noise."""
         return min(max(SPREAD * self.deviation, MIN_TOLERANCE), MAX_TOLERANCE)
 
     def share(self, run: Run) -> float:
-        """A run's rate as a share of this."""
+        """Return a run's rate as a share of the baseline."""
         return run.tok_per_s / self.rates.get(run.prompt, self.median)
 
     def to_json(self) -> dict[str, Any]:
@@ -120,9 +129,11 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """expected: what the recipe asks of one stream, tok/s. ceiling: what the memory's bandwidth allows without speculation."""
+    """The expected and the possible decode rate of one stream."""
 
+    #: rate that the recipe expects, tok/s
     expected: float | None = None
+    #: rate that the memory bandwidth allows without speculation, tok/s
     ceiling: float | None = None
     speculation: bool = False
 
@@ -133,33 +144,33 @@ class Bounds:
 
 @dataclass
 class Taken:
-    """Measured requests of one stream at a time."""
+    """The measured requests, one stream at a time."""
 
     runs: list[Run] = field(default_factory=list)  # with a decode rate
-    burst_rates: list[float] = field(default_factory=list)  # of requests in bursts: tokens over their whole time, tok/s
-    tokens: int = 0  # everything generated, the warm-up too
-    thinking_tokens: int = 0  # of these, before the first that is no thinking
+    burst_rates: list[float] = field(default_factory=list)  # requests in bursts: tokens over their whole time, tok/s
+    tokens: int = 0  # all generated tokens, including the warm-up
+    thinking_tokens: int = 0  # thinking tokens before the first other token
     capped: int = 0  # requests that the client ended
     approximate: bool = False
     prompt_tokens: int = 0
 
     @property
     def in_bursts(self) -> bool:
-        """Whether most requests came in bursts, so that there is no decode rate."""
+        """True if most requests came in bursts, so that there is no decode rate."""
         return len(self.burst_rates) > len(self.runs)
 
     @property
     def only_thinking(self) -> bool:
-        """Whether no stream held anything but thinking."""
+        """True if the streams contained nothing but thinking."""
         return 0 < self.tokens <= self.thinking_tokens
 
     @property
     def decoding_s(self) -> float | None:
-        """The median time that a run decoded."""
+        """The median decoding time of a run, seconds."""
         return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
 
     def count(self, got: stream.Stream) -> None:
-        """What a stream generated, whether it is a run or not."""
+        """Add the tokens of a stream, whether or not it counts as a run."""
         self.tokens += got.tokens
         self.thinking_tokens += got.tokens if got.points and got.thought >= got.points[-1][1] else got.thought
         self.capped += got.capped
@@ -167,7 +178,7 @@ class Taken:
         self.prompt_tokens += got.prompt_tokens
 
     def take(self, name: str, got: stream.Stream) -> None:
-        """Take in a stream of a prompt; one without a decode rate is no run."""
+        """Add a stream of a prompt. A stream without a decode rate is no run."""
         self.count(got)
         if got.in_bursts and got.request_tok_per_s:
             self.burst_rates.append(got.request_tok_per_s)
@@ -177,7 +188,7 @@ class Taken:
 
 @dataclass
 class Measured(Taken):
-    """verdict, reason, note: what `judge` says of the runs."""
+    """The measured requests and the verdict of `judge` on them."""
 
     verdict: Verdict = "unclear"
     reason: str = ""
@@ -185,17 +196,17 @@ class Measured(Taken):
 
     @property
     def tok_per_s(self) -> float:
-        """Median of the runs."""
+        """The median rate of the runs."""
         return statistics.median(run.tok_per_s for run in self.runs) if self.runs else 0.0
 
     @property
     def ttft_s(self) -> float | None:
-        """Median time to the first token."""
+        """The median time to first token."""
         return statistics.median(run.ttft_s for run in self.runs) if self.runs else None
 
     @property
     def gap_s(self) -> float | None:
-        """Median gap between chunks."""
+        """The median gap between chunks."""
         gaps = [gap for run in self.runs for gap in run.gaps_s]
         return statistics.median(gaps) if gaps else None
 
@@ -214,7 +225,16 @@ def measure(
 ) -> Measured:
     """Measure one stream's decode rate and judge it. Raises stream.StreamError.
 
-    tokens: of a run. progress: told chunks so far and about how many there will be. decoding: called when the warm-up is over.
+    Args:
+        http: the engine's HTTP API.
+        base_url: of the server.
+        model: served name.
+        bounds: expected and possible rate.
+        baseline: of this host; None if there is none.
+        tokens: of a run.
+        api_key: of the server.
+        progress: called with the chunks so far and about how many there will be.
+        decoding: called when the warm-up is over.
     """
     result = Measured()
     each = tokens if baseline else min(tokens, BASELINE_TOKENS)
@@ -247,7 +267,10 @@ def measure(
 def judge(
     runs: Sequence[Run], bounds: Bounds, baseline: Baseline | None, *, last: bool = False
 ) -> tuple[Verdict, str, str]:
-    """The verdict on some runs, its reason, and a note or "". "unclear" asks for more runs; the last time it is never unclear."""
+    """Return the verdict on the runs, its reason, and a note or an empty string.
+
+    "unclear" asks for more runs; it is never returned for the last ones.
+    """
     if not runs:
         return "misconfigured", "no run returned two tokens", ""
     median = statistics.median(run.tok_per_s for run in runs)
@@ -271,11 +294,11 @@ def judge(
 
 
 def judge_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
-    """Return the verdict on requests whose tokens came in bursts, and its reason: neither a baseline nor a comparison.
+    """Return the verdict on requests whose tokens came in bursts, and its reason. There is no baseline or comparison for them.
 
     Args:
         rates: tokens over the whole time of each request, tok/s.
-        bounds: of the recipe; a request as a whole may not be slower than half of what it expects.
+        bounds: of the recipe; a whole request must reach at least half of the expected rate.
     """
     median = statistics.median(rates)
     reason = (
@@ -288,10 +311,10 @@ def judge_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
 
 
 def speculates(http: Http, key: Mapping[str, Any]) -> bool:
-    """Whether the engine of a baseline's key generates with speculation."""
+    """Return True if the engine of a baseline's key generates with speculation."""
     return http.speculates([str(word) for word in key.get("command") or ()])
 
 
 def prompt(name: str = "prose") -> str:
-    """Fresh random words first, so that no prefix cache can help."""
+    """Return a prompt that begins with fresh random words, so that no prefix cache can help."""
     return f"{secrets.token_hex(16)} {PROMPTS[name]}"

@@ -1,4 +1,4 @@
-"""Speculative decoding as it is served: the acceptance at each position, and answers with many streams and a temperature."""
+"""Checks of speculative decoding: acceptance at each position, and answers with many streams and a temperature."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sparkwright.measure import answers
 from sparkwright.measure.reference import Unanswered
 from sparkwright.measure.token_counts import risen
 
-#: streams at once, and their temperature; the first is what a greedy client alone gets, and the others are held against it
+#: number of streams and their temperature; the first, a single greedy client, is the reference for the others
 CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
 #: one for each stream
 QUESTIONS = answers.QUESTIONS[:8]
-#: fewer right answers than this, of QUESTIONS, say nothing of a model
+#: minimum of right answers to QUESTIONS for a comparison
 KNOWS = 4
-#: fewer drafts than this say nothing of an acceptance
+#: minimum of drafts for an acceptance
 LEAST_DRAFTS = 50
 #: the first position's acceptance, as a share of its baseline's, below which it is a regression. Prompts and decoding are the
 #: same, so it hardly moves; what breaks a drafter takes most of it (0.15 instead of 0.5; NVFP4 drafters near 0)
@@ -29,17 +29,17 @@ FALLEN = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What a server's counters say of its drafts during a measurement."""
+    """The acceptance of a server's drafts during a measurement, from its counters."""
 
     drafts: float
-    #: accepted tokens of a draft; None where they are not counted
+    #: accepted tokens of a draft; None if they are not counted
     per_draft: float | None
-    #: the share of drafts whose token at each position was accepted, the first position first; empty where they are not counted
+    #: the share of drafts whose token at each position was accepted, the first position first; empty if they are not counted
     positions: tuple[float, ...]
 
 
 def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
-    """Return the acceptance between two readings of the counters by role; None where nothing was drafted."""
+    """Return the acceptance between two readings of the counters by role, or None if nothing was drafted."""
     drafts = risen(before, after, roles.DRAFTS)
     if not drafts or drafts < 0:
         return None
@@ -51,7 +51,7 @@ def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Accep
 
 
 def fallen(now: Acceptance | None, before: Sequence[float]) -> str:
-    """Return how the acceptance of the first position fell below its baseline's; "" where it did not, or is not known."""
+    """Return how far the acceptance of the first position fell below its baseline; empty if it did not, or is unknown."""
     if now is None or now.drafts < LEAST_DRAFTS or not now.positions or not before or not before[0]:
         return ""
     if now.positions[0] >= FALLEN * before[0]:
@@ -60,7 +60,7 @@ def fallen(now: Acceptance | None, before: Sequence[float]) -> str:
 
 
 def shown(positions: Sequence[float]) -> str:
-    """Return the acceptance by position as a person reads it: 0.91, 0.74."""
+    """Return the acceptance by position as text: 0.91, 0.74."""
     return ", ".join(f"{share:.2f}" for share in positions)
 
 
@@ -74,7 +74,7 @@ class Cell:
     right: int
     #: answers that no working model writes
     nonsense: int
-    #: why the server gave no answer, in its own words; "" where it gave them all
+    #: the server's error for a missing answer; empty if there are all answers
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -97,8 +97,12 @@ def probe(
     """Ask the same questions with each of CELLS, up to the first that the server does not answer.
 
     Args:
-        timeout_s: how long one answer may take.
-        progress: called with the cells done, of all.
+        http: the engine's HTTP API.
+        base_url: of the server.
+        model: served name.
+        api_key: of the server.
+        timeout_s: for one answer.
+        progress: called with the number of finished cells and of all.
     """
     found: list[Cell] = []
     for streams, temperature in CELLS:
@@ -126,9 +130,9 @@ def _judged(streams: int, temperature: float, texts: Sequence[str]) -> Cell:
 
 
 def failure(cells: Sequence[Cell]) -> str:
-    """Return why speculation does not hold, as a clause; "" where it does.
+    """Return the reason that speculation fails, as a clause, or an empty string if it works.
 
-    The first cell is the measure: a model that knows little alone is judged by answers that no model writes, and by deaths.
+    The first cell is the reference. A model that answers few questions in it is judged only by degenerate texts and failures.
     """
     alone = cells[0]
     for cell in cells:

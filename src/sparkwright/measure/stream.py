@@ -1,8 +1,8 @@
-"""One measured stream: a connection opened beforehand, the clock read before anything is parsed.
+"""Measure one stream: the connection is opened beforehand, the clock read before anything is parsed.
 
-`record` does nothing but receive and read the clock; `read` makes tokens of it afterwards. Tokens come from the cumulative
-usage of each chunk, else from the final usage, else chunks are counted and the result says that it is approximate: one chunk
-can carry many tokens. Everything generated counts: content, thinking, tool calls. A chunk that only names the role does not.
+`record` only receives and reads the clock; `read` extracts the tokens afterwards. Tokens come from the cumulative usage of each
+chunk, else from the final usage. Else chunks are counted and the result is marked as approximate: one chunk can carry many
+tokens. Everything generated counts: content, thinking, tool calls. A chunk with only the role does not.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST_BYTES = 256 << 20
 #: pieces of a stream that are kept: ten thousand tokens a second for a minute, each by itself
 MOST_PIECES = 600_000
 ERROR_BYTES = 1 << 16
-#: where a chunk carries the tokens so far, by its keys; an engine may have more such places
+#: keys of a chunk that hold the tokens so far; an engine may have further ones
 Counted = Sequence[tuple[str, str]]
 USAGE: Counted = (("usage", "completion_tokens"),)
-#: speculation puts up to 16 tokens into a chunk; a chunk of more was held back, by a parser of the server or a proxy
+#: speculation puts up to 16 tokens into a chunk; a larger chunk was held back by a parser of the server or a proxy
 BURST_TOKENS = 16
 #: of a stream's tokens: with as many in such chunks, or at one moment, its times say when the server flushed, not when it decoded
 BURST_SHARE, MOMENT_SHARE = 0.5, 0.8
@@ -39,9 +39,12 @@ MOST_TOKENS = 10**9
 
 
 class StreamError(Exception):
-    """The server refused, or the stream broke off. status: the HTTP status, 0 when there was none.
+    """The server refused, or the stream broke off.
 
-    tokens: what had been generated until then.
+    Args:
+        message: the error.
+        status: the HTTP status; 0 if there was none.
+        tokens: generated until then.
     """
 
     def __init__(self, message: str, status: int = 0, tokens: int = 0) -> None:
@@ -52,19 +55,19 @@ class StreamError(Exception):
 
 @dataclass
 class Stream:
-    """What was generated, and when.
+    """The tokens of one stream and the times at which they arrived."""
 
-    points: (seconds since the request went out, cumulative tokens) of each chunk with new tokens. sent_s: when it went out, by
-    time.perf_counter. total: what the server says it generated, the last token too when it decodes to nothing. capped: ended
-    by the client. thought: tokens before the first that is no thinking.
-    """
-
+    #: (seconds since the request was sent, cumulative tokens) of each chunk with new tokens
     points: list[tuple[float, int]] = field(default_factory=list)
     approximate: bool = False
     prompt_tokens: int = 0
+    #: when the request was sent, by time.perf_counter
     sent_s: float = 0.0
+    #: tokens that the server reports, including a last token that decodes to nothing
     total: int = 0
+    #: ended by the client
     capped: bool = False
+    #: thinking tokens before the first other token
     thought: int = 0
 
     @property
@@ -73,7 +76,7 @@ class Stream:
 
     @property
     def in_bursts(self) -> bool:
-        """Whether most tokens came in few chunks, so that neither a decode rate nor a time between tokens can be told."""
+        """True if most tokens came in few chunks, so that neither a decode rate nor a time between tokens can be measured."""
         counts = [count for _, count in self.points]
         chunks = [(at_s, count - before) for (at_s, count), before in zip(self.points, [0, *counts], strict=False)]
         held_back = sum(tokens for _, tokens in chunks if tokens > BURST_TOKENS)
@@ -87,17 +90,17 @@ class Stream:
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to the first token, seconds; None of a stream in bursts."""
+        """Time to first token, seconds; None for a stream in bursts."""
         return self.points[0][0] if self.points and not self.in_bursts else None
 
     @property
     def e2el_s(self) -> float | None:
-        """From the request to its last token, seconds."""
+        """Seconds from the request to its last token."""
         return self.points[-1][0] if self.points else None
 
     @property
     def tok_per_s(self) -> float | None:
-        """Decode rate: tokens after the first chunk over the time they took. None with fewer than two chunks, or in bursts."""
+        """Decode rate: tokens after the first chunk over their time. None with fewer than two chunks, or in bursts."""
         if len(self.points) < 2 or self.points[-1][0] <= self.points[0][0] or self.in_bursts:
             return None
         (first_s, first), (last_s, last) = self.points[0], self.points[-1]
@@ -105,17 +108,17 @@ class Stream:
 
     @property
     def request_tok_per_s(self) -> float | None:
-        """All tokens over the time from the request to the last one: what is known of a stream in bursts too."""
+        """All tokens over the time from the request to the last token; known for a stream in bursts too."""
         return self.tokens / self.points[-1][0] if self.points and self.points[-1][0] > 0 else None
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds a token after the first chunk: the rate's inverse."""
+        """Seconds per token after the first chunk: the inverse of the rate."""
         return 1 / self.tok_per_s if self.tok_per_s else None
 
     @property
     def gaps_s(self) -> list[float]:
-        """The times between chunks, seconds; none of a stream in bursts."""
+        """The times between chunks, seconds; empty for a stream in bursts."""
         if self.in_bursts:
             return []
         return [b[0] - a[0] for a, b in zip(self.points, self.points[1:], strict=False)]
@@ -123,7 +126,7 @@ class Stream:
 
 @dataclass
 class Recording:
-    """The bytes of an answer with the seconds (since the request went out) at which they came."""
+    """The bytes of an answer with their arrival times, in seconds since the request was sent."""
 
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
     sent_s: float = 0.0
@@ -132,10 +135,10 @@ class Recording:
 
 
 def request_bytes(base_url: str, body: dict[str, Any], api_key: str, path: str = openai_api.CHAT) -> bytes:
-    """The whole request, made before the clock starts, so that it leaves in one piece."""
+    """Return the whole request, built before the clock starts and sent in one piece."""
     payload, where = json.dumps(body).encode(), urlsplit(base_url)
     lines = [
-        f"POST {where.path.rstrip('/')}{path} HTTP/1.1",  # servers may stand below a prefix
+        f"POST {where.path.rstrip('/')}{path} HTTP/1.1",  # a server's URL may have a prefix
         f"Host: {where.netloc}",
         "Content-Type: application/json",
         f"Content-Length: {len(payload)}",
@@ -145,7 +148,7 @@ def request_bytes(base_url: str, body: dict[str, Any], api_key: str, path: str =
 
 
 def run(base_url: str, body: dict[str, Any], *, counted: Counted = USAGE, **how: Any) -> Stream:
-    """Send one streaming request and time its chunks. how: the options of `record`. Raises StreamError."""
+    """Send one streaming request and time its chunks. Raises StreamError. Further keywords are those of `record`."""
     return read(record(base_url, body, **how), counted)
 
 
@@ -160,11 +163,19 @@ def record(
     connection: http.client.HTTPConnection | None = None,
     path: str = openai_api.CHAT,
 ) -> Recording:
-    """One streaming request, its chunks timed and not yet parsed. Raises StreamError for one that never begins; what breaks off
-    after it began is told in `broken`.
+    """Send one streaming request and record its chunks without parsing them.
 
-    cap_s: after that it is ended by closing, which is no error. timeout_s: the longest silence. on_chunk: told how many pieces
-    have come. connection: an open one to use instead of opening one now. path: of the API that is asked.
+    Raises StreamError if the stream never begins. If it breaks off later, `broken` holds the error.
+
+    Args:
+        base_url: of the server.
+        body: the request.
+        api_key: of the server.
+        cap_s: seconds after which the connection is closed, which is no error.
+        timeout_s: longest silence.
+        on_chunk: called with the number of pieces so far.
+        connection: an open connection to use.
+        path: of the API.
     """
     found, data = Recording(), request_bytes(base_url, body, api_key, path)
     try:
@@ -192,7 +203,7 @@ def record(
 
 
 def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, on_chunk: Callable[[int], None]) -> None:
-    """The hot loop: receive, read the clock, keep."""
+    """The hot loop: receive, read the clock, store."""
     pieces, sent_s, clock, receive = found.pieces, found.sent_s, time.perf_counter, answer.read1
     count, size = 0, 0
     while size <= MOST_BYTES and count < MOST_PIECES:
@@ -211,9 +222,11 @@ def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, o
 
 
 def read(recording: Recording, counted: Counted = USAGE) -> Stream:
-    """The tokens of a recording. Raises StreamError for one that broke off, or that holds the server's own error.
+    """Return the tokens of a recording. Raises StreamError if it broke off or holds the server's own error.
 
-    counted: where its chunks carry the tokens so far.
+    Args:
+        recording: of the stream.
+        counted: keys of a chunk that hold the tokens so far.
     """
     reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped), counted)
     rest = b""
@@ -255,7 +268,11 @@ def events(recording: Recording, last: Collection[str]) -> list[dict[str, Any]]:
 
 
 def events_in(content: bytes, last: Collection[str]) -> list[dict[str, Any]]:
-    """Return the JSON of each event of a stream's content. last: as `events`; empty for an API whose streams end with `[DONE]`.
+    """Return the JSON of each event of a stream's content.
+
+    Args:
+        content: of the stream.
+        last: as for `events`; empty for an API whose streams end with `[DONE]`.
 
     Raises:
         StreamError: it broke off, or holds the server's own error.
@@ -277,7 +294,7 @@ def events_in(content: bytes, last: Collection[str]) -> list[dict[str, Any]]:
 
 
 class _Reader:
-    """Lines of server-sent events become points."""
+    """Convert lines of server-sent events to points."""
 
     def __init__(self, stream: Stream, counted: Counted) -> None:
         self.stream = stream
@@ -302,7 +319,7 @@ class _Reader:
         self._chunk(at_s, chunk)
 
     def _failed(self, error: Any) -> StreamError:
-        """The server's own error, in its words."""
+        """Return the server's own error."""
         words = server_error.message(error) or server_error.text(error) or "no message"
         return StreamError(f"server error: {words}", tokens=self.stream.tokens)
 
@@ -331,7 +348,7 @@ class _Reader:
         self.stream.points.append((at_s, tokens))
 
     def finish(self) -> Stream:
-        """Where only the final count is known, the chunks share it evenly."""
+        """Return the stream. If only the final token count is known, it is distributed evenly over the chunks."""
         stream, chunks, total = self.stream, self._chunks, self.stream.total
         if not self._continuous and total and chunks:
             stream.thought = round(stream.thought * total / chunks)
@@ -341,7 +358,7 @@ class _Reader:
 
 
 def _object(data: bytes, tokens: int = 0) -> dict[str, Any]:
-    """Return a chunk's JSON. tokens: had come before it. Raises StreamError."""
+    """Return a chunk's JSON. Raises StreamError, with the tokens that came before it."""
     try:
         chunk = bounds.json_of(data)
     except ValueError:
@@ -356,7 +373,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _document(data: bytes) -> Any:
-    """JSON, or the text where it is none."""
+    """Return the JSON, or the text if it is not JSON."""
     try:
         return bounds.json_of(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The token check: a short question that shows whether a server does its work: a token, a vector, a score."""
+"""The token check: a short question that shows that a server works, by a token, a vector or a score."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ PROMPT = "Say ok."
 def ask(
     http: Http, url: str, model: str, tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
 ) -> Answer:
-    """Ask for a few tokens, more plainly where the server refuses that; each time within timeout_s. Never raises.
+    """Ask for a few tokens, and again with fewer options if the server refuses some. Never raises.
 
-    model: the served name. priority: see `openai_api.generated`.
+    Args:
+        http: the engine's HTTP API.
+        url: of the server.
+        model: served name.
+        tokens: to generate.
+        timeout_s: for each attempt.
+        api_key: of the server.
+        priority: see `openai_api.generated`.
     """
     if http.task != GENERATE:
         path, requested = tasks.PROOFS[http.task].request(model)
@@ -27,9 +34,13 @@ def ask(
 
 
 def missing(http: Http, answer: Any) -> str:
-    """What a response of 200 lacks, as "without a token"; empty where it holds what was asked for. answer: its JSON.
+    """Return what a response with status 200 lacks, such as "without a token", or an empty string.
 
-    That a reranker scores in the wrong order is no sign that it failed since; `verify_health` tells that.
+    A reranker's wrong order is no sign that it failed since; `verify_health` checks that.
+
+    Args:
+        http: the engine's HTTP API.
+        answer: JSON of the response.
     """
     if http.task == GENERATE:
         return "" if openai_api.tokens_of(answer) > 0 else "without a token"

@@ -1,37 +1,43 @@
-"""The server's own count of tokens beside the client's: how far they may differ when nobody else is served."""
+"""Compare the server's own token count with the client's, and how far they may differ on an otherwise idle server."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 
-#: the share of what the server generated
+#: tolerated difference, as a share of the server's tokens
 MISMATCH = 0.01
-#: tokens that a server may still make of a request that the client has ended
+#: tokens that a server may still generate after the client has ended the request
 CUT_SHORT = 8
-#: how long after the last token the server's count may come, seconds
+#: delay of the server's count after the last token, seconds
 SETTLES_S = 1.0
 
 
 def uncounted(served: float, streamed: int, capped: int) -> bool:
-    """Whether the server made tokens that this client did not ask for. capped: requests that the client ended early."""
+    """Return True if the server generated tokens that this client did not ask for.
+
+    Args:
+        served: tokens by the server's counters.
+        streamed: tokens by this client's count.
+        capped: number of requests that the client ended early.
+    """
     return served - streamed > max(MISMATCH * served, CUT_SHORT * capped)
 
 
 def miscounted(served: float, streamed: int, capped: int) -> bool:
-    """Whether the two disagree, one way or the other."""
+    """Return True if the two counts disagree, in either direction. Arguments as for `uncounted`."""
     return uncounted(served, streamed, capped) or streamed - served > MISMATCH * served
 
 
 def risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
-    """How far a counter rose; None when it is not known before or after."""
+    """Return the increase of a counter, or None if it is missing before or after."""
     return after[name] - before[name] if name in before and name in after else None
 
 
 def settled(
     read: Callable[[], Mapping[str, float]], wrong: Callable[[Mapping[str, float]], object]
 ) -> Mapping[str, float]:
-    """The counters afterwards, read again while something is wrong with them: they may come later than the last token."""
+    """Return the counters after a measurement, read again while `wrong` holds: they may lag behind the last token."""
     until_s = time.monotonic() + SETTLES_S
     while wrong(after := read()) and time.monotonic() <= until_s:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What is sent in a cell of the lab: loads as data, turned into requests of the lengths they ask for.
+"""The loads of the lab as data, and the requests with prompts of the lengths that they ask for.
 
 Every prompt begins with fresh random text, so that no prefix cache can help.
 """
@@ -17,7 +17,7 @@ from sparkwright.measure.load import Request
 
 KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed", "depth")
 
-#: of this way to send loads: figures of another version are not comparable
+#: version of these loads: figures of other versions are not comparable
 WORKLOAD = 1
 
 #: ShareGPT as vLLM's own benchmark takes it: one turn, prompt and answer of 4 to 1024 tokens, 230 and 203 of them on average
@@ -29,29 +29,37 @@ ANSWER_LENGTHS = (145.0, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One load. kind: of KINDS. Numbers that a kind does not use are 0.
+    """The load of a cell. Numbers that its kind does not use are 0."""
 
-    concurrency: requests at a time; rate: or arrivals a second, Poisson distributed. requests: how many of them, or runs of
-    `smoke`. prompt_tokens, output_tokens: of each (0 with `serve`: ShareGPT's lengths). prompts: given texts with their answers'
-    tokens, instead. streams: that decode when a long prompt of long_tokens arrives, after_s into it and, with `itl`, again
-    every every_s. shorts, longs: how many of either kind. seed: of lengths, order and arrivals.
-    """
-
+    #: one of KINDS
     kind: str
+    #: requests at a time
     concurrency: int = 0
+    #: arrivals per second, Poisson distributed, instead of a concurrency
     rate: float = 0.0
+    #: number of requests, or of runs with `smoke`
     requests: int = 0
+    #: of each request; 0 with `serve`: ShareGPT's lengths
     prompt_tokens: int = 0
+    #: of each request; 0 with `serve`: ShareGPT's lengths
     output_tokens: int = 0
+    #: streams that decode when a long prompt arrives
     streams: int = 0
+    #: tokens of a long prompt
     long_tokens: int = 0
+    #: number of long prompts
     longs: int = 0
+    #: number of short prompts
     shorts: int = 0
+    #: seconds after which the long prompt arrives
     after_s: float = 0.0
+    #: with `itl`, seconds between long prompts
     every_s: float = 0.0
+    #: of lengths, order and arrivals
     seed: int = 1
-    #: of sampling; 0: greedy
+    #: sampling temperature; 0: greedy
     temperature: float = 0.0
+    #: (prompt, output tokens) of a data set, instead of random prompts
     prompts: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -59,12 +67,12 @@ class Load:
 
     @property
     def described(self) -> dict[str, Any]:
-        """As results keep it: how many prompts were given, not their words."""
+        """The load as results store it: the number of prompts in place of their texts."""
         return {**self.to_json(), "prompts": len(self.prompts)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Load:
-        """The load again. Raises TypeError for what is none, ValueError for an unknown kind."""
+        """Return the load of its JSON. Raises TypeError if it is none, ValueError for an unknown kind."""
         fields = {**data, "prompts": tuple((str(text), int(tokens)) for text, tokens in data.get("prompts") or ())}
         load = cls(**fields)
         if load.kind not in KINDS:
@@ -74,19 +82,20 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Requests that go out together. concurrency: at most so many at a time; 0: all at their times."""
+    """Requests that are sent together."""
 
     requests: tuple[Request, ...]
+    #: requests at a time; 0 sends all at their times
     concurrency: int = 0
 
 
 def phases(load: Load, asker: Asker) -> list[Phase]:
-    """The requests of a load, in the order in which they go out."""
+    """Return the phases of a load, in the order in which they are sent."""
     return _PHASES[load.kind](load, asker)
 
 
 def _smoke(load: Load, asker: Asker) -> list[Phase]:
-    """One stream at a time."""
+    """Return one stream at a time."""
     return [Phase(_alike(load, asker, load.requests, "stream"), 1)]
 
 
@@ -95,25 +104,25 @@ def _serve(load: Load, asker: Asker) -> list[Phase]:
     times = arrivals(load)
     made = []
     for (text, prompt_tokens, tokens), at_s in zip(wanted, times, strict=False):
-        # what is given keeps its words; only what stands before them is new
+        # prompts of a data set keep their words; only the prefix is new
         prompt = f"{secrets.token_hex(16)} {text}" if text else asker.ruler.text(prompt_tokens)
         made.append(asker.request(prompt, tokens, at_s=at_s, group="request"))
     return [Phase(tuple(made), 0 if load.rate else load.concurrency)]
 
 
 def _hol1(load: Load, asker: Asker) -> list[Phase]:
-    """Streams that decode, and one long prompt into it."""
+    """Return streams that decode, and one long prompt that arrives meanwhile."""
     return [Phase((*_decoding(load, asker), _long(load, asker, load.after_s)))]
 
 
 def _itl(load: Load, asker: Asker) -> list[Phase]:
-    """The same with a long prompt every now and then."""
+    """Return streams that decode, and long prompts that arrive at intervals."""
     longs = [_long(load, asker, load.after_s + n * load.every_s) for n in range(load.longs)]
     return [Phase((*_decoding(load, asker), *longs))]
 
 
 def _hol2(load: Load, asker: Asker) -> list[Phase]:
-    """Shorts alone first, then a long one with shorts right behind it."""
+    """Return short prompts alone, then a long one with short ones right behind it."""
     behind = _alike(load, asker, load.shorts, "short", load.after_s)
     return [Phase(_alike(load, asker, load.shorts, "short alone")), Phase((_long(load, asker, 0.0), *behind))]
 
@@ -129,7 +138,7 @@ def _mixed(load: Load, asker: Asker) -> list[Phase]:
 
 
 def _depth(load: Load, asker: Asker) -> list[Phase]:
-    """Prompts of one length, as many at once as there are streams."""
+    """Return prompts of one length, as many at once as there are streams."""
     return [Phase(_alike(load, asker, load.concurrency * load.requests, "stream"), load.concurrency)]
 
 
@@ -157,7 +166,7 @@ def _long(load: Load, asker: Asker, at_s: float) -> Request:
 
 
 def arrivals(load: Load) -> Iterator[float]:
-    """When each request may go out, seconds: at once, or as a Poisson process of this rate."""
+    """Yield the time of each request, seconds: all at once, or as a Poisson process of the load's rate."""
     pick, at_s = random.Random(load.seed), 0.0
     while True:
         yield at_s
@@ -165,7 +174,7 @@ def arrivals(load: Load) -> Iterator[float]:
 
 
 def _lengths(load: Load) -> Iterator[tuple[str, int, int]]:
-    """(given text, its tokens, tokens of its answer), endlessly."""
+    """Yield (prompt text, its tokens, tokens of its answer), endlessly."""
     if load.prompts:
         yield from ((text, 0, load.output_tokens or tokens) for text, tokens in itertools.cycle(load.prompts))
     pick = random.Random(load.seed)
@@ -175,7 +184,7 @@ def _lengths(load: Load) -> Iterator[tuple[str, int, int]]:
 
 
 def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
-    """A length between the shortest and the longest; one beyond them is drawn again."""
+    """Return a length between the shortest and the longest; one outside is drawn again."""
     median, sigma = lengths
     while True:
         drawn = round(median * pick.lognormvariate(0.0, sigma))
@@ -184,8 +193,8 @@ def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
 
 
 def classes(load: Load) -> Sequence[int]:
-    """Return the tokens of a prompt of each class of lengths that gets a warm-up of its own."""
+    """Return the prompt tokens of each class of lengths that needs a warm-up."""
     if load.kind == "depth":
-        return ()  # it would take as long as what is measured
+        return ()  # it would take as long as the measurement
     usual = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
     return sorted({usual, load.long_tokens} - {0})

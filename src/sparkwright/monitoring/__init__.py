@@ -1,1 +1,1 @@
-"""For a monitoring system: alert rules of Prometheus and a dashboard of Grafana, over the metrics that checks write."""
+"""Monitoring integration: alert rules for Prometheus and a Grafana dashboard, over the metrics that checks write."""

@@ -1,6 +1,6 @@
-"""The alert rules, as a rules file of Prometheus. Each has a section of docs/alerts.md, which its runbook link leads to.
+"""The alert rules, as a rules file of Prometheus. The runbook link of each leads to its section of docs/alerts.md.
 
-Limits are those of the health check, so that an alert and a record never disagree about what is bad.
+Limits are those of the health check, so that alerts and check records never disagree.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sparkwright.health.textfile import PREFIX
 from sparkwright.measure.smoke import MAX_TOLERANCE
 
 _LIMITS = Limits()
-#: a check that is so old has stopped running: three of the default interval
+#: age at which a check counts as stopped: three default intervals
 CHECK_LATE_S = 900
-#: below this part of the host's own baseline a decode rate is low whatever its spread
+#: share of the host's own baseline below which a decode rate is low, whatever its spread
 SLOW = 1 - MAX_TOLERANCE
-#: what Prometheus calls the scrape of a gateway
+#: name of Prometheus' scrape job for gateways
 GATEWAY_JOB = "sparkwright-gateway"
-#: and that of node_exporter on the hosts
+#: name of the job for node_exporter on the hosts
 NODE_JOB = "sparkwright-hosts"
 
 HEAD = """\
@@ -32,19 +32,25 @@ HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """name: of the alert, and of its section in docs/alerts.md. expr: in PromQL. for_: how long it must hold.
+    """An alert of Prometheus."""
 
-    severity: critical (nobody is served), warning (look today), info. summary: one sentence, a template of Prometheus.
-    """
-
+    #: of the alert, and of its section in docs/alerts.md
     name: str
+    #: PromQL
     expr: str
+    #: how long it must hold
     for_: str
+    #: critical (no one is served), warning (check today) or info
     severity: str
+    #: one sentence, a Prometheus template
     summary: str
 
     def rule(self, runbooks: str) -> dict[str, Any]:
-        """As a rules file has it. runbooks: where the page with its section is."""
+        """Return the alert as a rule of a rules file.
+
+        Args:
+            runbooks: address of the page with its section.
+        """
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -55,12 +61,12 @@ class Alert:
 
 
 def _m(text: str) -> str:
-    """A query with our prefix where `%` stands."""
+    """Return a query with our prefix in place of `%`."""
     return text.replace("%", PREFIX)
 
 
 _HOST = "{{ $labels.instance }}"
-#: of a host with several servers, which one
+#: label of the server on a host with several
 _SERVER = _HOST + "{{ with $labels.server }} ({{ . }}){{ end }}"
 
 ALERTS: tuple[Alert, ...] = (
@@ -179,6 +185,10 @@ ALERTS: tuple[Alert, ...] = (
 
 
 def text(runbooks: str = "") -> str:
-    """The rules file. runbooks: where docs/alerts.md is, for its links; empty for where this project has it."""
+    """Return the rules file.
+
+    Args:
+        runbooks: address of docs/alerts.md for its links; empty for this project's.
+    """
     groups = [{"name": "sparkwright", "rules": [alert.rule(runbooks or RUNBOOKS) for alert in ALERTS]}]
     return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)

@@ -1,7 +1,7 @@
-"""The dashboard, as Grafana imports it: the fleet, one host, one model, and the gateway, each a row of panels.
+"""The dashboard for import into Grafana: the fleet, one host, one model and the gateway, each a row of panels.
 
-Panels are rows of data below; what Grafana wants around them is made in one place. Schema version 39 is that of Grafana 10.4, and
-newer ones read it.
+Panels are the rows of data below; one function adds what Grafana needs around them. The schema version is 39, that of Grafana
+10.4; newer ones read it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ TITLE, UID = "sparkwright", "sparkwright-fleet"
 SCHEMA_VERSION = 39
 COLUMNS, HEIGHT = 24, 8
 SOURCE = {"type": "prometheus", "uid": "${source}"}
-#: of states, from best to worst, as Grafana names colours
+#: Grafana's colours of the states, from best to worst
 COLOURS = ("green", "dark-blue", "text", "yellow", "blue", "red", "dark-red", "dark-red", "dark-red")
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """queries: PromQL by legend; `%` stands for the prefix of our metrics, `@` for the chosen hosts. unit: as Grafana calls it.
-
-    kind: Grafana's panel type. width: in the dashboard's 24 columns. least, most: of the axis.
-    """
+    """A panel of the dashboard."""
 
     title: str
+    #: PromQL by legend; `%` stands for the prefix of our metrics, `@` for the selected hosts
     queries: dict[str, str]
+    #: as Grafana calls it
     unit: str = "short"
+    #: Grafana's panel type
     kind: str = "timeseries"
+    #: of the dashboard's 24 columns
     width: int = 8
+    #: minimum of the axis
     least: float | None = 0
+    #: maximum of the axis
     most: float | None = None
 
 
 _STATE = " + ".join(f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state))
 _OF_STATE = f"sum by (instance, server) ({_STATE.replace(' + ', ' or ')})"
-#: of a host with several servers, which one
+#: label of the server on a host with several
 _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
 #: backends of HAProxy whose names begin with a dash hold tables, and no model
@@ -114,12 +117,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
 
 
 def text() -> str:
-    """The dashboard's JSON."""
+    """Return the dashboard's JSON."""
     return json.dumps(_dashboard(), indent=1) + "\n"
 
 
 def queries() -> list[str]:
-    """Every query of it, for all hosts."""
+    """Return all queries of the dashboard, for all hosts."""
     panels = [panel for row in ROWS.values() for panel in row]
     return [_expr(query).replace("$instance", ".*") for panel in panels for query in panel.queries.values()]
 

@@ -1,4 +1,7 @@
-"""What Prometheus has to scrape: node_exporter on each host, and each gateway, as a file for its `scrape_config_files`."""
+"""The scrape configuration for Prometheus: node_exporter on each host, and each gateway.
+
+The file is for its `scrape_config_files`.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,29 @@ HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One that answers with metrics. name: the `instance` that its metrics get. keyed: it asks for its API key."""
+    """A scrape target."""
 
+    #: `instance` label of its metrics
     name: str
     address: str
     port: int
     tls: bool = False
+    #: requires its API key
     keyed: bool = False
 
     def at(self) -> str:
-        """As Prometheus writes it; an IPv6 address in brackets."""
+        """Return the address as Prometheus writes it; an IPv6 address is in brackets."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 def text(file: str, hosts: list[Endpoint], gateways: list[Endpoint]) -> str:
-    """The file. file: its own name."""
+    """Return the scrape configuration.
+
+    Args:
+        file: name of the file itself.
+        hosts: endpoints of node_exporter.
+        gateways: endpoints of the gateways.
+    """
     jobs = [_job(NODE_JOB, [_static(host) for host in hosts]), *(_gateway(gateway) for gateway in gateways)]
     return HEAD.format(file=file) + yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False, width=130)
 
@@ -49,7 +60,10 @@ def _static(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _gateway(endpoint: Endpoint) -> dict[str, Any]:
-    """A job of its own: each may have another key. Its alerts and panels go by the label `job`, which is set for all alike."""
+    """Return a job for one gateway.
+
+    Each has a job of its own because keys may differ. Alerts and panels use the label `job`, which is the same for all.
+    """
     static = _static(endpoint)
     static["labels"]["job"] = GATEWAY_JOB
     job = _job(f"{GATEWAY_JOB}-{endpoint.name}", [static])

@@ -1,4 +1,4 @@
-"""python3 -m sparkwright.sandbox serve FOLDER      (started by control.up)"""
+"""Run the daemon: python3 -m sparkwright.sandbox serve FOLDER (started by control.up)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bring the sandbox up, break it, take it down."""
+"""Start, break and stop the sandbox."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENGINE_S = 3.0
 
 
 def default_folder() -> Path:
-    """SPARKWRIGHT_SANDBOX, or .sandbox of the project, or of the current folder."""
+    """Return the sandbox folder: SPARKWRIGHT_SANDBOX, or .sandbox of the project or of the current folder."""
     given = os.environ.get("SPARKWRIGHT_SANDBOX")
     if given:
         return Path(given)
@@ -42,19 +42,22 @@ def default_folder() -> Path:
 
 
 def folder_of(host: str) -> Path:
-    """Where the simulated Spark of a host stands: one whose name ends in a number is by itself, with a link to the others."""
+    """Return the folder of a host's simulated Spark.
+
+    A host whose name ends in a number has a Spark of its own, linked to the others. All other names share the default one.
+    """
     return default_folder() / fabric.HOSTS / host if fabric.number(host) else default_folder()
 
 
 def up(folder: Path) -> dict[str, str]:
-    """Start the sandbox unless it runs. Returns the environment the host's side needs. Raises Failed."""
+    """Start the sandbox unless it runs. Return the environment variables for the client. Raises Failed."""
     state = _state(folder)
     if state is not None and _lives(folder):
         return dict(state["env"])
     folder = folder.resolve()
-    if state is not None or not folder.exists():  # one that somebody else made and lent stays as it is
+    if state is not None or not folder.exists():  # a folder prepared by another user keeps its mode
         private.folder(folder)  # its sockets start programs
-    with (folder / "up.lock").open("w") as lock:  # two commands at once start one sandbox
+    with (folder / "up.lock").open("w") as lock:  # two simultaneous commands start one sandbox
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = _state(folder)
         return dict(state["env"]) if state is not None and _lives(folder) else _start(folder)
@@ -80,12 +83,15 @@ def _start(folder: Path) -> dict[str, str]:
 
 
 def _own_environment() -> dict[str, str]:
-    """What the daemon inherits: it stays when the command ends, and the user's tokens are no business of it."""
+    """Return the environment variables that the daemon inherits.
+
+    The daemon outlives the command, so the user's tokens are left out.
+    """
     return {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith(OWN)}
 
 
 def down(folder: Path) -> None:
-    """Stop the sandbox, and those in it, and remove its folder."""
+    """Stop the sandbox and the simulated Sparks in it, and remove its folder."""
     for inner in folder.glob(f"{fabric.HOSTS}/*/state.json"):
         down(inner.parent)
     state = _state(folder)
@@ -112,12 +118,12 @@ def fault(folder: Path, name: str | None) -> None:
 
 
 def lost(folder: Path) -> bool:
-    """Whether this simulated Spark ran out of memory and was not rebooted since."""
+    """Return True if this simulated Spark ran out of memory and has not been rebooted since."""
     return (folder / "lost").exists()
 
 
 def _applied(folder: Path) -> str:
-    """What the daemon has broken."""
+    """Return the fault order that the daemon has applied, or an empty string."""
     try:
         return (folder / "applied").read_text()
     except FileNotFoundError:
@@ -125,7 +131,7 @@ def _applied(folder: Path) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What it is doing."""
+    """Return the state of the simulated Spark: containers, available memory and the active fault."""
     state = _state(folder)
     if state is None or not _lives(folder):
         return {"sandbox": "down"}
@@ -147,11 +153,11 @@ def _state(folder: Path) -> dict[str, Any] | None:
 
 
 def _lives(folder: Path) -> bool:
-    """Whether this folder's own daemon is there: it holds a lock for as long as it is."""
+    """Return True if this folder's daemon is running: it holds a lock while it does."""
     return private.held(folder / "alive")
 
 
 def _short_enough(folder: Path) -> None:
-    """A unix socket's path has a limit of about 100 characters."""
+    """Raise Failed for a folder whose sockets would exceed the limit of about 100 characters."""
     if len(str(folder / "docker.sock")) > 100:
         raise Failed(f"the path {folder} is too long for a unix socket.", fix="Set SPARKWRIGHT_SANDBOX to a short one.")

@@ -1,4 +1,4 @@
-"""The simulated Spark itself: all services, one pool of memory, one fault at a time."""
+"""The simulated Spark: all services, one pool of memory, one fault at a time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ case "$*" in
   *) echo "NVIDIA-SMI 580.95.05   NVIDIA GB10   Memory-Usage: Not Supported   (sandbox)" ;;
 esac
 """
-#: what a fault makes of its figures
+#: changes of its figures by each fault
 GPU_FAULTS: dict[str, dict[str, str]] = {
     "power": {"value=38.20": "value=21.40", "value=2411": "value=712", "value=3 ": "value=96 "},
     "hot": {"value=47": "value=96"},
@@ -55,7 +55,10 @@ GPU_FAULTS: dict[str, dict[str, str]] = {
 
 
 def order(folder: Path) -> str:
-    """The fault that is asked for and when it was: the same one again breaks again what was cured meanwhile. Empty for none."""
+    """Return the requested fault with its time, or an empty string.
+
+    The time makes a repeated fault differ, so that it breaks again what was cured meanwhile.
+    """
     path = folder / "fault"
     try:
         return f"{path.read_text().strip()} {path.stat().st_mtime_ns}"
@@ -64,7 +67,11 @@ def order(folder: Path) -> str:
 
 
 class Spark:
-    """folder: everything of this simulated Spark."""
+    """A simulated Spark.
+
+    Args:
+        folder: holds all of its files.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,24 +89,24 @@ class Spark:
         self._squatter: subprocess.Popen[bytes] | None = None
 
     def fault(self) -> str:
-        """What is broken now."""
+        """Return the name of the active fault."""
         return order(self.folder).partition(" ")[0]
 
     def lasting(self) -> str:
-        """The same, unless it has happened at once and is over."""
+        """Return the active fault, unless it is a one-time event."""
         return "" if self.fault() in events.EVENTS else self.fault()
 
     def fault_since_s(self) -> float:
-        """When it was broken, seconds since the epoch."""
+        """Return the time at which the active fault was set, in seconds since the epoch."""
         try:
             return self._fault_file.stat().st_mtime
         except FileNotFoundError:
             return time.time()
 
     def serve(self) -> None:
-        """Bring everything up, say where, and stay until the folder is gone."""
+        """Start everything, report the addresses, and serve until the folder is removed."""
         alive = (self.folder / ALIVE).open("w")
-        fcntl.flock(alive, fcntl.LOCK_EX)  # held as long as this process lives: no pid used again can lie about it
+        fcntl.flock(alive, fcntl.LOCK_EX)  # held while this process runs: unlike a pid, a lock is never reused
         docker = UnixServer(self.folder / "docker.sock", DockerApi, DockerEngine(self.images, self.containers))
         ollama = Server(0, OllamaApi, self.ollama)
         hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model", lambda: self.fault() == "moved-model"))
@@ -132,21 +139,23 @@ class Spark:
                 threading.Thread(target=container.stop, daemon=True).start()
 
     def _lose(self) -> None:
-        """The host's memory is gone: nothing of it answers until it is rebooted, by another fault or by none."""
+        """Handle exhausted memory: nothing on the host answers until it is rebooted, by setting another fault or clearing it."""
         (self.folder / LOST).touch()
         events.power_off(self.containers, self.folder)
 
     def _reboot(self) -> None:
-        """Start a lost host again."""
+        """Boot a lost host again."""
         system.new_boot(self.folder / "root")
         (self.folder / LOST).unlink()
         for container in self.containers.all.values():
             self.containers.come_back(container)
 
     def _apply(self, fault: str, *, again: bool) -> None:
-        """What a fault does to what runs now; the rest shows at the next start or request.
+        """Apply a fault to the running containers; the rest of it shows at the next start or request.
 
-        again: it was said to a daemon before this one; what was cured of it since stays so.
+        Args:
+            fault: name of the fault.
+            again: the fault was set under an earlier daemon; what has been cured since stays cured.
         """
         if (self.folder / LOST).exists() and not (again and fault):
             self._reboot()
@@ -175,14 +184,14 @@ class Spark:
             threading.Thread(target=self._client_of_ollama, kwargs=words, daemon=True).start()
 
     def _client_of_ollama(self, model: Model, *, slowly: bool) -> None:
-        """A client asks Ollama for a model. Beside a server that holds the memory it is refused, as by the real one."""
+        """Request a model from Ollama as a client would. It is refused if a server holds the memory, as by the real one."""
         try:
             self.ollama.load(model, slowly=slowly)
         except Refused as refused:
             print(f"Ollama does not load {model.name}: {refused}", flush=True)
 
     def _squat(self, on: bool) -> None:
-        """Somebody else listens where the server would: on its port, if that is free, and on the next one."""
+        """Occupy the server's port, if it is free, and the next one, as another program would."""
         if self._squatter is not None:
             self._squatter.communicate()  # closes its standard input
             self._squatter = None
@@ -202,12 +211,12 @@ class Spark:
         (self.folder / "home").mkdir(exist_ok=True)
 
     def _lay_link(self, fault: str) -> None:
-        """The link to the others, of one that has one."""
+        """Write the files of the fabric link, if the host has one."""
         if place := fabric.place(self.folder):
             fabric.lay(self.folder / "root", place, degraded=fault == "link-degraded")
 
     def _lay_gpu(self, fault: str) -> None:
-        """The program that tells of the GPU."""
+        """Write the simulated nvidia-smi."""
         text = NVIDIA_SMI
         for before, after in GPU_FAULTS.get(fault, {}).items():
             text = text.replace(before, after)

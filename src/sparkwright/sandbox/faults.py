@@ -1,4 +1,4 @@
-"""What can be broken in the sandbox, one thing at a time, now and for the next start."""
+"""The faults of the sandbox. One is active at a time; it affects running containers and later starts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAULTS: dict[str, str] = {
     "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",
 }
 
-#: those of a member of a cluster: sandbox1 and sandbox2
+#: faults of a cluster member: sandbox1 and sandbox2
 OF_MEMBERS: dict[str, str] = {
     "rank-killed": "the member's rank is killed: idle, the head learns it from the next request; a stream ends with an error",
     "worker-never-joins": "a worker that is started never reaches the head, and says nothing more",
@@ -50,7 +50,7 @@ OF_MEMBERS: dict[str, str] = {
     "reboot": "the host reboots: containers without a restart policy stay stopped, a deploy's run is cut off",
 }
 
-#: those that befall a start: a server that ran when they came meets them when it is started again
+#: faults of a start: a running server is affected only when it is started again
 AT_START = frozenset(
     {
         "oom",

@@ -1,4 +1,4 @@
-"""The compute processes of the pretend GPU: a file that its nvidia-smi prints."""
+"""The compute processes of the simulated GPU, in a file that its nvidia-smi prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from sparkwright.host.state import write_atomically
 
 
 class Gpu:
-    """rows: the file to keep true, a line a process as `pid, name, MiB`; None keeps none."""
+    """The memory of the simulated GPU, by process.
+
+    Args:
+        rows: file that is kept up to date, a line for each process as `pid, name, MiB`; None for none.
+    """
 
     def __init__(self, rows: Path | None) -> None:
         self._rows = rows
@@ -18,7 +22,7 @@ class Gpu:
         self._write()
 
     def use(self, pid: int, name: str, size_bytes: int) -> None:
-        """So much of the GPU's memory is a process's; with 0 it does not use it any more."""
+        """Set the GPU memory that a process uses; 0 removes it."""
         with self._mutex:
             self._held.pop(pid, None)
             if size_bytes:

@@ -1,4 +1,4 @@
-"""The gateway of a simulated Spark: the real HAProxy of this machine. Where none is installed stand_in/ answers."""
+"""The gateway of a simulated Spark: this machine's HAProxy, or stand_in/ if none is installed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from sparkwright.sandbox.web import Handler
 
 #: the folder of its files in a container
 FOLDER = "/etc/gateway/files"
-#: HAProxy ends with the sandbox's daemon, however that ends (prctl, PR_SET_PDEATHSIG)
+#: starts HAProxy such that it ends with the sandbox's daemon, however that ends (prctl, PR_SET_PDEATHSIG)
 SHIM = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 def here() -> str:
-    """The program; empty where this machine has none, or can't end it with the sandbox."""
+    """Return the path of HAProxy; empty if it is not installed, or can't be ended together with the sandbox."""
     return (shutil.which("haproxy") or "") if sys.platform == "linux" else ""
 
 
 class NoApi(Handler):
-    """It has no pretend side: HAProxy answers itself."""
+    """A handler that is never used: HAProxy answers itself."""
 
 
 class Haproxy(Process):
-    """argv: what follows `haproxy`."""
+    """A HAProxy process.
+
+    `argv` is the command line after `haproxy`.
+    """
 
     usual_holder = "haproxy"
 
@@ -58,7 +61,7 @@ class Haproxy(Process):
         return ["[ALERT] (1) : Current worker was terminated by signal 11"]
 
     def _end(self, running: subprocess.Popen[str]) -> None:
-        """Pass on what ends it."""
+        """Forward the stop of the sandbox's process to HAProxy."""
         self.stopped.wait()
         if running.poll() is None:
             running.send_signal(signal.SIGKILL if self._code else signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The memory that CPU and GPU share on a Spark, as a ledger: who holds how much, and /proc/meminfo made from it."""
+"""The unified memory of CPU and GPU as a ledger of holders, and the /proc/meminfo that follows from it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from pathlib import Path
 
 from sparkwright.units import GIB
 
-TOTAL = int(119.7 * GIB)  # what a GB10 of 2025 shows
+TOTAL = int(119.7 * GIB)  # as a GB10 of 2025 reports it
 SYSTEM = int(6.2 * GIB)  # DGX OS, its desktop and the driver
 CMA = 32 * 2**20  # reserved for devices
-LINGER_S = 0.4  # a CUDA context outlives its container a little
-#: how fast a holder grows without bounds, bytes per second: what was measured on a GB10, and a leak; and how often, seconds
+LINGER_S = 0.4  # a CUDA context slightly outlives its container
+#: growth of a holder without bounds, bytes per second: as measured on a GB10, and a leak; and its interval, seconds
 OVERSHOOT, LEAK, STEP_S = 3 * GIB, GIB // 2, 0.05
 
 
 class Pool:
-    """meminfo: the file to keep true; None keeps none. lost: called once when the last of it was taken."""
+    """The unified memory of a simulated Spark.
+
+    Args:
+        meminfo: file that is kept up to date in the format of /proc/meminfo; None for none.
+        lost: called once when the memory is exhausted.
+    """
 
     def __init__(self, meminfo: Path | None, lost: Callable[[], None] = lambda: None) -> None:
         self._lost = lost
@@ -28,12 +33,12 @@ class Pool:
 
     @property
     def available(self) -> int:
-        """Bytes that are free."""
+        """The available memory, bytes."""
         with self._mutex:
             return TOTAL - sum(self._held.values())
 
     def claim(self, holder: str, size_bytes: int) -> bool:
-        """Take memory; False when there is not enough."""
+        """Set a holder's memory. Return False if there is too little."""
         with self._mutex:
             rest = TOTAL - sum(size for name, size in self._held.items() if name != holder)
             if size_bytes > rest:
@@ -43,13 +48,13 @@ class Pool:
         return True
 
     def grow(self, holder: str, per_s: int, stopped: threading.Event) -> None:
-        """Take more and more until stopped. A host whose last memory is taken is lost."""
+        """Take more and more memory until stopped. The host is lost when none is left."""
         while not stopped.wait(STEP_S):
             if not self.add(holder, int(per_s * STEP_S)):
                 return
 
     def add(self, holder: str, size_bytes: int) -> bool:
-        """Take memory that nobody checks; False when that was the last of it."""
+        """Take memory without a check. Return False if that exhausted it."""
         with self._mutex:
             rest = TOTAL - sum(self._held.values())
             self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, rest))
@@ -59,7 +64,7 @@ class Pool:
         return size_bytes < rest
 
     def release(self, holder: str, *, after_s: float = 0) -> None:
-        """Give memory back, at once or a little later. A holder is one start of one thing, never a name used again."""
+        """Release a holder's memory, at once or after a delay. A holder is one start of one program; names are never reused."""
         if after_s:
             timer = threading.Timer(after_s, self.release, (holder,))
             timer.daemon = True

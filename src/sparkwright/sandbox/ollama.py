@@ -1,6 +1,6 @@
-"""A pretend Ollama: the API of v0.32, its asynchronous unload, and models that hold memory.
+"""A simulated Ollama: the API of v0.32, its asynchronous unload, and models that hold memory.
 
-python3 -m sparkwright.sandbox.ollama --port 11434      (the ssh test bed runs it as ollama.service)
+    python3 -m sparkwright.sandbox.ollama --port 11434      (the ssh test bed runs it as ollama.service)
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sparkwright.units import gib
 VERSION = "0.32.15"
 KEEP_S = 300.0
 FOREVER_S = 1e9
-UNLOAD_S = 0.6  # until the runner's process has ended
-UNLISTED_S = 0.3  # of a load: the model is in no list yet, and an unload of it does nothing
-LOAD_S = 2.0  # of a load: the runner's lock is held, ps and unload wait for it
+UNLOAD_S = 0.6  # time until the runner's process has ended
+UNLISTED_S = 0.3  # first part of a load: the model is not listed yet, and an unload has no effect
+LOAD_S = 2.0  # second part of a load: the runner's lock is held, ps and unload wait for it
 RETURNS_S = 0.3
 TOKEN_S = 0.02
 TOKENS = 20
@@ -39,19 +39,26 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass
 class Runner:
-    """A loaded model. until_s: when it goes if nobody uses it. uses: requests now. lock: held while it loads or goes."""
+    """A loaded model."""
 
     model: Model
     holder: str
+    #: time at which it is unloaded if no request uses it
     until_s: float
+    #: requests in progress
     uses: int = 0
+    #: held while the model is loaded or unloaded
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Ollama:
-    """pool: where its models' memory comes from. busy: whether a request is using the loaded models.
+    """A simulated Ollama.
 
-    returns: whether somebody loads a model again right after it went.
+    Args:
+        pool: memory that its models are loaded into.
+        busy: returns True while a request uses the loaded models.
+        returns: returns True if a client reloads a model right after it was unloaded.
+        loaded: start with the large model loaded.
     """
 
     def __init__(
@@ -67,14 +74,14 @@ class Ollama:
         self._returns = returns
         self._runners: dict[str, Runner] = {}
         self._mutex = threading.Lock()
-        self._loading = threading.Lock()  # one after the other
+        self._loading = threading.Lock()  # one load at a time
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
         if loaded:
             self.load(LARGE, slowly=False)
         threading.Thread(target=self._expire, daemon=True).start()
 
     def load(self, model: Model, keep_s: float | None = None, *, slowly: bool | None = None) -> Runner:
-        """Bring a model into memory, or keep it there. Refused when there is too little."""
+        """Load a model, or extend its time in memory. Raises Refused if there is too little memory."""
         with self._loading:
             runner = self._keep(model, keep_s)
             if runner is not None:
@@ -93,14 +100,14 @@ class Ollama:
             return runner
 
     def unload(self, model: Model) -> None:
-        """Queue its expiry: it goes when nobody uses it any more. Waits while it loads; nothing when it is not loaded."""
+        """Expire a model: it is unloaded once no request uses it. Waits while it loads; does nothing if it is not loaded."""
         runner = self._runners.get(model.name)
         if runner is not None:
             with runner.lock:
                 runner.until_s = time.time()
 
     def generate(self, model: Model, tokens: int, keep_s: float | None) -> Iterator[str]:
-        """A request: the model is in use until its last word."""
+        """Yield the words of an answer. The model is in use until the last one."""
         runner = self.load(model, keep_s)
         with self._mutex:
             runner.uses += 1
@@ -115,7 +122,7 @@ class Ollama:
                     runner.until_s = time.time()
 
     def rows(self) -> list[dict[str, Any]]:
-        """What /api/ps lists, the longest remaining first. Waits for one that loads."""
+        """Return the models as /api/ps lists them, the longest remaining first. Waits for a model that is being loaded."""
         with self._mutex:
             runners = sorted(self._runners.values(), key=lambda value: -value.until_s)
         found = []
@@ -125,7 +132,7 @@ class Ollama:
         return found
 
     def _keep(self, model: Model, keep_s: float | None) -> Runner | None:
-        """The runner of a loaded model, for longer now."""
+        """Return the runner of a loaded model, with its time in memory extended, or None."""
         with self._mutex:
             runner = self._runners.get(model.name)
             if runner is not None:
@@ -133,7 +140,7 @@ class Ollama:
             return runner
 
     def _expire(self) -> None:
-        """Forever: take what is due and not in use, one after the other."""
+        """Unload expired and unused models, one after the other, forever."""
         while True:
             time.sleep(0.01)
             due = [
@@ -143,7 +150,7 @@ class Ollama:
                 self._end(due[0])
 
     def _end(self, runner: Runner) -> None:
-        with self._loading:  # a request that comes now loads it anew
+        with self._loading:  # a request that arrives now loads it again
             time.sleep(UNLOAD_S)
             if runner.uses or runner.until_s > time.time():
                 return
@@ -157,7 +164,7 @@ class Ollama:
 
 
 class OllamaApi(Handler):
-    """Ollama over HTTP."""
+    """The handler of requests to Ollama."""
 
     @property
     def ollama(self) -> Ollama:
@@ -202,7 +209,13 @@ class OllamaApi(Handler):
         return found
 
     def _answer(self, body: dict[str, Any], message: str, requested: str) -> None:
-        """said, requested: what the answer and the question are called."""
+        """Answer a generate or chat request.
+
+        Args:
+            body: the request.
+            message: name of the field that holds the answer.
+            requested: name of the field that holds the question.
+        """
         model, keep_s = self._model(body), keep_alive(body.get("keep_alive"))
 
         def line(text: str, reason: str = "") -> dict[str, Any]:
@@ -223,13 +236,13 @@ class OllamaApi(Handler):
             if body.get("stream", True) is False:
                 self.reply(200, line("".join(words), "stop"))
                 return
-            first = next(words)  # a refusal is an answer of its own, not a piece of a stream
+            first = next(words)  # a refusal is an answer of its own, not part of a stream
             rows = itertools.chain([line(first)], map(line, words), [line("", "stop")])
             self.stream((json.dumps(row).encode() + b"\n" for row in rows), "application/x-ndjson")
 
 
 def keep_alive(given: Any) -> float | None:
-    """Seconds of a number or a Go duration; negative is forever. None when nothing is said. Raises Refused."""
+    """Return the seconds of a number or a Go duration; negative is forever, None unspecified. Raises Refused."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float | str):

@@ -1,4 +1,4 @@
-"""The models of the pretend Ollama and what is said of each."""
+"""The models of the simulated Ollama and their metadata."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ from typing import Any
 
 from sparkwright.units import GIB
 
-CONTEXT = 262144  # what Ollama takes by itself where so much memory is
+CONTEXT = 262144  # Ollama's default with this much memory
 
 
 @dataclass(frozen=True)
 class Model:
-    """size: of its file. held: memory it takes once loaded. Both in bytes."""
+    """A model of the simulated Ollama."""
 
     name: str
     family: str
     parameters: str
     quantization: str
+    #: size of its file, bytes
     size: int
+    #: memory that it takes when loaded, bytes
     held: int
     capabilities: tuple[str, ...] = ("completion", "tools")
 
     @property
     def digest(self) -> str:
-        """Of its manifest."""
+        """The digest of its manifest."""
         return hashlib.sha256(f"sandbox {self.name}".encode()).hexdigest()
 
     def details(self) -> dict[str, Any]:
-        """As tags, ps and show tell them."""
+        """Return the details that tags, ps and show contain."""
         about = {"parent_model": "", "format": "gguf", "family": self.family, "families": [self.family]}
         return {**about, "parameter_size": self.parameters, "quantization_level": self.quantization}
 
     def tag(self) -> dict[str, Any]:
-        """Its row of /api/tags."""
+        """Return the model's row of /api/tags."""
         about = {"name": self.name, "model": self.name, "modified_at": "2026-10-02T09:14:03.5+00:00", "size": self.size}
         return {**about, "digest": self.digest, "details": self.details(), "capabilities": list(self.capabilities)}
 
     def shown(self) -> dict[str, Any]:
-        """The body of /api/show."""
+        """Return the body of /api/show."""
         info = {"general.architecture": self.family, f"{self.family}.context_length": CONTEXT}
         answer = {"license": "", "modelfile": f"FROM {self.name}\n", "template": "{{ .Prompt }}", "model_info": info}
         tag = self.tag()
         return {**answer, **{name: tag[name] for name in ("details", "capabilities", "modified_at")}}
 
     def row(self, until_s: float) -> dict[str, Any]:
-        """Its row of /api/ps."""
+        """Return the model's row of /api/ps."""
         expires = datetime.fromtimestamp(min(until_s, 2**33), UTC).isoformat()
         about = {
             "name": self.name,

@@ -1,6 +1,6 @@
-"""python3 -m sparkwright.sandbox.squatter PORT...      (fault port-taken)
+"""A process that occupies ports: python3 -m sparkwright.sandbox.squatter PORT... (fault port-taken)
 
-A process of its own name that listens on ports, until its standard input ends: its sandbox is gone or the fault is cleared.
+It has a name of its own and listens until its standard input ends: the sandbox is gone or the fault is cleared.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ NAME = "port-squatter"
 
 
 def main() -> None:
-    """Listen on those ports that are free."""
-    with contextlib.suppress(OSError):  # only Linux lets a process name itself so
+    """Listen on the ports that are free."""
+    with contextlib.suppress(OSError):  # only on Linux can a process set its name like this
         Path("/proc/self/comm").write_text(NAME)
     held = [connection for connection in (_listen(int(port)) for port in sys.argv[1:]) if connection is not None]
     print(len(held), flush=True)

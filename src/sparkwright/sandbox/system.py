@@ -1,6 +1,6 @@
-"""The files and programs of the simulated Spark: what a DGX Spark has beside its engine, as far as somebody asks for it.
+"""The files and programs of the simulated Spark beside its engine, as far as sparkwright reads them.
 
-One thing is deliberately not as it should be: the user does not linger, so `doctor` has something to show.
+One thing is wrong on purpose: the user does not linger, so that `doctor` has something to report.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROGRAMS: dict[str, str] = {
 
 
 def lay(root: Path) -> None:
-    """Write all of it below root; programs into /usr/bin there, where nobody else's PATH finds them."""
+    """Write all of it below root. Programs go to /usr/bin there, which is in no other program's PATH."""
     for name, text in FILES.items():
         _written(Path(f"{root}{name}"), text)
     for name, script in PROGRAMS.items():
@@ -52,7 +52,7 @@ def lay(root: Path) -> None:
 
 
 def new_boot(root: Path) -> None:
-    """The kernel that runs from now on is another boot's."""
+    """Set a new boot id."""
     _written(root / BOOT_ID, f"{uuid.uuid4()}\n")
 
 

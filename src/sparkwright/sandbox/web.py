@@ -1,4 +1,4 @@
-"""The small HTTP server that all pretend services are made of."""
+"""The small HTTP server that all simulated services use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class Refused(Exception):
-    """A service's refusal, with its HTTP status."""
+    """A refusal of a service, with its HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A request: `parts` of its path, `query`, `body`. Subclasses answer in `route`."""
+    """A request handler with the `parts` of the path, `query` and `body`. Subclasses answer in `route`."""
 
     protocol_version = "HTTP/1.1"
     server_version = "sandbox"
@@ -58,14 +58,14 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline(32)
 
     def body(self) -> Any:
-        """The request's JSON; None when there is none."""
+        """Return the request's JSON, or None if there is none."""
         try:
             return json.loads(self.raw) if self.raw else None
         except ValueError:
             return None
 
     def reply(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
-        """A whole answer: JSON, bytes, or nothing."""
+        """Send a complete answer: JSON, bytes, or nothing."""
         data = b"" if payload is None else payload if isinstance(payload, bytes) else _json(payload)
         self.send_response(status)
         if payload is not None and not isinstance(payload, bytes):
@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def stream(self, chunks: Iterator[bytes], content_type: str) -> None:
-        """An answer in chunks, each sent as it comes."""
+        """Send an answer in chunks, each as it comes."""
         self.send_response(200)
         self.send_header("Content-Type", content_type)
         self.send_header("Transfer-Encoding", "chunked")
@@ -97,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A TCP service that ends with its process. Its port is taken at once and refuses connections until it starts."""
+    """A TCP service that ends with its process. Its port is bound at once and refuses connections until it starts."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -115,7 +115,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port it got."""
+        """The port that it is bound to."""
         return int(self.server_address[1])
 
     def start(self) -> None:
@@ -125,7 +125,7 @@ class Server(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def stop(self) -> None:
-        """End it, started or not."""
+        """Stop it, started or not."""
         if self._serving:
             self.shutdown()
         self.server_close()
@@ -157,5 +157,5 @@ class UnixServer(ThreadingMixIn, UnixStreamServer):
 
 
 def _json(payload: Any) -> bytes:
-    """Without spaces, as all of the real services write it."""
+    """Return JSON without spaces, as the real services write it."""
     return json.dumps(payload, separators=(",", ":")).encode()

@@ -1,1 +1,1 @@
-"""What goes on beside a measurement on the same machine: the GPU sampled, this client's lag, no garbage collection."""
+"""Background tasks of a measurement on the same machine: GPU sampling, the client's lag, no garbage collection."""

@@ -1,4 +1,4 @@
-"""Something watched beside a measurement: a thread that samples for as long as the `with` block runs."""
+"""A thread that samples something beside a measurement, for as long as the `with` block runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Background(ABC):
-    """Samples while the `with` block runs; its end waits for the last sample."""
+    """A sampler that runs during the `with` block; leaving it waits for the last sample."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -27,7 +27,7 @@ class Background(ABC):
         """Take one sample."""
 
     def pause(self, seconds: float) -> None:
-        """Wait between two samples; the end of the block ends the wait."""
+        """Wait between two samples, or until the block ends."""
         self._stop.wait(seconds)
 
     def _run(self) -> None:

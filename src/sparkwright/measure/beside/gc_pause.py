@@ -1,4 +1,4 @@
-"""No garbage collection while something is measured: in a program with a large heap one takes a third of a second."""
+"""Suspend garbage collection during a measurement: with a large heap one takes a third of a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """For the block that measures. What it leaves is collected after it."""
+    """Suspend garbage collection during the `with` block, and collect after it."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""The GPU while it decodes: clock, power, temperature, utilization, twice a second.
+"""GPU state during decoding: clock, power, temperature and utilization, twice a second.
 
 A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz and
-says nothing. A slow server on such a host is the host's fault.
+reports nothing. A slow server on such a host is the host's fault.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader
 EVERY_S = 0.5
 WORDS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 
-#: no GPU has so many MHz, W or degrees
+#: upper bound of MHz, W and degrees
 MOST = 1e6
 BUSY = 90.0
 SLOW_MHZ = 1500.0
 OF_BASELINE = 0.8
-#: of the power at the baseline: noise of one stream stays well above it
+#: share of the baseline's power; the noise of one stream stays well above it
 OF_BASELINE_POWER = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """MHz, W, degrees C, percent. None: not told."""
+    """A sample in MHz, W, degrees C and percent. None stands for unknown."""
 
     clock_mhz: float | None = None
     power_w: float | None = None
@@ -40,23 +40,27 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class State(Sample):
-    """Medians of some samples."""
+    """The medians of several samples."""
 
     samples: int = 0
 
     @property
     def known(self) -> bool:
-        """Whether clock and utilization were told."""
+        """True if clock and utilization were reported."""
         return self.clock_mhz is not None and self.utilization_percent is not None
 
     def degraded(self, baseline_mhz: float | None) -> bool:
-        """Busy, and far below its clock. baseline_mhz: its clock when the baseline was taken."""
+        """Return True if the GPU is busy but far below its clock.
+
+        Args:
+            baseline_mhz: its clock when the baseline was measured.
+        """
         if self.clock_mhz is None or self.utilization_percent is None or self.utilization_percent <= BUSY:
             return False
         return self.clock_mhz < SLOW_MHZ or (baseline_mhz is not None and self.clock_mhz < OF_BASELINE * baseline_mhz)
 
     def stalled(self, baseline_w: float | None) -> str:
-        """Return the sentence about a GPU that is busy at far less power than at its baseline; "" for any other."""
+        """Return a sentence about a GPU that is busy at far less power than at its baseline, or an empty string."""
         if not baseline_w or self.power_w is None or (self.utilization_percent or 0) <= BUSY:
             return ""
         if self.power_w >= OF_BASELINE_POWER * baseline_w:
@@ -71,12 +75,16 @@ class State(Sample):
         return f"{message} (median of {self.samples} while decoding)" if message else "nvidia-smi returned no data"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, units in the names."""
+        """Return plain JSON with units in the names."""
         return asdict(self)
 
 
 class Sampler(Background):
-    """query: what nvidia-smi prints for QUERY, "" when it can't. Samples while the `with` block runs."""
+    """Sample the GPU while the `with` block runs.
+
+    Args:
+        query: returns the output of nvidia-smi for QUERY; empty if that fails.
+    """
 
     def __init__(self, query: Callable[[], str]) -> None:
         super().__init__()
@@ -84,7 +92,7 @@ class Sampler(Background):
         self.samples: list[Sample] = []
 
     def forget(self) -> None:
-        """What was sampled before the decoding began does not count."""
+        """Discard the samples taken before the decoding began."""
         self.samples.clear()
 
     @property
@@ -92,7 +100,7 @@ class Sampler(Background):
         return summed(list(self.samples))
 
     def sample(self) -> None:
-        """One look, and the wait for the next."""
+        """Take one sample, then wait for the next."""
         found = parse(self.query())
         if found is not None:
             self.samples.append(found)
@@ -100,7 +108,7 @@ class Sampler(Background):
 
 
 def parse(printed: str) -> Sample | None:
-    """The first GPU's row; None when there is none. What is "[N/A]" is not known."""
+    """Return the first GPU's sample, or None if there is no GPU. "[N/A]" stands for unknown."""
     rows = [line for line in printed.splitlines() if line.count(",") == len(FIELDS) - 1]
     return Sample(*(number_of(cell.strip(), most=MOST) for cell in rows[0].split(","))) if rows else None
 

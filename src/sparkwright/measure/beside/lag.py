@@ -1,4 +1,4 @@
-"""How late this client itself is: short sleeps, and by how much they were overslept."""
+"""Scheduling lag of this client: short sleeps, and by how much they were overslept."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sparkwright.measure.beside.background import Background
 from sparkwright.measure.figures import percentile
 
 SLEEP_S = 0.005
-#: a lag beyond this share of the gaps it is to measure spoils their percentiles
+#: lag, as a share of the measured gaps, that spoils their percentiles
 OF_GAP = 0.25
-#: a rate has two ends, each as late as the lag: beyond this share of the time between them it is spoilt too
+#: lag, as a share of the decoding time, that spoils a rate: both of its ends may be late by the lag
 OF_DECODING = 0.1
 
 
 class Lag(Background):
-    """Sampled while the `with` block runs."""
+    """The lag of this client, sampled while the `with` block runs."""
 
     def __init__(self, samples_s: Iterable[float] = ()) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Lag(Background):
 
     @property
     def p99_s(self) -> float:
-        """All but the worst."""
+        """The 99th percentile, seconds."""
         return percentile(sorted(self.samples_s), 99) if self.samples_s else 0.0
 
     @property
@@ -32,11 +32,11 @@ class Lag(Background):
         return max(self.samples_s, default=0.0)
 
     def spoils_percentiles(self, gap_s: float | None) -> bool:
-        """Whether p99 figures of gaps of this length would be the client's own."""
+        """Return True if p99 figures of gaps of this length would measure the client instead of the server."""
         return gap_s is not None and self.p99_s > OF_GAP * gap_s
 
     def spoils_rates(self, decoding_s: float | None) -> bool:
-        """Whether even a rate over this time would be."""
+        """Return True if a rate over this time would measure the client instead of the server."""
         return decoding_s is not None and self.p99_s > OF_DECODING * decoding_s
 
     def sample(self) -> None:

@@ -1,1 +1,1 @@
-"""What simulated Sparks have that serve a model together: a link between them, and what happens to a member."""
+"""Simulated Sparks that serve one model together: the link between them and faults of single members."""

@@ -1,4 +1,4 @@
-"""What happens to a member of a cluster at once: its rank is killed, its host reboots, or an old rank is left behind."""
+"""One-time events of a cluster member: its rank is killed, its host reboots, or a stale rank is left behind."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ from sparkwright.sandbox.docker.images import digest_of
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.trust import private
 
-#: what it is started with again by hand
+#: tag of another image for a manual start, and name of a leftover container
 OTHER_TAG, LEFT = "latest", "left-behind"
 LOCK = "home/.local/state/sparkwright/lock"
 GUARDS = "home/.local/state/sparkwright/guard"
 
 
 def happen(fault: str, containers: Containers, folder: Path) -> None:
-    """Do what a fault does now. folder: of the simulated Spark. Nothing for a fault that is no such event."""
+    """Apply the immediate effect of a fault; nothing for a fault that is no such event.
+
+    Args:
+        fault: name of the fault.
+        containers: of the simulated host.
+        folder: of the simulated Spark.
+    """
     event = EVENTS.get(fault)
     if event is not None:
         event(containers, folder)
@@ -43,7 +49,7 @@ def _rank_killed(containers: Containers, folder: Path) -> None:
 
 
 def _other_digest(containers: Containers, folder: Path) -> None:
-    """Another container of the same name and arguments, from an image of another digest."""
+    """Replace the running containers by ones with the same name and arguments, from an image with another digest."""
     del folder
     other = digest_of(OTHER_TAG)
     containers.hold(other, OTHER_TAG)
@@ -54,7 +60,7 @@ def _other_digest(containers: Containers, folder: Path) -> None:
 
 
 def _left_behind(containers: Containers, folder: Path) -> None:
-    """Its container is another one, of another name: none that the host has verified."""
+    """Replace the running containers by ones with another name and id, which the host never verified."""
     del folder
     for container in _running(containers):
         _made_anew(containers, container)
@@ -62,21 +68,21 @@ def _left_behind(containers: Containers, folder: Path) -> None:
 
 
 def _made_anew(containers: Containers, container: Container) -> None:
-    """A container has its id for life: this is another one, which the host never verified."""
+    """Give a container a new id. Ids last for a container's life, so this is one that the host never verified."""
     del containers.all[container.id]
     container.id = secrets.token_hex(32)
     containers.all[container.id] = container
 
 
 def _reboot(containers: Containers, folder: Path) -> None:
-    """Every process of the host ends at once, the runner of a deploy too; containers with a policy start again."""
+    """End all processes of the host at once, including a deploy's runner, then restart the containers with a restart policy."""
     for container in power_off(containers, folder):
         containers.come_back(container)
     system.new_boot(folder / "root")
 
 
 def power_off(containers: Containers, folder: Path) -> list[Container]:
-    """End every process of the host at once: the runner of a deploy, the guards of starts, containers. Returns those that ran."""
+    """End all processes of the host at once: a deploy's runner, the guards, the containers. Return the containers that ran."""
     lock = folder / LOCK
     if private.held(lock):
         with contextlib.suppress(OSError, ValueError, KeyError):

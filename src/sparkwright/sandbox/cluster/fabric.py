@@ -1,6 +1,6 @@
-"""The fast link of a simulated Spark: both halves of a ConnectX port, as the kernel, `ip` and `ping` of a Spark show them.
+"""The fabric link of a simulated Spark: both halves of a ConnectX port, as the kernel, `ip` and `ping` of a Spark show them.
 
-The cable is this machine's loopback: the head's address is 127.0.0.1, where its runner and its rank really listen.
+The cable is this machine's loopback: the head's address is 127.0.0.1, where its runner and its rank listen.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pathlib import Path
 #: adapter, interface and the third byte of its subnet: each half has a subnet of its own
 HALVES = (("rocep1s0f1", "enp1s0f1np1", 0), ("roceP2p1s0f1", "enP2p1s0f1np1", 1))
 INTERFACES = tuple(interface for _, interface, _ in HALVES)
-#: in the sandbox's folder, where those that have a link stand
+#: subfolder of the sandbox for the hosts with a link
 HOSTS = "hosts"
 MAPPED = "0000:0000:0000:0000:0000:ffff:7f00:{:02x}{:02x}"
 MTU = 9000
-#: what a slower cable or port gives, with one half of it down
+#: link speed of a slower cable or port, with one half of it down
 DEGRADED = "100 Gb/sec (2X HDR)"
 
 
 def number(host: str) -> int:
-    """The place of a host at the link, as its name ends; 0 for one that has no link."""
+    """Return the number of a host on the link, taken from the end of its name; 0 without a link."""
     found = re.search(r"\d{1,2}$", host)
     return int(found[0]) if found else 0
 
 
 def place(folder: Path) -> int:
-    """The same of a simulated Spark's folder."""
+    """Return the number on the link of a simulated Spark's folder."""
     return number(folder.name) if folder.parent.name == HOSTS else 0
 
 

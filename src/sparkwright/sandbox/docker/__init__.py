@@ -1,1 +1,1 @@
-"""The pretend Docker Engine: its API, containers, images and logs."""
+"""The simulated Docker Engine: its API, containers, images and logs."""

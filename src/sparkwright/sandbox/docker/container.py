@@ -1,4 +1,4 @@
-"""A container of the pretend engine: it runs a pretend server in a thread, with real restart policies."""
+"""A container of the simulated engine. It runs a simulated server in a thread, with real restart policies."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from sparkwright.sandbox.web import Refused
 
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
-JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # the image's, where it has none of its own
-STOP_S = 10  # how long a SIGTERM has, when nobody says
-FIRST_PID = 4_200_000  # Linux gives none that high
+JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # taken from the image if the container has none
+STOP_S = 10  # default seconds between SIGTERM and SIGKILL
+FIRST_PID = 4_200_000  # higher than any pid of Linux
 NEVER = "0001-01-01T00:00:00Z"
 
 
 class Container:
-    """One container. body: what it was created with."""
+    """A container.
+
+    `body` is the request that created it.
+    """
 
     def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, world: World) -> None:
         self.id = secrets.token_hex(32)
@@ -40,9 +43,9 @@ class Container:
         self.created = _now()
         self.status, self.exit_code, self.restarts = "created", 0, 0
         self.started_at, self.finished_at = NEVER, NEVER
-        self.logs: list[tuple[float, str, int]] = []  # when, what, where
+        self.logs: list[tuple[float, str, int]] = []  # time, line, stream
         self.engine: Process | None = None
-        self._printed = 0  # the exit code of one that only prints
+        self._printed = 0  # exit code of a program that only prints
         self._images = images
         self._world = world
         self.asked_to_stop = False
@@ -52,7 +55,10 @@ class Container:
         self.sick = False
 
     def fault(self) -> str:
-        """What is broken for this one: it was hit while it ran, or made after the fault was. See `_cured` for the first."""
+        """The fault that affects this container, or an empty string.
+
+        A container is affected if it ran when the fault was set (until `_cured`), or if it was created after that.
+        """
         return self._world.fault() if self.sick or self.born_s > self._world.fault_since_s() else ""
 
     @property
@@ -60,7 +66,7 @@ class Container:
         return self.status in ("running", "restarting")
 
     def start(self) -> None:
-        """Start it, or Refused as the engine does."""
+        """Start the container. Raises Refused as the engine does."""
         if self._program() is None:
             message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
             missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
@@ -77,7 +83,7 @@ class Container:
         self._thread.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """SIGTERM, and SIGKILL when it has not ended in time; returns when it has ended."""
+        """Send SIGTERM, then SIGKILL after the timeout. Return when the container has ended."""
         self._stop_asked()
         if self.engine is not None:
             self.engine.stop()
@@ -88,7 +94,7 @@ class Container:
         self._cured()
 
     def kill(self, signal: str = "SIGKILL") -> None:
-        """Send a signal. SIGKILL returns when it has ended."""
+        """Send a signal. With SIGKILL, return when the container has ended."""
         self._stop_asked()
         if self.engine is None:
             return
@@ -101,7 +107,7 @@ class Container:
         self._cured()
 
     def power_off(self) -> None:
-        """End with its host."""
+        """End it as a loss of power does."""
         if self.engine is not None:
             self.engine.kill(power_off=True)
         if self._thread is not None:
@@ -109,20 +115,21 @@ class Container:
         self._cured()
 
     def _stop_asked(self) -> None:
-        """Its policy counts no more, between two starts neither."""
+        """Disable the restart policy, also between two starts."""
         self.asked_to_stop = True
         self._stopping.set()
 
     def _cured(self) -> None:
-        """A stop clears a fault of the running container; a fault of its start stays until the container is replaced."""
+        """Clear a fault of the running container. A fault of its start stays until the container is replaced."""
         self.sick = self.sick and self._world.fault() in AT_START
 
     def labels(self) -> dict[str, str]:
-        """Its own and its image's."""
+        """The labels of the container and its image."""
         return {**self._images.inspect(self.image)["Config"]["Labels"], **(self.body.get("Labels") or {})}
 
     def argv(self) -> list[str]:
-        """Entry point and command, its own or the image's; an entry point of its own leaves the image's command out."""
+        """Return entry point and command, its own or the image's. With an entry point of its own, the image's command is not
+        used."""
         inherited = self._images.inspect(self.image)["Config"]
         entry, words = self.body.get("Entrypoint"), self.body.get("Cmd")
         if entry:
@@ -130,7 +137,7 @@ class Container:
         return [*inherited["Entrypoint"], *_words(words or inherited["Cmd"])]
 
     def inspect(self) -> dict[str, Any]:
-        """What the engine says about it."""
+        """Return the container as `docker inspect` shows it."""
         inherited = self._images.inspect(self.image)["Config"]
         own = self.body.get("Env") or []
         names = {pair.partition("=")[0] for pair in own}
@@ -167,7 +174,7 @@ class Container:
         }
 
     def mounts(self) -> list[dict[str, Any]]:
-        """What of the host the container sees, as the engine lists it."""
+        """Return the container's mounts as the Docker API lists them."""
         given = self.body["HostConfig"]
         binds = [bind.split(":") for bind in given.get("Binds") or ()]
         found = [(outside, target, mode[:1] == ["ro"]) for outside, target, *mode in binds]
@@ -188,16 +195,16 @@ class Container:
 
     @property
     def processes(self) -> tuple[tuple[int, str], ...]:
-        """Their ids and names while it runs: the server, and the core that computes."""
+        """The ids and names of its processes while it runs: the server, and the core that computes."""
         names = self._images.repository(self.image).processes
         return tuple((self._first_pid + n, name) for n, name in enumerate(names))
 
     def ports(self) -> list[dict[str, Any]]:
-        """The published ports, as a listing shows them."""
+        """The published ports as a listing shows them."""
         return network.ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:
-        """What has to survive the daemon."""
+        """Return the state that must survive a restart of the daemon."""
         kept = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
         return {**kept, "stopped": self.asked_to_stop, "born_s": self.born_s, "sick": self.sick}
 
@@ -207,7 +214,7 @@ class Container:
         return 0
 
     def _folder(self, inside: str) -> Path:
-        """Where a folder or a file of the container stands on the host."""
+        """Return the host path of a file or folder of the container."""
         for bind in self.body["HostConfig"].get("Binds") or ():
             outside, _, target = bind.partition(":")
             mounted = target.partition(":")[0]
@@ -254,7 +261,7 @@ class Container:
         )
 
     def _run(self) -> None:
-        """Its life, and then its port is free again."""
+        """Run the program to its end, then release its port."""
         self._supervise()
         if self._world.published.get(self._port()) is self:
             del self._world.published[self._port()]
@@ -262,7 +269,7 @@ class Container:
             self._world.remove(self)
 
     def _supervise(self) -> None:
-        """Run the engine, and again as the policy says, with docker's growing pauses."""
+        """Run the engine, and restart it by the policy, with Docker's growing pauses."""
         pause_s = BACKOFF_S
         while True:
             began_s = time.monotonic()
@@ -277,12 +284,12 @@ class Container:
             if self._stopping.wait(pause_s):
                 self.status = "exited"
                 return
-            self.exit_code = 0  # as Docker, which forgets it with the next start
+            self.exit_code = 0  # as in Docker, which resets it at the next start
             self._launch()
 
 
 def _stream_of(line: str) -> int:
-    """Where the engine writes a line: its loggers and its access log to stdout, all else to stderr."""
+    """Return the stream that the engine writes a line to: its loggers and access log use stdout, all else stderr."""
     return STDOUT if line.startswith(("(", "INFO:     127.")) else STDERR
 
 

@@ -1,4 +1,4 @@
-"""All containers of the pretend engine: made, found, renamed, removed, and brought back after a restart."""
+"""The containers of the simulated engine: create, find, rename, remove, and restore after a restart."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.web import Refused
 
-FREED_S = 2.0  # a daemon that has just been killed holds its servers' ports a moment longer than its lock
+FREED_S = 2.0  # a killed daemon holds its servers' ports slightly longer than its lock
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 
 
 class Containers:
-    """All containers, kept in a file so that the daemon may come and go."""
+    """The containers, stored in a file that survives the daemon."""
 
     def __init__(self, images: Images, world: World, file: Path) -> None:
         self._images = images
@@ -31,7 +31,7 @@ class Containers:
         self.all: dict[str, Container] = {}
 
     def restore(self) -> None:
-        """After a restart of the daemon: what had a policy runs again, as after a reboot."""
+        """Restart the containers with a restart policy, as after a reboot."""
         if not self._file.exists():
             return
         saved = json.loads(self._file.read_text())
@@ -47,25 +47,25 @@ class Containers:
 
     @staticmethod
     def come_back(container: Container) -> None:
-        """As after a reboot: it runs again if its policy says so."""
+        """Restart a container if its policy says so, as after a reboot."""
         if container.policy == "always" or (container.policy == "unless-stopped" and not container.asked_to_stop):
             _start_again(container)
 
     def hold(self, digest: str, tag: str) -> None:
-        """An image is there."""
+        """Add an image to the host."""
         self._images.local[digest] = tag
 
     def save(self) -> None:
-        """Write down what there is."""
+        """Write the containers to the file."""
         with self._mutex:
             rows = [container.to_json() for container in self.all.values()]
             text = json.dumps({"containers": rows, "images": self._images.local, "tags": self._images.tags})
-            temporary = self._file.with_suffix(".new")  # not synced: it is written at every turn
+            temporary = self._file.with_suffix(".new")  # without fsync: it is written often
             temporary.write_text(text)
             temporary.replace(self._file)
 
     def find(self, key: str) -> Container:
-        """By name, Id or the beginning of an Id."""
+        """Return a container by name, id or the beginning of its id."""
         with self._mutex:
             for container in self.all.values():
                 if container.name == key or container.id.startswith(key):
@@ -73,7 +73,7 @@ class Containers:
         raise Refused(404, f"No such container: {key}")
 
     def create(self, name: str, body: dict[str, Any]) -> Container:
-        """A new one. Refused when the name is taken or the image is not there."""
+        """Create a container. Raises Refused if the name is taken or the image is missing."""
         name = name or f"sandbox_{secrets.token_hex(4)}"
         if not NAME.fullmatch(name):
             raise Refused(400, f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed")
@@ -93,7 +93,7 @@ class Containers:
         return container
 
     def rename(self, container: Container, name: str) -> None:
-        """Another name for it. Refused when that is taken."""
+        """Rename a container. Raises Refused if the name is taken."""
         with self._mutex:
             self._refuse_taken(name)
             container.name, container.sick = name, False
@@ -107,14 +107,14 @@ class Containers:
             raise Refused(409, f"{message} {advice}")
 
     def prune(self) -> list[str]:
-        """Take away all that does not run. Returns their Ids."""
+        """Remove all stopped containers. Return their ids."""
         gone = [container for container in self.all.values() if not container.running]
         for container in gone:
             self.remove(container, force=False)
         return [container.id for container in gone]
 
     def remove(self, container: Container, *, force: bool) -> None:
-        """Take it away; a running one only by force."""
+        """Remove a container; a running one only with force."""
         if container.running and not force:
             advice = "Stop the container before attempting removal"
             raise Refused(409, f"You cannot remove a running container {container.id}. {advice}")
@@ -126,7 +126,7 @@ class Containers:
 
 
 def _start_again(container: Container) -> None:
-    """Start a container that its policy brings back; as with the real engine, one that can't be started stays as it is."""
+    """Start a container by its restart policy. As in the real engine, one that can't be started stays as it is."""
     deadline_s = time.monotonic() + FREED_S
     while True:
         try:

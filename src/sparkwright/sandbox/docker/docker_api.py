@@ -1,4 +1,4 @@
-"""The Docker Engine API on a unix socket, as far as the docker SDK is used."""
+"""The Docker Engine API on a unix socket, as far as the Docker SDK uses it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sparkwright.sandbox.docker.images import Images, image_id
 from sparkwright.sandbox.web import Handler, Refused
 
 API_VERSION = "1.43"
-COMM_CHARS = 15  # what the kernel keeps of a process's name
+COMM_CHARS = 15  # length of a process's name in the kernel
 
 
 @dataclass(frozen=True)
 class DockerEngine:
-    """What the API serves."""
+    """The images and containers that the simulated Docker API serves."""
 
     images: Images
     containers: Containers
 
 
 class DockerApi(Handler):
-    """One request to the engine."""
+    """The handler of requests to the engine."""
 
     server_version = "Docker/24.0.9 (sandbox)"
 
@@ -106,7 +106,7 @@ class DockerApi(Handler):
         return found
 
     def _local(self, reference: str) -> str:
-        """The digest of an image that is on the host."""
+        """Return the digest of an image on the host."""
         digest = self.docker.images.find(reference)
         if digest is None:
             raise Refused(404, f"No such image: {reference}")
@@ -139,7 +139,10 @@ class DockerApi(Handler):
         self.docker.containers.save()
 
     def _prune_images(self) -> None:
-        """Without dangling=false only what has no name at all, and every image here has its digest."""
+        """Remove unused images, if dangling=false.
+
+        Without it only images without any name are removed, and every image here has its digest.
+        """
         filters = docker_filters.parse(self.query.get("filters", ""))
         everything = filters.get("dangling", ["true"])[0] in ("false", "0")
         used = {container.image for container in self.docker.containers.all.values()}
@@ -194,7 +197,7 @@ class DockerApi(Handler):
                 raise Refused(404, "page not found")
 
     def _stop_s(self) -> float:
-        """How long a SIGTERM has before SIGKILL."""
+        """Seconds between SIGTERM and SIGKILL."""
         return float(self.query.get("t") or STOP_S)
 
     def _start(self, container: Container) -> None:
@@ -218,7 +221,7 @@ class DockerApi(Handler):
         self.reply(204)
 
     def _wait(self, container: Container) -> None:
-        """Until it has ended; with condition=removed until it is gone, with next-exit not before it ran."""
+        """Wait for the container's end; with condition=removed for its removal, with next-exit not before it ran."""
         condition = self.query.get("condition") or "not-running"
         before = container.finished_at
         while (
@@ -231,5 +234,5 @@ class DockerApi(Handler):
 
 
 def docker_id(digest: str) -> str:
-    """The short form of an image's Id."""
+    """Return the short form of an image's id."""
     return image_id(digest).removeprefix("sha256:")[:12]

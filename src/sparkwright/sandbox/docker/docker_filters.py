@@ -1,4 +1,4 @@
-"""Which containers a listing shows: Docker's filters, each a function of a container and one wanted value."""
+"""Docker's container list filters, each a function of a container and one wanted value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", 
 
 
 def chosen(everyone: Iterable[Container], images: Images, query: dict[str, str]) -> list[Container]:
-    """Those that a query asks for, the newest first. Refused for a filter that does not exist."""
+    """Return the containers that match a query, the newest first. Raises Refused for an unknown filter."""
     filters = parse(query.get("filters", ""))
     unknown = next((name for name in filters if name not in TESTS and name != "label"), None)
     if unknown is not None:
@@ -32,7 +32,7 @@ def chosen(everyone: Iterable[Container], images: Images, query: dict[str, str])
 
 
 def parse(text: str) -> dict[str, list[str]]:
-    """{"name": ["a"]}, which older clients write as {"name": {"a": true}}."""
+    """Return filters as {"name": ["a"]}; older clients write {"name": {"a": true}}."""
     try:
         found = json.loads(text) if text else {}
     except ValueError:
@@ -41,7 +41,7 @@ def parse(text: str) -> dict[str, list[str]]:
 
 
 def is_true(text: str | None) -> bool:
-    """As a query spells it."""
+    """Return True if a query parameter is set to true."""
     return text in ("1", "true", "True")
 
 
@@ -80,7 +80,7 @@ TESTS: dict[str, Callable[[Container, Images, str], bool]] = {
 
 
 def row(container: Container, image_id: str) -> dict[str, Any]:
-    """A container as a listing shows it."""
+    """Return a container as a listing shows it."""
     return {
         "Id": container.id,
         "Names": [f"/{container.name}"],

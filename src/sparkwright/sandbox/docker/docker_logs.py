@@ -1,4 +1,4 @@
-"""A container's log as Docker streams it: which lines, how each is framed, and waiting for more."""
+"""A container's log as Docker streams it: selected lines, framing, and waiting for more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_S = 0.05
 
 
 def stream(container: Container, query: dict[str, str]) -> Iterator[bytes]:
-    """Frames of the lines a query asks for; with follow=1 until the container ends. Refused without a stream."""
+    """Yield frames of the requested lines; with follow=1 until the container ends. Raises Refused if no stream is requested."""
     wanted = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
     if not wanted:
         raise Refused(400, "Bad parameters: you must choose at least one stream")
@@ -34,14 +34,14 @@ def _lines(container: Container, query: dict[str, str], wanted: set[int]) -> Ite
     yield from rows if not tail.isdigit() else rows[len(rows) - min(int(tail), len(rows)) :]
     ended = False
     while is_true(query.get("follow")) and not ended and (not until_s or time.time() < until_s):
-        ended = not container.running  # read before the lines, so that its last ones are still read
+        ended = not container.running  # read before the lines, so that the last ones are not missed
         more, seen = asked(seen), len(container.logs)
         yield from more
         time.sleep(0 if ended else POLL_S)
 
 
 def _frames(rows: Iterator[tuple[float, str, int]], *, with_time: bool) -> Iterator[bytes]:
-    """Docker's framing: stream number, length, bytes."""
+    """Yield lines in Docker's framing: stream number, length, bytes."""
     for at_s, line, number in rows:
         stamp = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ") if with_time else ""
         data = (stamp + line).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""The images of the pretend registry, and those on the pretend host."""
+"""The images of the simulated registry, and those on the simulated host."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ _NAMED = "image.json"
 
 
 def digest_of(tag: str, *, moved: bool = False) -> str:
-    """What a tag means upstream."""
+    """Return the digest that a tag has in the registry."""
     return "sha256:" + hashlib.sha256(f"sandbox {tag} {'moved' if moved else ''}".encode()).hexdigest()
 
 
 class Images:
-    """fault: what is broken. instant: pull without taking time."""
+    """The images of the simulated host and their registry.
+
+    Args:
+        fault: returns the name of the active fault.
+        instant: pull without delay.
+    """
 
     def __init__(self, fault: Callable[[], str], *, instant: bool) -> None:
         self._fault = fault
@@ -34,7 +39,7 @@ class Images:
         self.tags: dict[str, str] = {}  # "repository:tag" -> digest
 
     def resolve(self, reference: str) -> tuple[str, str] | None:
-        """(tag, digest) that a registry reference means; None when the registry has no such thing."""
+        """Return (tag, digest) of a registry reference, or None if the registry does not have it."""
         name, _, digest = reference.partition("@")
         repository, _, tag = name.rpartition(":") if ":" in name.rsplit("/", 1)[-1] else (name, "", "")
         repository = repository.removeprefix("docker.io/")
@@ -49,7 +54,7 @@ class Images:
         return tag or "latest", digest_of(tag or "latest", moved=self._fault() == "moved-tag")
 
     def distribution(self, reference: str) -> dict[str, Any] | None:
-        """What the registry says about a reference."""
+        """Return the registry's distribution information of a reference, or None if it is unknown."""
         found = self.resolve(reference)
         if found is None:
             return None
@@ -61,7 +66,7 @@ class Images:
         }
 
     def pull(self, reference: str) -> Iterator[dict[str, Any]]:
-        """The lines of a pull; the image is there after the last."""
+        """Yield the progress of a pull. The image is on the host after the last line."""
         found = self.resolve(reference)
         assert found is not None
         tag, digest = found
@@ -87,7 +92,7 @@ class Images:
         yield {"status": f"Status: Downloaded newer image for {reference}"}
 
     def saved(self, digest: str) -> Iterator[bytes]:
-        """The archive of a local image: a tar that names the image, and is much smaller than one."""
+        """Yield the archive of a local image: a tar that names the image but holds no layers."""
         data, info, out = (
             json.dumps({"digest": digest, "tag": self.local[digest]}).encode(),
             tarfile.TarInfo(_NAMED),
@@ -99,7 +104,7 @@ class Images:
         yield out.getvalue()
 
     def load(self, archive: bytes) -> Iterator[dict[str, Any]]:
-        """The lines of a load; the image is there after the last."""
+        """Yield the progress of a load. The image is on the host after the last line."""
         try:
             with tarfile.open(fileobj=io.BytesIO(archive)) as read:
                 found = json.load(read.extractfile(_NAMED) or io.BytesIO())
@@ -116,7 +121,7 @@ class Images:
         yield {"stream": f"Loaded image ID: {image_id(digest)}\n"}
 
     def find(self, reference: str) -> str | None:
-        """The digest of a local image by repository@digest, repository:tag or Id."""
+        """Return the digest of a local image by repository@digest, repository:tag or id."""
         with self._mutex:
             for digest in self.local:
                 if reference.endswith(f"@{digest}") or reference in (digest, image_id(digest)):
@@ -124,13 +129,13 @@ class Images:
             return self.tags.get(_tagged(reference)) if "@" not in reference else None
 
     def untag(self, name: str) -> list[dict[str, str]]:
-        """Take one of its names away."""
+        """Remove one name of an image."""
         with self._mutex:
             self.tags.pop(name)
         return [{"Untagged": name}]
 
     def delete(self, digest: str) -> list[dict[str, str]]:
-        """Take an image away with all its names."""
+        """Remove an image with all its names."""
         names = [name for name, target in self.tags.items() if target == digest]
         rows = [row for name in names for row in self.untag(name)]
         with self._mutex:
@@ -138,11 +143,11 @@ class Images:
         return [*rows, {"Untagged": f"{OF_TAG[tag]}@{digest}"}, {"Deleted": image_id(digest)}]
 
     def repository(self, digest: str) -> Repository:
-        """That of a local image."""
+        """Return the repository of a local image."""
         return REPOSITORIES[OF_TAG[self.local[digest]]]
 
     def inspect(self, digest: str) -> dict[str, Any]:
-        """What the engine says about a local image."""
+        """Return a local image as `docker image inspect` shows it."""
         tag = self.local[digest]
         named = [name for name, target in self.tags.items() if target == digest]
         return {
@@ -158,12 +163,12 @@ class Images:
 
 
 def image_id(digest: str) -> str:
-    """An Id that is not the digest, as in the overlay2 store."""
+    """Return an id that differs from the digest, as in the overlay2 store."""
     return "sha256:" + hashlib.sha256(digest.encode()).hexdigest()
 
 
 def _tagged(reference: str) -> str:
-    """A name with its tag, as an engine keeps it."""
+    """Return a name with its tag, as an engine stores it."""
     name = reference.removeprefix("docker.io/")
     return name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
 

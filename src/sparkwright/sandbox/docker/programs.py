@@ -1,4 +1,4 @@
-"""What the images of the pretend registry hold: a program each, that a container runs."""
+"""The images of the simulated registry, each with the program that its containers run."""
 
 from __future__ import annotations
 
@@ -21,49 +21,51 @@ from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.sandbox.web import Handler
 
 LLAMA = "/app/llama-server"
-#: of NVIDIA's CUDA images: it starts what follows, or a shell
+#: entry point of NVIDIA's CUDA images: it runs its arguments, or a shell
 NVIDIA = "/opt/nvidia/nvidia_entrypoint.sh"
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A program that prints and ends. text, code: what it says, and its exit code."""
+    """A program that prints a text and exits."""
 
+    #: its output
     text: str
+    #: its exit code
     code: int
 
 
 @dataclass(frozen=True)
 class Served:
-    """A program that serves: its process, the HTTP side, and the words that it gets."""
+    """A program that serves: its process, its HTTP handler and its arguments."""
 
     process: type[Process]
     api: type[Handler]
     argv: tuple[str, ...]
 
 
-#: what a whole command line does, of this version; None when the image has no such program
+#: returns the outcome of a whole command line in a version, or None if the image has no such program
 Program = Callable[[Sequence[str], str], Printed | Served | None]
 
 
 @dataclass(frozen=True)
 class Repository:
-    """Images of one name. tags: the engine's version in each. processes: their names; the last one holds the GPU.
+    """The images of one name, with the program that they run."""
 
-    version: the variable that tells the version; empty for none.
-    """
-
+    #: engine version by tag
     tags: dict[str, str]
     program: Program
     entrypoint: tuple[str, ...]
     working_dir: str
+    #: process names as the host lists them; the last one holds the GPU
     processes: tuple[str, ...]
+    #: environment variable that holds the engine's version; empty for none
     version: str = ""
     env: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
 
     def config(self, tag: str) -> dict[str, Any]:
-        """The Config of an image."""
+        """Return the Config of an image."""
         version = [f"{self.version}={self.tags[tag]}"] if self.version else []
         return {
             "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *version, *self.env],
@@ -137,5 +139,5 @@ REPOSITORIES = {
     ),
     "haproxy": Repository({"2.6": "2.6.12"}, _haproxy, ("haproxy",), "/var/lib/haproxy", ("haproxy", "haproxy")),
 }
-#: a tag is of one repository only
+#: repository of each tag; no tag is in two
 OF_TAG = {tag: name for name, repository in REPOSITORIES.items() for tag in repository.tags}

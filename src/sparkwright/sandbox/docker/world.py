@@ -1,4 +1,4 @@
-"""The pretend host around its containers: memory, GPU, ports, the user's folder, and what is broken."""
+"""The simulated host around its containers: memory, GPU, ports, the user's folder and the active fault."""
 
 from __future__ import annotations
 
@@ -14,9 +14,18 @@ if TYPE_CHECKING:
 
 
 class World:
-    """What containers share.
+    """The state that all containers share.
 
-    fault_since_s: when it was broken. published: ports of running containers. home: the pretend user's folder."""
+    Args:
+        pool: the host's memory.
+        gpu: the host's GPU.
+        fault: returns the name of the active fault.
+        fault_since_s: returns the time at which it was set, in seconds since the epoch.
+        home: folder that stands for the simulated user's home.
+
+    Attributes:
+        published: running containers by published port.
+    """
 
     def __init__(
         self, pool: Pool, gpu: Gpu, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path
@@ -27,10 +36,10 @@ class World:
         self.fault_since_s = fault_since_s
         self.home = home
         self.published: dict[int, Container] = {}
-        self.remove: Callable[[Container], None] = lambda container: None  # of one that is to go when it ends
+        self.remove: Callable[[Container], None] = lambda container: None  # for AutoRemove, at its end
 
     def at_home(self, path: str) -> str:
-        """A path of the pretend host as it really stands."""
+        """Return the real path of a path on the simulated host."""
         parts = Path(path).parts
         if len(parts) > 2 and parts[1] == "home":
             return str(self.home.joinpath(*parts[3:]))

@@ -1,1 +1,1 @@
-"""A pretend llama-server: it takes the real one's arguments, refuses what that refuses, in its words, and streams like it."""
+"""A simulated llama-server: it takes the real one's arguments, refuses what that refuses, and streams like it."""

@@ -1,4 +1,4 @@
-"""The HTTP side of the pretend llama-server, in the shape of b11549."""
+"""The HTTP API of the simulated llama-server, in the shape of b11549."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.sandbox.web import Handler
 if TYPE_CHECKING:
     from sparkwright.sandbox.llama_cpp.server import LlamaServer
 
-OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
+OWN_TOKENS = 64  # default number of tokens of an answer
 PUBLIC = ("health",)
 PROMETHEUS = {"Content-Type": "text/plain; version=0.0.4"}
 NO_METRICS = "This server does not support metrics endpoint. Start it with `--metrics`"
@@ -26,7 +26,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class LlamaApi(Handler):
-    """One request to the server."""
+    """The handler of requests to the server."""
 
     server_version = "llama.cpp"
 
@@ -157,7 +157,7 @@ class LlamaApi(Handler):
         return {**about, "system_fingerprint": self.engine.version, "object": kind}
 
     def _gone(self) -> bool:
-        """Whether the client has left."""
+        """Return True if the client has disconnected."""
         try:
             return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):

@@ -1,4 +1,7 @@
-"""What a pretend llama-server makes of its words, or the lines with which the real one ends. Seen on b11549."""
+"""Settings that a simulated llama-server derives from its command line, or the errors with which the real one exits.
+
+Observed on b11549.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from sparkwright.engines.llama_cpp import command_words, flag_values, flags
 
-#: of the pretend models
+#: of the simulated models
 TRAINED = 131072
 BATCH = 2048
 #: bytes of a token's keys and values, by what an f16 one takes: 20 layers of 8 heads of 128
@@ -27,7 +30,7 @@ KV_SHARE = {
 
 
 class Refused(Exception):
-    """It ends with exit code 1 and these lines."""
+    """The server exits with code 1 after these log lines."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__(lines[0])
@@ -36,14 +39,15 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Config:
-    """asked: tokens of one slot that were asked for; context: what it has. jinja: it renders tools. sees: pictures. thinks: it
-    keeps thinking apart."""
+    """The settings of a llama-server."""
 
     model: str
     host: str
     port: int
     alias: str
+    #: requested context of one slot, tokens
     asked: int
+    #: actual context of one slot, tokens
     context: int
     max_num_seqs: int
     kv_types: tuple[str, str]
@@ -51,20 +55,23 @@ class Config:
     metrics: bool
     verbosity: int
     budget: int = BATCH
+    #: chat templates are rendered with tools
     jinja: bool = True
+    #: accepts pictures
     sees: bool = False
+    #: returns thinking in a field of its own
     thinks: bool = True
     chunked_prefill: bool = True
 
     @property
     def kv_bytes(self) -> int:
-        """What its cache takes."""
+        """Size of the KV cache, bytes."""
         share = sum(KV_SHARE.get(kind, 1.0) for kind in self.kv_types) / 2
         return int(self.context * self.max_num_seqs * KV_BYTES * share)
 
 
 def config(words: Sequence[str]) -> Config:
-    """The settings of a command line. Raises Refused."""
+    """Return the settings of a command line. Raises Refused."""
     _refuse(words)
     command = command_words.parsed(words)
     given = command.flags
@@ -97,7 +104,7 @@ def config(words: Sequence[str]) -> Config:
 
 
 def _refuse(words: Sequence[str]) -> None:
-    """What the parser takes for no command line."""
+    """Raise Refused for words that the parser does not accept."""
     rest = list(words)
     while rest:
         word = rest.pop(0)

@@ -1,4 +1,7 @@
-"""What /metrics of a pretend llama-server shows. Seen on b11549: tokens are added when a request ends, decodes at each step."""
+"""The /metrics page of a simulated llama-server.
+
+Observed on b11549: tokens are added when a request ends, decodes at each step.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,14 @@ from sparkwright.sandbox.serving.counters import Counters
 
 
 class LlamaCounters(Counters):
-    """decodes: steps so far. computed_tokens, cached_tokens: of prompts."""
+    """The counters of a llama-server.
+
+    Attributes:
+        decodes: steps so far.
+        computed_tokens: prompt tokens that were computed.
+        cached_tokens: prompt tokens that the cache held.
+        seconds: time of all finished requests.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +42,7 @@ class LlamaCounters(Counters):
             self.seconds += seconds
 
     def text(self) -> bytes:
-        """The page."""
+        """Return the /metrics page."""
         with self.mutex:
             rows = (
                 ("prompt_tokens_total", "counter", self.computed_tokens),

@@ -1,6 +1,7 @@
-"""What a request asks for beside a sentence. What it refuses is in the words of the real llama-server, as seen on b11549.
+"""Request options beyond plain text: tools, thinking, JSON schemas, pictures, other languages.
 
-A call of a tool, and thinking apart, are as its README has them: they need a model that is not random.
+Refusals have the wording of the real llama-server, as observed on b11549. Tool calls and separate thinking follow its README:
+they need a model that is not random.
 """
 
 from __future__ import annotations
@@ -30,22 +31,25 @@ ANSWER = 8
 
 
 class Refused(Exception):
-    """The message of a 500."""
+    """The error message of a response with status 500."""
 
 
 @dataclass(frozen=True)
 class Requested:
-    """words: of the answer; empty for the usual sentence. calls: of tools. thought: tokens of thinking before the answer.
-    tokens: of both; 0 for as many as it may have."""
+    """The answer that a request calls for."""
 
+    #: words of the answer; empty for the default sentence
     words: tuple[str, ...] = ()
+    #: tool calls
     calls: list[dict[str, Any]] = field(default_factory=list)
+    #: thinking tokens before the answer
     thought: int = 0
+    #: thinking and answer tokens together; 0 for as many as the request allows
     tokens: int = 0
 
 
 def of(config: Config, body: Mapping[str, Any]) -> Requested:
-    """What a chat asks for. Raises Refused."""
+    """Return the answer that a chat request calls for. Raises Refused."""
     picture = picture_of(body)
     if picture and not config.sees:
         raise Refused(NO_PICTURES)

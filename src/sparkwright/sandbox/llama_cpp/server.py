@@ -1,4 +1,4 @@
-"""One run of the pretend llama-server, from its words to its exit code. Its lines are those of b11549 at verbosity 4."""
+"""One run of the simulated llama-server, from its arguments to its exit code. Log lines are those of b11549 at verbosity 4."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.sandbox.llama_cpp.counters import LlamaCounters
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.units import MIB
 
-#: the pretend hub's files are a thousandth of the real ones
+#: the simulated hub's files have a thousandth of their real size
 SCALE = 1000
 LOAD_S = 1.2
 GGUF = b"GGUF"
@@ -20,14 +20,14 @@ NOT_LOADED = "exiting due to model loading error"
 
 
 class LastPrompt:
-    """The cache of a slot: what a prompt shares with the one before is there."""
+    """The prompt cache of a slot: the prefix that a prompt shares with the previous one is cached."""
 
     def __init__(self) -> None:
         self._last: Sequence[int] = ()
         self._mutex = threading.Lock()
 
     def take(self, prompt: Sequence[int]) -> int:
-        """How many leading tokens are there already; at least one is computed again."""
+        """Return the number of leading tokens that are cached. At least one token is always computed again."""
         with self._mutex:
             shared = next((n for n, (a, b) in enumerate(zip(prompt, self._last, strict=False)) if a != b), None)
             most = min(len(prompt), len(self._last)) if shared is None else shared
@@ -36,7 +36,10 @@ class LastPrompt:
 
 
 class LlamaServer(Process):
-    """argv: what follows `llama-server`. loaded: whether it serves; every path answers 503 before."""
+    """A simulated llama-server. Every path answers 503 until `loaded` is set.
+
+    `argv` is the command line after `llama-server`.
+    """
 
     usual_holder = "llama-server"
 
@@ -95,7 +98,7 @@ class LlamaServer(Process):
         return self.until_stopped()
 
     def _weights(self) -> int:
-        """The size of its model. Raises Refused for a file that is none."""
+        """Return the size of its model. Raises Refused if the file is no model."""
         path, name = self._folder_of(self.config.model), self.config.model
         ended = (f"srv    load_model: failed to load model, '{name}'", NOT_LOADED)
         if not path.is_file():
@@ -131,7 +134,7 @@ class LlamaServer(Process):
         self.log(self._stamped(level, line))
 
     def _stamped(self, level: str, line: str) -> str:
-        """As its log begins a line: minutes, seconds, milliseconds, microseconds since the start."""
+        """Return a log line with its timestamp: minutes, seconds, milliseconds, microseconds since the start."""
         micro_s = int((time.monotonic() - self._began_s) * 1e6)
         seconds, rest = divmod(micro_s, 1_000_000)
         return f"{seconds // 60}.{seconds % 60:02}.{rest // 1000:03}.{rest % 1000:03} {level} {line}"

@@ -1,1 +1,1 @@
-"""What pretend servers of every engine share: a process with its end, tokens at a real one's pace, counters."""
+"""The parts that the simulated servers of all engines share: process lifecycle, realistic token rates and counters."""

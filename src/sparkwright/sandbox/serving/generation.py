@@ -1,4 +1,4 @@
-"""One request's way through the engine: it waits for its turn, its prompt is computed, its tokens come at a real one's pace."""
+"""The processing of one request: wait for a slot, compute the prompt, generate tokens at a realistic rate."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 _SENTENCE = "The lamp turned above the dark water, and he counted ships."  # words: data
 WORDS = tuple(f"{word} " for word in _SENTENCE.split())
-DAMAGED = tuple(reversed(WORDS))  # of a model whose weights are not what they were
-#: what came of a broken kernel on a GB10, for every prompt (NVIDIA/dgx-spark-playbooks 76)
+DAMAGED = tuple(reversed(WORDS))  # answer of a model with damaged weights
+#: answer of a broken kernel on a GB10 to every prompt (NVIDIA/dgx-spark-playbooks 76)
 GARBLED = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
-SHARED = 0.75  # each further stream keeps this share of the one before
-#: tokens from which a prompt is deep, and the share of the rate that is left there, with the fault
+SHARED = 0.75  # rate of each stream, as a share, when one more stream runs
+#: length of a deep prompt, tokens, and its share of the rate with the fault
 DEEP, AT_DEPTH = 4096, 0.2
-POLL_S = 0.05  # how often it looks whether its client is still there
+POLL_S = 0.05  # interval of the checks for a disconnected client
 
 
 class Aborted(ConnectionResetError):
-    """Its client left, or the engine stops."""
+    """The client disconnected, or the engine stops."""
 
 
 class Broken(Exception):
@@ -35,43 +35,49 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """prompt: ids. most: tokens it may have; it ends by itself after `own`. thought: how many of them are thinking.
+    """A request for a text."""
 
-    compared: its client wants the text with its probabilities, all at once, whatever time that takes. words: after the
-    thinking; empty for the usual ones.
-    """
-
+    #: token ids
     prompt: list[int]
+    #: maximum number of tokens
     most: int
+    #: number of tokens after which it ends by itself
     own: int
+    #: how many of its first tokens are thinking
     thought: int
+    #: returns True if the client has disconnected
     gone: Callable[[], bool]
+    #: the client compares texts with log probabilities: all tokens come at once
     compared: bool = False
+    #: words after the thinking; empty for the default ones
     words: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
-        """How many it will have."""
+        """The number of tokens that it will have."""
         return min(self.most, self.own)
 
     @property
     def reason(self) -> str:
-        """Why it ends."""
+        """The finish reason that it will have."""
         return "length" if self.most <= self.own else "stop"  # its own end came first
 
 
 @dataclass(frozen=True)
 class Token:
-    """kind: content or reasoning. count: tokens so far. reason: of the end, with the last one only."""
+    """A piece of a generated text."""
 
+    #: content or reasoning
     kind: str
     text: str
+    #: tokens so far, including this piece
     count: int
+    #: finish reason; set on the last piece only
     reason: str | None
 
 
 def generate(engine: Process, request: Request) -> Iterator[Token]:
-    """The tokens, on a fixed schedule: one that is late does not delay the next. Raises Aborted, Broken."""
+    """Yield the tokens on a fixed schedule: a late token does not delay the next. Raises Aborted, Broken."""
     arrived_s, reason, made = time.monotonic(), "abort", 0
     words = GARBLED if engine.garbled else request.words or (DAMAGED if engine.damaged else WORDS)
     try:
@@ -99,13 +105,13 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
 
 
 def _rate(engine: Process, depth: int) -> float:
-    """Steps a second of one stream behind a prompt of so many tokens."""
+    """Return the steps per second of one stream behind a prompt of this many tokens."""
     shallow = engine.fault() == "slow-at-depth" and depth >= DEEP
     return engine.tok_per_s * engine.counters.gain * (AT_DEPTH if shallow else 1)
 
 
 def _step_due(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
-    """Wait for a step's time. Returns when it came: a prompt that is computed meanwhile delays it."""
+    """Wait for a step. Return its time: a prompt that is computed meanwhile delays it."""
     _until(engine, request, due_s)
     if not first and (late_s := engine.steps.after(due_s)) > due_s:
         _until(engine, request, late_s)
@@ -114,12 +120,12 @@ def _step_due(engine: Process, request: Request, due_s: float, *, first: bool) -
 
 
 def _ended(request: Request, tokens: int) -> str | None:
-    """Why a request with so many tokens ends; None while it goes on."""
+    """Return the finish reason of a request with this many tokens, or None while it continues."""
     return request.reason if tokens == request.tokens else None
 
 
 def _prefill(engine: Process, request: Request, tokens: int) -> float:
-    """Compute a prompt, in pieces where they may be cut. Returns when its first token is due."""
+    """Compute a prompt, in chunks if chunked prefill is on. Return the time at which its first token is due."""
     while not engine.steps.turn.acquire(timeout=POLL_S):
         _check_stop(engine, request)
     try:
@@ -136,7 +142,7 @@ def _prefill(engine: Process, request: Request, tokens: int) -> float:
 
 @contextmanager
 def _turn(engine: Process, request: Request) -> Iterator[None]:
-    """Wait while as many run as may."""
+    """Wait for a free slot."""
     metrics, held = engine.counters, len(request.prompt) + request.tokens
     with metrics.mutex:
         metrics.waiting += 1
@@ -165,7 +171,7 @@ def _enters(engine: Process, held: int) -> bool:
 
 
 def _until(engine: Process, request: Request, due_s: float) -> None:
-    """Wait for a token's time; a wedged engine's never comes."""
+    """Wait for a token's time, which never comes in a wedged engine."""
     _check_stop(engine, request)
     while (left_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
         if engine.stopped.wait(min(max(left_s, 0.001), POLL_S) if left_s > 0 else POLL_S):
@@ -182,7 +188,7 @@ def _check_stop(engine: Process, request: Request) -> None:
 
 
 def _counted(engine: Process, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
-    """Count a token. Returns its time and how many streams there are."""
+    """Count a token. Return its time and the number of streams."""
     now_s = time.monotonic()
     engine.counters.token(n, now_s - (arrived_s if n == 1 else last_s))
     return now_s, engine.counters.running

@@ -1,4 +1,4 @@
-"""One run of a pretend server, whatever the engine: what it holds, what breaks it, and how it ends."""
+"""One run of a simulated server of any engine: its memory, its faults and its end."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sparkwright.units import GIB
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
-ON_CPU = 2.9  # of a Spark's twenty cores
-#: what an engine takes on the host's side, on top of its share; llamastash PR 81: 5.4 to 6.7 GiB. /dev/shm is a part of it
+ON_CPU = 2.9  # rate on a Spark's twenty cores
+#: memory that an engine takes on the host's side, on top of its share, including /dev/shm; llamastash PR 81: 5.4 to 6.7 GiB
 HOST_SIDE = int(5.5 * GIB)
-#: what a cold start takes beyond that for a while
+#: memory that a cold start takes temporarily beyond that
 COMPILE_PEAK = 2 * GIB
 KILLED, TERMINATED = 137, 143
 POLL_S, LEAK_POLL_S = 0.05, 0.2
@@ -32,7 +32,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Limits(Protocol):
-    """What bounds the requests of a server. budget: tokens of a prompt that are computed in one step."""
+    """The limits that bound a server's requests.
+
+    Attributes:
+        budget: prompt tokens computed in one step.
+    """
 
     @property
     def max_num_seqs(self) -> int: ...
@@ -43,21 +47,31 @@ class Limits(Protocol):
 
 
 class Cache(Protocol):
-    """Which tokens of a prompt are there already."""
+    """A prefix cache: `take` returns the number of a prompt's leading tokens that are cached."""
 
     def take(self, prompt: Sequence[int]) -> int: ...
 
 
 class Process:
-    """argv: its arguments. api: its HTTP side. folder_of: where a path of the container stands. listen: address and port.
+    """The process of a simulated server.
 
-    on_host: whether it is on the host's network, where the port is the one it asks for. pool: where its memory comes from, under
-    the name holder; None takes none. fault: what is broken now, or "". on_gpu: told the bytes that it holds of the GPU. env: its
-    container's variables.
+    Args:
+        argv: command-line arguments.
+        api: handler of its HTTP API.
+        version: version of the engine.
+        log: called with each line of its log.
+        folder_of: returns the host path of a path in the container.
+        listen: address and port to listen on.
+        on_host: uses the host's network, so that it listens on the port of its own arguments.
+        pool: memory that it claims from; None claims none.
+        holder: name of its claim on the pool.
+        fault: returns the name of the active fault, or an empty string.
+        on_gpu: called with the bytes of GPU memory that it holds.
+        env: environment variables of its container.
     """
 
     usual_holder = "server"
-    #: its exit code when it crashes
+    #: exit code of a crash
     crash_code = 1
 
     def __init__(
@@ -104,29 +118,29 @@ class Process:
 
     @property
     def argv(self) -> list[str]:
-        """Its arguments."""
+        """The command-line arguments."""
         return list(self._argv)
 
     @property
     def instant(self) -> bool:
-        """Whether nothing takes its time where time proves nothing; a fault of the engine takes all of it."""
+        """True if delays that prove nothing are skipped. False while a fault is active."""
         return self._instant and not self.fault()
 
     @property
     def alone(self) -> bool:
-        """Whether a member of its group is gone, without which it computes nothing."""
+        """True if a member of its group is gone, so that it can't compute anything."""
         return False
 
     @property
     def tok_per_s(self) -> float:
-        """Tokens a second of one stream."""
+        """The decode rate of one stream, tok/s."""
         if self.device == "cpu":
             return ON_CPU
         return SLOW if self.stale or self.fault() in ("slow", "power") else FAST
 
     @property
     def stale(self) -> bool:
-        """Whether it runs what an earlier start compiled, and that is no good."""
+        """True if it runs a bad compile cache of an earlier start, which slows it down."""
         return False
 
     def run(self) -> int:
@@ -145,36 +159,36 @@ class Process:
                 self._pool.release(self._holder, after_s=LINGER_S)
 
     def serve(self) -> int:
-        """Its life as its engine lives it. Returns the exit code."""
+        """Start and serve as the engine does. Return the exit code."""
         raise NotImplementedError
 
     def stopping(self) -> Sequence[str]:
-        """Its last words when it is asked to end."""
+        """Return the last log lines after a request to stop."""
         raise NotImplementedError
 
     def dying(self) -> Sequence[str]:
-        """Its last words when it ends by itself with exit code 0."""
+        """Return the last log lines of an end by itself with exit code 0."""
         raise NotImplementedError
 
     def crashing(self) -> Sequence[str]:
-        """Its last words when it ends by itself with its `crash_code`."""
+        """Return the last log lines of an end by itself with `crash_code`."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """A graceful stop, as SIGTERM asks for."""
+        """Stop gracefully, as on SIGTERM."""
         if not self.stopped.is_set() and self.fault() != "stubborn" and not self._stuck:
             self.last_words(self.stopping(), 0)
             self.stopped.set()
 
     def kill(self, *, power_off: bool = False) -> None:
-        """The end by SIGKILL: no last words. A process that is stuck in the driver ends with its host."""
+        """End as on SIGKILL, without last log lines. A process that is stuck in the driver ends only with its host."""
         if self._stuck and not power_off:
             return
         self._code = KILLED
         self.stopped.set()
 
     def die(self) -> None:
-        """End with exit code 0 although it should run, as a real engine did on its first request."""
+        """Exit with code 0 although it should run, as a real engine did on its first request."""
         if self.dead:
             return
         self.dead = True
@@ -182,12 +196,12 @@ class Process:
         threading.Timer(0.1, self.stopped.set).start()
 
     def crash(self) -> None:
-        """End as it does on an error of its own."""
+        """Exit as on an error of its own."""
         self._code = self.last_words(self.crashing(), self.crash_code)
         self.stopped.set()
 
     def bind(self, host: str, port: int) -> Server:
-        """Its port, which refuses connections until it is started. Raises OSError."""
+        """Bind its port, which refuses connections until the server is started. Raises OSError."""
         at = self._listen or (host, port)
         if self._listen and self._on_host:
             at = (self._listen[0], port)
@@ -197,11 +211,11 @@ class Process:
         return self._server
 
     def take_memory(self, size_bytes: int) -> bool:
-        """Whether it got so much."""
+        """Claim memory from the pool. Return False if there is too little."""
         if self._pool is None or self.fault() == "oom":
             return self.fault() != "oom"
         while not self._pool.claim(self._holder, size_bytes):
-            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for what its own end left behind
+            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for the memory of its previous run
                 return False
         if self.fault() in GROWS_AT_START:
             self._stuck = self.fault() == "unkillable"
@@ -210,48 +224,48 @@ class Process:
         return True
 
     def take_more(self, size_bytes: int) -> None:
-        """Take so much more than it holds, whether or not that is good for the host; below 0 it gives some back."""
+        """Take this much more memory without a check; a negative size releases some."""
         if self._pool is not None:
             self._pool.add(self._holder, size_bytes)
 
     def _grow(self, holder: str) -> None:
-        """Take the rest of the memory while it starts, or let another program do so, until it ends."""
+        """Take the rest of the memory during the start, as this or another program, until the process ends."""
         assert self._pool is not None
         self._pool.grow(holder, OVERSHOOT, self.stopped)
         self._pool.release(holder, after_s=LINGER_S)
 
     @property
     def free_bytes(self) -> int:
-        """What is left for it."""
+        """Return the bytes of memory that it can still claim."""
         return self._pool.available if self._pool else TOTAL
 
     def hold_gpu(self, size_bytes: int) -> None:
-        """So much of the GPU's memory is its own."""
+        """Set the GPU memory that it holds."""
         if self.device == "cuda":
             self._on_gpu(size_bytes)
 
     def held_back(self) -> bool:
-        """Wait while a start is slow. Returns whether it was stopped meanwhile."""
+        """Wait while the start is slow. Return True if it was stopped meanwhile."""
         while self.fault() in ("slow-start", *GROWS_AT_START) and not self.stopped.wait(POLL_S):
             pass
         return self.stopped.is_set()
 
     def until_stopped(self) -> int:
-        """Serve until somebody ends it. Returns the exit code."""
+        """Serve until it is stopped. Return the exit code."""
         while not self.stopped.wait(LEAK_POLL_S):
             if self.fault() == "leak" and self._pool is not None:
                 self._pool.add(self._holder, int(LEAK * LEAK_POLL_S))
         return self._code
 
     def say(self, lines: Iterable[tuple[float, str]]) -> None:
-        """Lines of its log, each with the seconds to wait before it."""
+        """Write log lines, each after its delay in seconds."""
         for wait_s, line in lines:
             if wait_s and not self._instant and self.stopped.wait(wait_s):
                 return
             self.log(line)
 
     def last_words(self, lines: Iterable[str], code: int) -> int:
-        """Lines of its log at once. Returns the code."""
+        """Write log lines at once. Return the code."""
         for line in lines:
             self.log(line)
         return code

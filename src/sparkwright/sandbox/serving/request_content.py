@@ -1,6 +1,6 @@
-"""What a request asks for beside a sentence, read by what stands in it: a tool, JSON of a schema, a picture, another language.
+"""Readers of request content beyond plain text: tools, JSON schemas, pictures, other languages.
 
-Engines answer it differently; that is in their folders.
+Engines answer these differently; their answers are in their folders.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-PIXEL = 41  # of a PNG's file: where the data of its first chunk of pixels begins
-#: a letter, or a word, that English has not
+PIXEL = 41  # offset of the first chunk of pixels in a PNG file
+#: letters and words that do not occur in English
 _FOREIGN = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
 
 
 def instance(schema: Mapping[str, Any]) -> Any:
-    """Something that a schema allows."""
+    """Return a value that a schema allows."""
     if "enum" in schema:
         return schema["enum"][0]
     kind = schema.get("type")
@@ -27,7 +27,7 @@ def instance(schema: Mapping[str, Any]) -> Any:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """A text in the pieces that it is generated in."""
+    """Return a text in the pieces that it is generated in."""
     return tuple(text[start : start + 6] for start in range(0, len(text), 6))
 
 
@@ -38,18 +38,18 @@ def _parts(body: Mapping[str, Any]) -> list[Any]:
 
 
 def text_of(body: Mapping[str, Any]) -> str:
-    """The text of the last message."""
+    """Return the text of the last message."""
     return "".join(str(part.get("text") or "") for part in _parts(body) if isinstance(part, dict))
 
 
 def picture_of(body: Mapping[str, Any]) -> str:
-    """The address of the first picture; empty for none."""
+    """Return the URL of the first picture, or an empty string."""
     urls = [part.get("image_url") for part in _parts(body) if isinstance(part, dict)]
     return next((str(url.get("url") or "") for url in urls if isinstance(url, dict)), "")
 
 
 def colour(url: str) -> str:
-    """The colour of a picture's first pixel, in a word."""
+    """Return the name of the colour of a picture's first pixel."""
     try:
         file = base64.b64decode(url.partition(",")[2], validate=True)
         red, green, blue = zlib.decompressobj().decompress(file[PIXEL:], 4)[1:]
@@ -77,7 +77,7 @@ SUM = re.compile(r"What is (\d{1,9}) (\+|times) (\d{1,9})\?")
 
 
 def known(body: Mapping[str, Any]) -> str:
-    """The right answer to a simple question; empty for any other text."""
+    """Return the right answer to a simple question, or an empty string for any other text."""
     question = text_of(body)
     if found := SUM.search(question):
         left, right = int(found[1]), int(found[3])
@@ -87,7 +87,7 @@ def known(body: Mapping[str, Any]) -> str:
 
 
 def foreign(body: Mapping[str, Any]) -> str:
-    """The question, where it is in another language than English: an answer in its own words is one in its language."""
+    """Return the question if it is not in English: an answer in its own words is in its language."""
     question = text_of(body)
     return question if _FOREIGN.search(question) else ""
 
@@ -96,7 +96,7 @@ CITY = re.compile(r"\bin (Paris|Rome|Oslo)\b")
 
 
 def called(body: Mapping[str, Any]) -> tuple[str, Any]:
-    """(name, arguments) of a call of the tool that is chosen, else of one that the message names, else of the first."""
+    """Return (name, arguments) of a tool call: the required tool, else one that the message names, else the first."""
     choice, tools = body.get("tool_choice"), [tool["function"] for tool in body["tools"]]
     text = text_of(body)
     named = next((tool["name"] for tool in tools if tool["name"] in text), tools[0]["name"])
@@ -109,7 +109,7 @@ def called(body: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def call_deltas(calls: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The pieces of a stream that make up calls of tools: a name, then its arguments."""
+    """Yield the stream deltas of tool calls: each a name, then its arguments."""
     for index, call in enumerate(calls):
         function = call["function"]
         head = {"index": index, "id": call["id"], "type": "function"}
@@ -118,6 +118,6 @@ def call_deltas(calls: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, A
 
 
 def schema_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The schema that the answer must have; None for none."""
+    """Return the schema that the answer must follow, or None."""
     form = body.get("response_format") or {}
     return (form.get("json_schema") or {}).get("schema") or {} if form.get("type") == "json_schema" else None

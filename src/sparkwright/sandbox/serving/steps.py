@@ -1,4 +1,4 @@
-"""The steps of the pretend engine: prompts are computed one at a time, a piece a step."""
+"""The steps of the simulated engine: prompts are computed one at a time, one chunk a step."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 
 
 class Steps:
-    """One prompt is computed at a time, a piece a step, and nobody gets a token before the step is over."""
+    """The current step. One prompt is computed at a time, a chunk a step, and tokens are delivered after the step."""
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
-        self.now = (0.0, 0.0)  # when the present step began, and when it ends
+        self.now = (0.0, 0.0)  # beginning and end of the current step
 
     def after(self, due_s: float) -> float:
-        """When a token that is due then comes."""
+        """Return the time at which a token is delivered that is due at `due_s`."""
         began_s, ends_s = self.now
         return ends_s if began_s <= due_s < ends_s else due_s

@@ -1,4 +1,4 @@
-"""A pretend tokenizer: four characters a token, ids from a vocabulary that remembers what it gave out."""
+"""A simulated tokenizer: four characters a token, with a vocabulary that grows as texts are encoded."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from collections.abc import Sequence
 from typing import Any
 
 CHARS = 4
-MOST_CHARS = 17  # of one token, for the bound on a prompt's characters that the real engine computes
+MOST_CHARS = 17  # maximum characters of a token, for the real engine's bound on a prompt's characters
 VOCABULARY = 151_643
 START, END = VOCABULARY + 1, VOCABULARY + 2  # around a message
 
 
 class Tokenizer:
-    """Text to ids and back. An id that was never given out has no text."""
+    """A tokenizer. Ids that it has never returned have no text."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
         self._mutex = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
         with self._mutex:
             return [self._id(text[start : start + CHARS]) for start in range(0, len(text), CHARS)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
         with self._mutex:
             return "".join(self._texts.get(index, "") for index in ids)
 
     def chat(self, messages: Sequence[Any]) -> list[int]:
-        """A conversation in the chat template's form, up to where the assistant speaks."""
+        """Return the ids of a conversation in the chat template's form, up to the assistant's turn."""
         found: list[int] = []
         for message in messages:
             role, content = (

@@ -1,4 +1,4 @@
-"""The shapes of a pretend SGLang's answers: completions whole and streamed, and errors, as the source of 0.5.23 writes them."""
+"""The answers of a simulated SGLang: complete, streamed and errors, in the shape of the source of 0.5.23."""
 
 from __future__ import annotations
 
@@ -13,32 +13,38 @@ from sparkwright.sandbox.serving.generation import Token
 from sparkwright.sandbox.serving.request_content import call_deltas
 
 DONE = b"data: [DONE]\n\n"
-CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the next likeliest
+CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the second candidate
 REASONING = "reasoning_content"
 
 
 def error(message: str, kind: str = "BadRequestError", status: int = 400) -> dict[str, Any]:
-    """An error's body."""
+    """Return the body of an error."""
     return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. model: as the request names it. prompt: its tokens.
+    """The answer to one request."""
 
-    top: how many choices are told with each token; None for none.
-    usage, usage_each: whether a stream tells the counts at its end, and with each chunk.
-    """
-
+    #: name as the request has it
     model: str
+    #: number of prompt tokens
     prompt: int
+    #: number of candidates returned with each token and their log probabilities; None for none
     top: int | None
+    #: a stream reports the token counts at its end
     usage: bool = False
+    #: a stream reports the token counts with each chunk
     usage_each: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        """The JSON of one that is not streamed. calls: of tools."""
+        """Return the JSON of an answer that is not streamed.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls.
+        """
         content = "".join(token.text for token in tokens if token.kind == "content")
         thought = "".join(token.text for token in tokens if token.kind == "reasoning")
         logprobs = None if self.top is None else {"content": [self._choices(token) for token in tokens]}
@@ -52,7 +58,12 @@ class Answer:
         return {**about, "metadata": {"weight_version": "default"}}
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[dict[str, Any]] = ()) -> Iterator[bytes]:
-        """The events of one that is. calls: of tools, which come in place of the tokens' text."""
+        """Yield the events of a streamed answer.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls, which replace the tokens' text.
+        """
         count, reason = 0, None
         yield self._event({REASONING: None, "role": "assistant", "content": ""}, None, 0)
         for token in tokens:

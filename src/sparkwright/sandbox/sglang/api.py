@@ -1,4 +1,4 @@
-"""The HTTP side of the pretend SGLang, in the shape of 0.5.23."""
+"""The HTTP API of the simulated SGLang, in the shape of 0.5.23."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.sandbox.web import Handler
 if TYPE_CHECKING:
     from sparkwright.sandbox.sglang.server import SglangServer
 
-OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
+OWN_TOKENS = 64  # default number of tokens of an answer
 THOUGHT_TOKENS = 200
 #: paths that begin with these are answered without the key
 OPEN = ("/health", "/ready", "/metrics")
@@ -26,7 +26,7 @@ PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
 
 class SglangApi(Handler):
-    """One request to the server."""
+    """The handler of requests to the server."""
 
     server_version = "uvicorn"
 
@@ -71,7 +71,7 @@ class SglangApi(Handler):
         return not keys or (scheme.lower() == "bearer" and given == keys)
 
     def _health(self) -> int:
-        """The status of a /health, which generates a token and waits for any."""
+        """Return the status of /health, which generates a token and waits for one."""
         engine, began_s = self.engine, time.monotonic()
         if engine.dead or engine.stopped.is_set() or engine.status == "starting":
             return 503
@@ -139,7 +139,7 @@ class SglangApi(Handler):
             self._send(200, answer.complete(list(generate(engine, request)), wanted.calls))
 
     def _wrong(self, body: Any) -> str:
-        """Why a request is refused; empty when it is not."""
+        """Return the reason to refuse a request, or an empty string."""
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
         if not body["messages"]:
@@ -155,14 +155,14 @@ class SglangApi(Handler):
         return f"{total} You requested a total of {most + requested} tokens: {parts}."
 
     def _thinks(self, body: dict[str, Any]) -> bool:
-        """Whether its answer begins with reasoning that is told apart."""
+        """Return True if the answer begins with reasoning in a field of its own."""
         requested = self.engine.config.asked
         usual = (requested["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
         wanted = (body.get("chat_template_kwargs") or {}).get("enable_thinking", usual)
         return bool(requested["reasoning_parser"]) and bool(wanted)
 
     def _gone(self) -> bool:
-        """Whether the client has left."""
+        """Return True if the client has disconnected."""
         try:
             return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The words of a pretend `sglang serve`: the argument parser of 0.5.23, made from the table of its options."""
+"""The arguments of a simulated `sglang serve`: the parser of 0.5.23, made from the table of its options."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 from sparkwright.engines.sglang import flag_values, options
 
 PROGRAM = "sglang serve"
-#: about as wide as a container's log is read
+#: width of the help, about that of a container's log
 COLUMNS = 100
 NO_MODEL = "Exception: Error: --model-path is required. Please provide the path to the model."
 
 
 class Refused(Exception):
-    """It ends with these lines and this exit code."""
+    """The server exits with these log lines and this exit code."""
 
     def __init__(self, *lines: str, code: int = 1) -> None:
         super().__init__(lines[-1])
@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def human_readable_int(value: str) -> int:
-    """128, 128k or 128Ki; the parser names this function in its refusal, as the real one does."""
+    """Parse 128, 128k or 128Ki. The parser names this function in its error, as the real one does."""
     found = flag_values.number(value)
     if found is None:
         raise ValueError(value)
@@ -39,7 +39,7 @@ def human_readable_int(value: str) -> int:
 
 
 def parsed(words: Sequence[str]) -> dict[str, Any]:
-    """Every argument by its name with underscores, None where it was not given. Raises Refused."""
+    """Return all arguments by name with underscores; None for those not given. Raises Refused."""
     words = list(words)
     if words and not words[0].startswith("-"):
         words[:1] = ["--model-path", words[0]]
@@ -49,7 +49,7 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
 
 
 def help_text() -> str:
-    """What `sglang serve --help` prints: a general part, the list for language models, and that for images and video."""
+    """Return the output of `sglang serve --help`: a general part, then options for language models and for diffusion models."""
     general = "Usage: sglang serve <model-name-or-path> [additional-arguments]\n\n--- Help for Standard Language Model Server ---"
     return f"{general}\n{_parser().format_help()}\n--- Help for Diffusion Model Server ---\nusage: sglang serve [-h]\n"
 
@@ -64,7 +64,7 @@ def _parser() -> _Parser:
 
 
 def _takes(name: str, kind: str) -> dict[str, Any]:
-    """What argparse is told of an option."""
+    """Return the keyword arguments of `add_argument` for an option of this kind."""
     if kind == "switch":
         return {"action": "store_true"}
     if kind == "both":

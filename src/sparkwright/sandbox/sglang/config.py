@@ -1,4 +1,7 @@
-"""What a pretend SGLang makes of its arguments and its model's folder, or the lines with which it ends. Source: 0.5.23."""
+"""Settings that a simulated SGLang derives from its arguments and its model's folder, or the errors with which it exits.
+
+Source: 0.5.23.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from sparkwright.trust import bounds
 #: on 90 to 160 GB
 USUAL_CHUNK = 8192
 PREFILL_TOKENS = 16384
-#: kept free beside weights and KV cache where no share is given: MiB
+#: memory that is kept free beside weights and KV cache if no share is given, MiB
 RESERVED = 8192 * 1.5 + 512 + 128
-#: the pretend hub's files are a thousandth of the real ones
+#: the simulated hub's files have a thousandth of their real size
 SCALE = 1000
 #: bytes of a token's keys and values: 16 layers with attention, 4 heads of 256
 KV_BYTES = 2 * 16 * 4 * 256 * 2
-#: requests at a time, where nobody says
+#: default number of requests at a time
 MOST_REQUESTS = 2048
 USUAL_BACKEND = "flashinfer"
 TRACEBACK = "Traceback (most recent call last):"
@@ -29,19 +32,21 @@ TRACEBACK = "Traceback (most recent call last):"
 
 @dataclass(frozen=True)
 class Config:
-    """asked: every argument as resolved. share: of all memory, for weights and KV cache. weights: bytes.
+    """The settings of an SGLang server."""
 
-    budget: tokens of one piece of a prompt.
-    """
-
+    #: all arguments, with defaults resolved
     asked: Mapping[str, Any]
     architecture: str
     quantization: str
     context: int
+    #: share of all memory for weights and KV cache
     share: float
+    #: size of the weights, bytes
     weights: int
+    #: prompt tokens computed in one chunk
     budget: int
     chunked_prefill: bool
+    #: the attention backend was given as an argument
     backend_asked: bool
 
     @property
@@ -50,7 +55,7 @@ class Config:
 
     @property
     def name(self) -> str:
-        """The name for requests."""
+        """The served name."""
         return str(self.asked["served_model_name"])
 
     @property
@@ -63,34 +68,34 @@ class Config:
 
     @property
     def static_bytes(self) -> int:
-        """What weights and KV cache take together."""
+        """Size of weights and KV cache together, bytes."""
         return int(self.share * TOTAL)
 
     @property
     def kv_type(self) -> str:
-        """As its log writes it."""
+        """The KV cache's type as the log writes it."""
         named = {"fp8_e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn"}
         return f"torch.{named.get(str(self.asked['kv_cache_dtype']), 'bfloat16')}"
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token."""
+        """Size of one token in the KV cache, bytes."""
         return KV_BYTES // (2 if "float8" in self.kv_type else 1)
 
     @property
     def kv_tokens(self) -> int:
-        """What is left of its share for the KV cache; nothing where the weights leave nothing."""
+        """Tokens that fit into the KV cache; 0 if the weights leave no memory for it."""
         return max(0, (self.static_bytes - self.weights) // self.kv_bytes)
 
     @property
     def max_num_seqs(self) -> int:
-        """Requests at a time: as asked for, and no more than its cache has room for."""
+        """The maximum number of running requests, limited by the size of the KV cache."""
         most = self.asked["max_running_requests"] or MOST_REQUESTS
         return max(1, min(most, self.kv_tokens // 1024))
 
 
 def config(requested: Mapping[str, Any], folder: Path) -> Config:
-    """The settings. Raises Refused."""
+    """Return the settings. Raises Refused."""
     held = _read(str(requested["model_path"]), folder)
     text = held["text_config"] if isinstance(held.get("text_config"), dict) else held
     trained = bounds.count_of(text.get("max_position_embeddings")) or 4096
@@ -123,7 +128,7 @@ def config(requested: Mapping[str, Any], folder: Path) -> Config:
 
 
 def _read(name: str, folder: Path) -> dict[str, Any]:
-    """A model's config.json."""
+    """Return a model's config.json."""
     path = folder / "config.json"
     if not path.is_file():
         form = "Repo id must be in the form 'repo_name' or 'namespace/repo_name'"
@@ -144,7 +149,7 @@ def _context(requested: int | None, trained: int) -> int:
 
 
 def _weights(folder: Path) -> int:
-    """The size of its shards. Raises Refused for one that the index names and that is not there, or not whole."""
+    """Return the size of the shards. Raises Refused if a shard of the index is missing or incomplete."""
     index, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
     if index.is_file():
         named = bounds.json_of(bounds.bytes_of(index, bounds.INDEX_BYTES), most_bytes=bounds.INDEX_BYTES)["weight_map"]

@@ -1,4 +1,7 @@
-"""What /metrics of a pretend SGLang shows. 0.5.23 adds generated tokens when a request ends, decoded ones with each step."""
+"""The /metrics page of a simulated SGLang.
+
+0.5.23 adds generated tokens when a request ends, decoded tokens at each step.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,17 @@ from sparkwright.sandbox.serving.counters import Counters
 
 
 class SglangCounters(Counters):
-    """model, room: its name, and how many tokens its KV cache has. decoded, prefilled, cached: tokens so far."""
+    """The counters of an SGLang server.
+
+    Args:
+        model: name of the model.
+        room: tokens that its KV cache holds.
+
+    Attributes:
+        decoded: tokens decoded so far.
+        prefilled: prompt tokens computed so far.
+        cached: prompt tokens found in the cache so far.
+    """
 
     def __init__(self, model: str, room: int) -> None:
         super().__init__()
@@ -25,7 +38,7 @@ class SglangCounters(Counters):
 
     def token(self, count: int, after_s: float) -> None:
         with self.mutex:
-            self.decoded += count > 1  # the first one comes with the prompt
+            self.decoded += count > 1  # the first token is part of the prefill
 
     def ended(self, reason: str, tokens: int, seconds: float) -> None:
         super().ended(reason, tokens, seconds)
@@ -35,11 +48,11 @@ class SglangCounters(Counters):
 
     @property
     def usage(self) -> float:
-        """The share of its KV cache that is in use."""
+        """The share of the KV cache that is in use."""
         return round(min(1.0, self.held_tokens / self._room), 4)
 
     def text(self) -> bytes:
-        """The page."""
+        """Return the /metrics page."""
         with self.mutex:
             rows: tuple[tuple[str, str, str, float], ...] = (
                 ("num_running_reqs", "gauge", "", self.running),

@@ -1,4 +1,4 @@
-"""The radix cache of a pretend SGLang: every token that stands before a difference is found again."""
+"""The radix cache of a simulated SGLang: all tokens up to the first difference are cached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ PROMPTS = 256
 
 
 class RadixCache:
-    """on: off, nothing is ever found."""
+    """A radix cache of the last prompts.
+
+    Args:
+        on: False disables it.
+    """
 
     def __init__(self, *, on: bool) -> None:
         self._on = on
@@ -18,7 +22,7 @@ class RadixCache:
         self._mutex = threading.Lock()
 
     def take(self, prompt: Sequence[int]) -> int:
-        """How many leading tokens are there already; at least one is computed again."""
+        """Return the number of leading tokens that are cached. At least one token is always computed again."""
         if not self._on:
             return 0
         with self._mutex:

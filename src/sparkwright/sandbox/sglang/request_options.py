@@ -1,6 +1,6 @@
-"""What a request asks for beside a sentence, as a pretend SGLang answers it; read in the source of 0.5.23.
+"""Request options beyond plain text, as a simulated SGLang answers them. Read in the source of 0.5.23.
 
-A call that no parser finds, and thinking, stay in the content as the model wrote them.
+Tool calls that no parser finds, and thinking, stay in the content as the model wrote them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ MULTIMODAL = "ForConditionalGeneration"
 
 @dataclass(frozen=True)
 class Requested:
-    """words: of the answer; empty for the usual sentence. calls: of tools."""
+    """The answer that a request calls for."""
 
+    #: words of the answer; empty for the default sentence
     words: tuple[str, ...] = ()
+    #: tool calls
     calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 def of(config: Config, body: Mapping[str, Any]) -> Requested:
-    """What a chat asks for."""
+    """Return the answer that a chat request calls for."""
     if body.get("tools") and body.get("tool_choice") != "none":
         return _called(config, body)
     if (schema := schema_of(body)) is not None:

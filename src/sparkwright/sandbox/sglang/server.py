@@ -1,6 +1,6 @@
-"""One run of the pretend SGLang, from its words to its exit code.
+"""One run of the simulated SGLang, from its arguments to its exit code.
 
-As process 1 of its container it cannot kill itself: when its scheduler raises, SGLang 0.5.23 ends with exit code 0.
+As process 1 of its container it can't kill itself: when its scheduler raises, SGLang 0.5.23 exits with code 0.
 """
 
 from __future__ import annotations
@@ -15,30 +15,34 @@ from sparkwright.sandbox.sglang.config import Config, config
 from sparkwright.sandbox.sglang.counters import SglangCounters
 from sparkwright.sandbox.sglang.radix import RadixCache
 
-#: how long /health waits for a token, seconds; and in a sandbox that takes no time
+#: seconds that /health waits for a token; and in an instant sandbox
 HEALTH_S, SOON_S = 20.0, 0.3
-#: /health asks for its token once a second
+#: interval at which /health checks for its token, seconds
 PROBE_S = 1.0
 
 
 class SglangServer(Process):
-    """argv: what follows `sglang serve`. status: while it starts and when no token came in time, /health answers 503."""
+    """A simulated SGLang server.
+
+    `argv` is the command line after `sglang serve`.
+    """
 
     usual_holder = "sglang"
     crash_code = 0
 
     config: Config
     counters: SglangCounters
+    #: /health answers 503 unless this is up; unhealthy: no token came in time
     status: Literal["starting", "up", "unhealthy"] = "starting"
 
     @property
     def health_s(self) -> float:
-        """How long /health waits for a token, seconds."""
+        """Seconds that /health waits for a token."""
         return SOON_S if self._instant else HEALTH_S
 
     @property
     def probe_s(self) -> float:
-        """How often it looks for it, seconds."""
+        """Seconds between two checks for that token."""
         return 0.0 if self._instant else PROBE_S
 
     def serve(self) -> int:

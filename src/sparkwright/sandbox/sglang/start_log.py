@@ -1,4 +1,4 @@
-"""The log of a pretend SGLang from its first line to its last, in the words of 0.5.23's source."""
+"""The log of a simulated SGLang from its first line to its last, worded as in 0.5.23's source."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Lines = Iterator[tuple[float, str]]
 
 
 def stamped(line: str) -> str:
-    """As its log begins a line."""
+    """Return a log line with its timestamp."""
     return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {line}"
 
 
 def arguments(config: Config) -> Lines:
-    """What it runs with; a backend that it chose is told before."""
+    """Yield the log lines of the server's arguments, after a line on an attention backend that was chosen by default."""
     if not config.backend_asked:
         backend = config.asked["attention_backend"]
         yield 0.3, stamped(f"Attention backend not specified. Use {backend} backend by default.")
@@ -38,7 +38,12 @@ def arguments(config: Config) -> Lines:
 
 
 def loading(config: Config, free_bytes: int) -> Lines:
-    """The weights. free_bytes: before them."""
+    """Yield the log lines of loading the weights.
+
+    Args:
+        config: the settings.
+        free_bytes: before they are loaded.
+    """
     left = free_bytes - config.weights
     quant = f"quant={config.quantization}, " if config.quantization else ""
     yield 0.3, stamped(f"Load weight begin. avail mem={_gb(free_bytes)} GB")
@@ -47,7 +52,13 @@ def loading(config: Config, free_bytes: int) -> Lines:
 
 
 def caching(config: Config, free_bytes: int, device: str) -> Lines:
-    """The KV cache, the graphs and the scheduler's line. free_bytes: after the weights and the cache."""
+    """Yield the log lines of the KV cache, the graphs and the scheduler.
+
+    Args:
+        config: the settings.
+        free_bytes: after the weights and the cache.
+        device: cuda or cpu.
+    """
     half = _gb(config.kv_tokens * config.kv_bytes // 2)
     sizes = f"#tokens: {config.kv_tokens}, K size: {half} GB, V size: {half} GB"
     yield 0.2, stamped(f"KV Cache is allocated. dtype: {config.kv_type}, {sizes}")
@@ -71,7 +82,7 @@ def caching(config: Config, free_bytes: int, device: str) -> Lines:
 
 
 def serving(config: Config) -> Lines:
-    """Its port opens; it is not ready yet."""
+    """Yield the log lines of opening the port; the server is not ready yet."""
     yield 0, stamped("INFO:     Started server process [1]")
     yield 0, stamped("INFO:     Waiting for application startup.")
     yield 0, stamped("INFO:     Application startup complete.")
@@ -80,12 +91,17 @@ def serving(config: Config) -> Lines:
 
 
 def no_memory(config: Config) -> list[str]:
-    """The scheduler's death when its share leaves nothing for the KV cache: the share must go up."""
+    """Return the scheduler's last log lines if its share leaves no memory for the KV cache, so that it must be raised."""
     return scheduler_died(f"{TOO_LITTLE} Current value: mem_fraction_static={config.share}", LAUNCH_SIGQUIT)
 
 
 def scheduler_died(error: str, sigquit: str) -> list[str]:
-    """A scheduler that raises; the server ends with it. sigquit: how it says so, by its phase."""
+    """Return the last log lines of a scheduler that raises; the server ends with it.
+
+    Args:
+        error: the exception.
+        sigquit: line about the signal, which depends on the phase.
+    """
     return [
         stamped("Scheduler hit an exception: Traceback (most recent call last):"),
         '  File "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py", line 6311, in run_scheduler_process',
@@ -97,7 +113,7 @@ def scheduler_died(error: str, sigquit: str) -> list[str]:
 
 
 def free_bytes(held: int) -> int:
-    """What is left of all memory."""
+    """Return the bytes that are left of all memory."""
     return max(0, TOTAL - held)
 
 

@@ -1,1 +1,1 @@
-"""What answers for a simulated Spark's gateway where HAProxy is not installed."""
+"""A stand-in for HAProxy that serves a simulated Spark's gateway where HAProxy is not installed."""

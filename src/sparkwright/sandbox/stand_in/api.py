@@ -1,4 +1,4 @@
-"""The HTTP side of the stand-in: the key, the path, the method and the length are checked before a body is waited for."""
+"""The HTTP API of the stand-in. Key, path, method and length are checked before the body is read."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ FIELD = re.compile(rb'name="model".*?\r\n\r\n([^\r\n]{1,200})\r\n', re.S)
 
 
 class Owner(Protocol):
-    """The process that it answers for."""
+    """The process that owns the handler."""
 
     routing: Routing
     stopped: Event
 
 
 class GatewayApi(Handler):
-    """One request, or more of one connection. What is read anew meanwhile counts from the next one."""
+    """The handler of the requests of one connection. Reloaded files apply from the next request."""
 
     owner: Owner
 
     def parse_request(self) -> bool:
-        """Whether its body is to be read: what is refused is answered already."""
+        """Return True if the body is to be read. A refused request has been answered already."""
         self.owner = self.server.owner  # type: ignore[attr-defined]
         self.routing: Routing = self.owner.routing
         if self.owner.stopped.is_set() or not super().parse_request():
@@ -78,7 +78,7 @@ class GatewayApi(Handler):
             self._pass_on()
 
     def key_hash(self) -> str:
-        """Return the SHA-256 of the key that came with the request; empty for none."""
+        """Return the SHA-256 of the request's key, or an empty string."""
         scheme, _, key = self.headers.get("Authorization", "").partition(" ")
         key = key if scheme.lower() == "bearer" else self.headers.get(render.API_KEY, "")
         return hashlib.sha256(key.encode()).hexdigest() if key else ""
@@ -104,7 +104,7 @@ class GatewayApi(Handler):
             self.routing.errors[backend] += 1
 
     def _of_response(self, name: str) -> None:
-        """Ask the server that made a response."""
+        """Forward a request to the server that made a response."""
         backend, server = self.routing.makers.get(name, ("", ""))
         if not backend:
             self.error(404, requests.UNKNOWN_RESPONSE, "response_not_found")
@@ -116,7 +116,12 @@ class GatewayApi(Handler):
             self.error(503, answers.NOT_UP, no.code)
 
     def _ask(self, backend: str, others: Collection[str] = ()) -> None:
-        """Ask one server after another until one answers. Raises NoServer. others: servers that are not asked."""
+        """Try one server after another until one answers. Raises NoServer.
+
+        Args:
+            backend: name of the backend.
+            others: servers that are not tried.
+        """
         files, tried = self.routing.files, {*others}
         while True:
             with self.routing.taken(backend, tried) as server:
@@ -138,7 +143,7 @@ class GatewayApi(Handler):
         return asked(server, key, about, self.routing.files.answer_s)
 
     def _answer(self, answer: http.client.HTTPResponse, maker: tuple[str, str]) -> None:
-        """Pass an answer on as it comes. Where its server ends in the middle of it, so does the connection."""
+        """Forward an answer as it arrives. If its server ends in the middle of it, so does the connection."""
         kind = answer.getheader("Content-Type") or "application/json"
         try:
             if answer.status == 200 and answer.length is None:
@@ -151,7 +156,7 @@ class GatewayApi(Handler):
             self.close_connection = True
 
     def _remember(self, begin: bytes, maker: tuple[str, str]) -> None:
-        """Remember who made a response, from how its answer begins."""
+        """Record the server that made a response, from the beginning of its answer."""
         if self.path.partition("?")[0] == api_paths.RESPONSES and (found := RESPONSE.search(begin)):
             self.routing.makers[found[1].decode()] = maker
 
@@ -172,19 +177,19 @@ class GatewayApi(Handler):
 
 
 def _named(body: object) -> str | None:
-    """The model of a JSON body."""
+    """Return the model of a JSON body."""
     found = body.get("model") if isinstance(body, dict) else None
     return found if isinstance(found, str) else None
 
 
 def _field(form: bytes) -> str | None:
-    """The model of a multipart form."""
+    """Return the model of a multipart form."""
     found = FIELD.search(form)
     return found[1].decode(errors="replace") if found else None
 
 
 class ControlApi(GatewayApi):
-    """The port for the gateway's hosts."""
+    """The handler of the port for the gateway's hosts."""
 
     def _refused(self) -> tuple[int, str, str] | None:
         files = self.routing.files

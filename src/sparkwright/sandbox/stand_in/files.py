@@ -1,4 +1,7 @@
-"""What the files of a gateway's folder say, for the stand-in: only lines as gateway/render.py writes them are known. Pure."""
+"""Parser of a gateway's configuration files for the stand-in.
+
+Pure. Understands only the lines that gateway/render.py writes.
+"""
 
 from __future__ import annotations
 
@@ -14,42 +17,45 @@ from sparkwright.gateway.clients import KEYS as NAMED_KEYS
 from sparkwright.gateway.model import WAITING
 from sparkwright.gateway.statistics import TABLES
 
-#: before the row of a model in the configuration
+#: text before the row of a model in the configuration
 LISTED = "%[var(txn.models)],"
 
 
 class Unread(Exception):
-    """A folder that the stand-in can make nothing of; its text is a sentence."""
+    """The stand-in can't read a folder; the message is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """slots: requests that it serves at a time; 0: as many as come. disabled: in maintenance, until its host returns it."""
+    """A server of a backend."""
 
     name: str
     address: str
     port: int
+    #: requests that it serves at a time; 0 for no limit
     slots: int
+    #: starts in maintenance, until its host returns it
     disabled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """check: path, body and the pattern of a good answer. row: of /v1/models. key: what its servers ask for; empty for none.
-    waits: a request waits for a server to be up.
-    """
+    """A model's servers and their health check."""
 
+    #: path, body and the pattern of a good answer
     check: tuple[str, str, str]
     servers: tuple[Server, ...]
     #: of /v1/models while it is up, a row for each name
     rows: list[Any]
+    #: API key of its servers; empty for none
     key: str
+    #: requests wait for a server to be up
     waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a gateway."""
+    """The configuration of a gateway."""
 
     description: str  #: the gateway's name and the digest of its files
     port: int
@@ -58,23 +64,23 @@ class Files:
     queue_s: float
     answer_s: float
     check_s: float
-    keys: frozenset[str] | None  #: SHA-256 of the clients'; None: it asks for none
-    models: dict[str, str]  #: backends' names by model
+    keys: frozenset[str] | None  #: SHA-256 of the clients' keys; None if no key is required
+    models: dict[str, str]  #: backend names by model
     backends: dict[str, Backend]
-    paths: tuple[str, ...]  #: that are routed, and name a model
-    #: of those, the ones on which a form names it
+    paths: tuple[str, ...]  #: routed paths whose requests name a model
+    #: those of them whose requests are forms
     forms: tuple[str, ...]
-    #: patterns of paths of a response that was made before, and of those that are read
+    #: patterns of the paths of stored responses, and of those that are read
     kept: str
     read: str
-    #: what the 404 of another path says
+    #: message of the 404 for other paths
     unknown_path: str
     operators: dict[str, str]  #: hosts by the SHA-256 of their keys
-    operations: dict[str, str]  #: by host, method and URL
+    operations: dict[str, str]  #: operations by host, method and URL
 
 
 def read(files: Mapping[str, str]) -> Files:
-    """The files by name. Raises Unread."""
+    """Return the configuration of files by name. Raises Unread."""
     front, *behind = files.get(render.CONFIG, "").split("\nbackend ")
     behind = [text for text in behind if not text.startswith(TABLES)]
     clients, _, hosts = front.partition("\nfrontend hosts")

@@ -1,4 +1,4 @@
-"""A stand-in for HAProxy, where this machine has none: it routes as the files of the gateway say, and says what it is."""
+"""A stand-in for HAProxy where it is not installed. It routes by the gateway's files, and identifies itself as a stand-in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ STARTED = "[NOTICE] haproxy is not installed on this machine: this is the sandbo
 
 
 class StandIn(Process):
-    """argv: what follows `haproxy`. Of those words it knows `-c` only."""
+    """The process of the stand-in.
+
+    `argv` is the command line after `haproxy`, of which only `-c` has an effect.
+    """
 
     usual_holder = "haproxy"
 
@@ -52,7 +55,7 @@ class StandIn(Process):
         return self._code
 
     def _listening(self, stack: contextlib.ExitStack) -> list[Server | UnixServer]:
-        """Take the ports and the sockets, until the stack is closed. Raises OSError for a port that another program has."""
+        """Bind the ports and the sockets, until the stack is closed. Raises OSError if another program uses a port."""
         clients = self.bind(LOOPBACK, self.routing.files.port)
         control = Server(self.routing.files.control_port, ControlApi, self, host=str(clients.server_address[0]))
         stack.callback(control.stop)
@@ -67,7 +70,7 @@ class StandIn(Process):
         return [clients, control, proof]
 
     def command(self, words: str) -> str:
-        """The answer to a command of the admin socket."""
+        """Return the answer to a command of the admin socket."""
         match words:
             case "show info":
                 return f"Name: {admin.STAND_IN}\nDescription: {self.routing.files.description}\n"
@@ -100,7 +103,7 @@ class StandIn(Process):
         return "Success=1\n"
 
     def _read(self) -> Routing:
-        """Raises Unread."""
+        """Return the routing of the current files. Raises Unread."""
         drained = self._folder / operations.STATES
         return Routing(files.read(files_of(self._folder)), drained.read_text() if drained.is_file() else "")
 
@@ -123,9 +126,9 @@ class _Asked(StreamRequestHandler):
 
 @contextlib.contextmanager
 def _short(folder: Path) -> Iterator[Path]:
-    """Yield a short path to a folder, for sockets: theirs have some 100 bytes at most.
+    """Yield a short path to a folder, for sockets, whose paths have some 100 bytes at most.
 
-    Without /proc (macOS) the sockets stand in a temporary folder, with links to them where they are looked for.
+    Without /proc (macOS) the sockets are in a temporary folder, with links to them in the original one.
     """
     if admin.OPEN.is_dir():
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

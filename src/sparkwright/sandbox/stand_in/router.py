@@ -1,4 +1,4 @@
-"""The servers behind the stand-in: which are up, which takes a request, and how many they have."""
+"""The servers behind the stand-in: their health, their selection and their requests."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ from sparkwright.gateway.statistics import BACKEND
 from sparkwright.sandbox.stand_in.files import Backend, Files, Server
 
 FALL = 3
-#: of an answer to a check
+#: maximum bytes of an answer to a check
 CHECK_BYTES = 65536
-#: of `show servers state`: forced into maintenance, forced to drain
+#: flags of `show servers state`: forced maintenance, forced drain
 FORCED = {"": 0, operations.REST: 1, operations.DRAIN: 8}
-#: of the same: `disabled` in the configuration
+#: flag of `disabled` in the configuration
 DISABLED = 4
 STATE_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port")
 STATUS = {"": "UP", operations.REST: "MAINT", operations.DRAIN: "DRAIN"}
 
 
 class NoServer(Exception):
-    """Nobody takes the request. code: of the answer."""
+    """No server takes the request.
+
+    Args:
+        code: error code of the answer.
+    """
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -36,7 +40,12 @@ class NoServer(Exception):
 
 
 class Upstream:
-    """A server now. It begins as HAProxy begins: up, until one check fails. forced: what its operator asked for, or ""."""
+    """The current state of a server. As in HAProxy it is up until the first failed check.
+
+    Args:
+        server: the server.
+        forced: state that the operator has set, or an empty string.
+    """
 
     def __init__(self, server: Server, forced: str) -> None:
         self.server, self.forced = server, forced
@@ -57,12 +66,17 @@ class Upstream:
 
 
 class Routing:
-    """What one reading of the files routes; requests that it began end with it. drained: the text of operations.STATES."""
+    """Routing by one reading of the configuration files. Its requests end with it.
+
+    Args:
+        files: the configuration files.
+        drained: server states saved before a reload, the text of operations.STATES.
+    """
 
     def __init__(self, files: Files, drained: str) -> None:
         self.files = files
         self.ended = threading.Event()
-        #: backends and servers by the responses that they made
+        #: backend and server of each response
         self.makers: dict[str, tuple[str, str]] = {}
         self._changed = threading.Condition()
         forced = _forced(drained)
@@ -82,12 +96,17 @@ class Routing:
                 threading.Thread(target=self._check, args=(self.files.backends[name], server), daemon=True).start()
 
     def up(self, backend: str) -> bool:
-        """Whether a server of it is up."""
+        """Return True if a server of the backend is up."""
         return any(upstream.up for upstream in self._servers[backend])
 
     @contextmanager
     def taken(self, backend: str, tried: set[str]) -> Iterator[Server]:
-        """The server that takes a request, for as long as that runs. tried: those that did not. Raises NoServer."""
+        """Yield the server that takes a request, and hold its slot during the `with` block. Raises NoServer.
+
+        Args:
+            backend: name of the backend.
+            tried: servers that have not answered.
+        """
         until_s = time.monotonic() + self.files.queue_s
         with self._changed:
             self._queued[backend] += 1
@@ -124,17 +143,17 @@ class Routing:
             for upstream in self._servers.get(backend, ()):
                 if upstream.server.name == name:
                     was, upstream.forced = upstream.forced, "" if action == operations.READY else action
-                    # as HAProxy: who leaves maintenance has to pass a check, soon
+                    # as in HAProxy, a server that leaves maintenance must soon pass a check
                     upstream.failures = FALL - 1 if was == operations.REST else upstream.failures
             self._changed.notify_all()
 
     def row(self, backend: str, name: str) -> dict[str, object]:
-        """Return a server as its own host is told of it."""
+        """Return a server's state as its own host reads it."""
         found = next(server for server in self._servers[backend] if server.server.name == name)
         return {"backend": backend, "server": name, "status": found.status, "running": found.running}
 
     def statistics(self) -> str:
-        """As `show stat`, with the columns that are asked for."""
+        """Return `show stat` with the columns that are used."""
         rows = io.StringIO("# ")
         table = csv.writer(rows, lineterminator="\n")
         rows.seek(2)
@@ -148,7 +167,7 @@ class Routing:
         return rows.getvalue()
 
     def states(self) -> str:
-        """As `show servers state`, with the columns that are asked for."""
+        """Return `show servers state` with the columns that are used."""
         rows = [f"{name} {server.server.name} {server.server.address} {server.admin_state} {server.server.port}\n"
                 for name, servers in self._servers.items() for server in servers]  # fmt: skip
         return "".join(("1\n# ", " ".join(STATE_COLUMNS), "\n", *rows))
@@ -166,7 +185,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request as it goes to a server."""
+    """A request as it is sent to a server."""
 
     method: str
     path: str
@@ -175,7 +194,7 @@ class Sent:
 
 
 def asked(server: Server, key: str, sent: Sent, timeout_s: float) -> http.client.HTTPResponse:
-    """The answer of a server as it begins. Raises OSError or HTTPException; the connection is closed with the answer."""
+    """Return a server's answer, with its body unread. Raises OSError or HTTPException. Closing it closes the connection."""
     link = http.client.HTTPConnection(server.address, server.port, timeout=timeout_s)
     headers = {"Content-Type": sent.kind, "Connection": "close"}
     try:
@@ -201,7 +220,7 @@ def _well(backend: Backend, server: Server) -> bool:
 
 
 def _forced(drained: str) -> Mapping[tuple[str, str], str]:
-    """What was drained when the files were read anew."""
+    """Return the forced states saved before a reload, by backend and server name."""
     _, header, *rows = [*drained.splitlines(), "", ""]
     found = [dict(zip(header.removeprefix("# ").split(), row.split(), strict=False)) for row in rows if row]
     names = {str(number | more): name for name, number in FORCED.items() for more in (0, DISABLED)}

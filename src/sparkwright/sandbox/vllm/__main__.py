@@ -1,4 +1,4 @@
-"""python3 -m sparkwright.sandbox.vllm serve --model /models/x ...      (the stand-in image's entry point)"""
+"""Run the engine: python3 -m sparkwright.sandbox.vllm serve --model /models/x ... (the stand-in image's entry point)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_VERSION = "0.32.0"
 
 
 def main() -> int:
-    """Answer at once, or run one engine in the foreground."""
+    """Print at once, or run one engine in the foreground."""
     version = os.environ.get("VLLM_VERSION", DEFAULT_VERSION)
     found = command(sys.argv[1:], version)
     if isinstance(found, Printed):

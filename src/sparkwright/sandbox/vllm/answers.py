@@ -1,4 +1,4 @@
-"""The shapes of answers: chat and plain completions, whole and streamed, and errors, as 0.32.0 writes them."""
+"""The answers of 0.32.0: chat and plain completions, complete and streamed, and errors."""
 
 from __future__ import annotations
 
@@ -15,35 +15,41 @@ from sparkwright.sandbox.serving.request_content import call_deltas
 DONE = b"data: [DONE]\n\n"
 #: kind, param and message of the error when the engine's core is gone
 DEAD = ("InternalServerError", None, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
-CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the next likeliest
+CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the second candidate
 
 
 def error(message: str, kind: str, param: str | None, status: int) -> dict[str, Any]:
-    """An error's body."""
+    """Return the body of an error."""
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
 @dataclass(frozen=True)
 class Chat:
-    """/v1/chat/completions."""
+    """The shape of /v1/chat/completions."""
 
     prefix = "chatcmpl"
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
     def opening(self) -> list[dict[str, Any]]:
-        """The first chunk's choices: a role and no text."""
+        """Return the choices of the first chunk: a role and no text."""
         delta = {"role": "assistant", "content": ""}
         return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]
 
     def piece(self, token: Token) -> list[dict[str, Any]]:
-        """A token's choices."""
+        """Return the choices of a token's chunk."""
         found: dict[str, Any] = {"index": 0, "delta": {token.kind: token.text}, "logprobs": None}
         ended = {"stop_reason": None} if token.reason else {}
         return [{**found, "finish_reason": token.reason, **ended, "token_ids": None}]
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
-        """All of it in one choice. calls: of tools. top: how many choices are told with each token; None for no logprobs."""
+        """Return the whole answer in one choice.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls.
+            top: number of candidates returned with each token; None for no logprobs.
+        """
         sentence = "".join(token.text for token in tokens if token.kind == "content")
         thought = "".join(token.text for token in tokens if token.kind == "reasoning")
         content = None if calls else sentence or None
@@ -60,22 +66,22 @@ class Chat:
 
 @dataclass(frozen=True)
 class Plain:
-    """/v1/completions."""
+    """The shape of /v1/completions."""
 
     prefix = "cmpl"
     kind = chunk_kind = "text_completion"
 
     def opening(self) -> list[dict[str, Any]]:
-        """Nothing comes before the text."""
+        """Return no choices: nothing comes before the text."""
         return []
 
     def piece(self, token: Token) -> list[dict[str, Any]]:
-        """A token's choices."""
+        """Return the choices of a token's chunk."""
         found = {"index": 0, "text": token.text, "logprobs": None, "finish_reason": token.reason, "stop_reason": None}
         return [{**found, "prompt_token_ids": None, "token_ids": None}]
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
-        """All of it in one choice."""
+        """Return the whole answer in one choice."""
         del calls, top
         choice = {"index": 0, "text": "".join(token.text for token in tokens), "logprobs": None}
         choice |= {"finish_reason": tokens[-1].reason, "stop_reason": None, "token_ids": None, "prompt_logprobs": None}
@@ -84,18 +90,22 @@ class Plain:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. prompt: its tokens. top: see `complete` of a shape. usage, usage_each: whether the stream tells them at its end, and with each chunk."""
+    """The answer to one request."""
 
     shape: Chat | Plain
     model: str
     fingerprint: str
+    #: number of prompt tokens
     prompt: int
+    #: a stream reports the token counts at its end
     usage: bool = False
+    #: a stream reports the token counts with each chunk
     usage_each: bool = False
+    #: see `complete` of a shape
     top: int | None = None
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-        """The JSON of one that is not streamed."""
+        """Return the JSON of an answer that is not streamed."""
         details = {"prompt_tokens_details": None, "completion_tokens_details": None}
         return {
             **self._about(self.shape.kind),
@@ -108,7 +118,12 @@ class Answer:
         }
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[dict[str, Any]] = ()) -> Iterator[bytes]:
-        """The events of one that is. calls: of tools, which come in place of the tokens' text."""
+        """Yield the events of a streamed answer.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls, which replace the tokens' text.
+        """
         about, count = self._about(self.shape.chunk_kind), 0
         opening = self.shape.opening()
         if opening:
@@ -146,7 +161,7 @@ class Answer:
 
 
 def _choices(word: str, top: int) -> dict[str, Any]:
-    """A token with its logprobs."""
+    """Return a token with its logprobs."""
     rows = [(word, CHOSEN), ("the ", OTHER)]
     found = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in rows]
     return {**found[0], "top_logprobs": found[:top]}

@@ -1,4 +1,4 @@
-"""The HTTP side: health, models, metrics, tokens and completions in the shape of version 0.32.0."""
+"""The HTTP API: health, models, metrics, tokens and completions in the shape of 0.32.0."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from sparkwright.sandbox.web import Handler
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
-OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
+OWN_TOKENS = 64  # default number of tokens of an answer
 THOUGHT_TOKENS = 200
-QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # of an answer that need not come at a real one's pace
+QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # tokens of an answer that is sent without the delay of a real engine
 POLL_S = 0.05
-#: the kind of an error in a body that is no request
+#: error type of an invalid request body
 INVALID = "Bad Request"
 LOCKED = ("v1", "v2", "inference")
 PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
 
 class BadRequest(Exception):
-    """What the engine answers instead of serving: a status and an error's fields."""
+    """A refusal: the HTTP status and the fields of the error."""
 
     def __init__(self, status: int, kind: str, param: str | None, message: str) -> None:
         super().__init__(message)
@@ -44,14 +44,17 @@ class BadRequest(Exception):
         self.payload: dict[str, Any] = error(message, kind, param, status)
 
     def as_message(self) -> BadRequest:
-        """Return it as the Messages API shapes it, where the handler of that API answers: what is no request is refused before."""
+        """Return the error in the shape of the Messages API.
+
+        An invalid request is refused before that API's handler, in the other shape.
+        """
         if self.kind != INVALID:
             self.payload = {"type": "error", "error": {"type": self.kind, "message": str(self)}}
         return self
 
 
 class VllmApi(Handler):
-    """One request to the engine."""
+    """The handler of requests to the engine."""
 
     server_version = "uvicorn"
 
@@ -97,7 +100,7 @@ class VllmApi(Handler):
         }
 
     def _of_one_response(self) -> dict[str, Callable[[], None]] | None:
-        """Return the routes of a response that was made before; None where this path is none."""
+        """Return the routes of a stored response, or None if this path is none."""
         match self.parts:
             case ["v1", "responses", name] if not self.engine.config.pooling:
                 return {"GET": lambda: self._kept(name)}
@@ -152,7 +155,7 @@ class VllmApi(Handler):
         self._complete(self._shaped(Chat(), body), body, most, self._thought(body))
 
     def _thought(self, body: dict[str, Any]) -> int:
-        """Return how many tokens a chat's answer thinks."""
+        """Return the number of thinking tokens of a chat's answer."""
         options = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
         return THOUGHT_TOKENS if self.engine.config.thinks and options else 0
 
@@ -210,7 +213,7 @@ class VllmApi(Handler):
         return self.engine.config.served_names[0]
 
     def _shaped(self, shape: Chat | Plain, body: dict[str, Any]) -> Callable[[int], Answer]:
-        """Return what makes the answer of OpenAI's completions, from the tokens of its prompt."""
+        """Return a function that makes an answer of OpenAI's completions from the number of its prompt's tokens."""
         options = body.get("stream_options") or {}
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
@@ -242,7 +245,7 @@ class VllmApi(Handler):
         self._send(200, pooling_models.ranking(self.engine.config.served_names[0], query, texts, tokens))
 
     def _read(self, text: str) -> int:
-        """The tokens of a text, counted. A server that is broken breaks here too."""
+        """Return the number of tokens of a text. A fault of the server shows here too."""
         self._not_endless(text)
         engine = self.engine
         if engine.fault() == "engine-exits" or engine.dead:
@@ -270,7 +273,15 @@ class VllmApi(Handler):
         *,
         plain: bool = False,
     ) -> None:
-        """Generate, and write the answer in its API's form. body: a chat's, or of `plain` a text's. written: see `_shaped`."""
+        """Generate, and send the answer in the format of its API.
+
+        Args:
+            written: see `_shaped`.
+            body: of a chat, or of a text if `plain`.
+            most: maximum number of tokens.
+            thought: number of thinking tokens.
+            plain: the request is for a text completion.
+        """
         engine, config = self.engine, self.engine.config
         tokens = self._most(most)
         prompt = self._prompt(body)
@@ -279,7 +290,7 @@ class VllmApi(Handler):
         if engine.fault() == "engine-exits" or engine.dead or engine.alone:
             engine.die()
             raise BadRequest(500, *DEAD)
-        # agents name the most that they take; a measurement names how many tokens it wants
+        # agents set an upper limit; a measurement sets the number of tokens that it wants
         own = OWN_TOKENS + thought if tokens is None or not isinstance(answer, Answer) else tokens
         compared = body.get("logprobs") is True and not body.get("stream")
         most = tokens or config.max_model_len - len(prompt)
@@ -315,14 +326,19 @@ class VllmApi(Handler):
         self._send(200, engine.keep(payload) if isinstance(answer, Response) else payload)
 
     def _requested(self, body: dict[str, Any], *, refuses: bool) -> Requested:
-        """Return what a chat asks for. refuses: tools without a parser are refused; the Responses API leaves the call in the text."""
+        """Return the answer that a chat request calls for.
+
+        Args:
+            body: the request.
+            refuses: refuse tools without a parser; the Responses API leaves the call in the text.
+        """
         try:
             return request_options.of(self.engine, body, refuses=refuses)
         except request_options.Refused as refused:
             raise BadRequest(400, "BadRequestError", None, str(refused)) from None
 
     def _until_broken(self, answer: Answer | Message | Response, events: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield a stream; where a member is lost meanwhile it ends as the real one."""
+        """Yield a stream. If a member is lost meanwhile, it ends like the real one."""
         try:
             yield from events
         except Broken:
@@ -346,7 +362,7 @@ class VllmApi(Handler):
             raise BadRequest(404, "NotFoundError", "model", message)
 
     def _prompt(self, body: dict[str, Any]) -> list[int]:
-        """The ids of a body's messages or prompt."""
+        """Return the ids of a body's messages or prompt."""
         tokenizer, given = self.engine.tokenizer, body.get("prompt")
         if body.get("messages"):
             self._not_endless("".join(str(message) for message in body["messages"]))
@@ -390,7 +406,7 @@ class VllmApi(Handler):
             raise BadRequest(400, "BadRequestError", "input_tokens", message)
 
     def _gone(self) -> bool:
-        """Whether the client has left."""
+        """Return True if the client has disconnected."""
         try:
             return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):

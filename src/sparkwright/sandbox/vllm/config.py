@@ -1,4 +1,4 @@
-"""From arguments and a model's folder to the engine's settings, or to the real engine's refusal of them."""
+"""Derive the engine's settings from arguments and the model's folder, or refuse them as the real engine does."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from sparkwright.trust import bounds
 
 DEFAULT_BUDGET = 2048  # on a GB10, in every version
 DEFAULT_SEQS = 256
-SMALLEST_SHARD = 1_000_000  # bytes; the pretend hub's shards have two and a half times as many
-SCALE = 1000  # the model's files stand for so many times their size
-CACHE_TOKENS = 1_450_000  # in all of a GB10's memory, of Qwen3.5-35B-A3B
+SMALLEST_SHARD = 1_000_000  # bytes; the simulated hub's shards have two and a half times as many
+SCALE = 1000  # factor from the size of the model's files to the simulated size
+CACHE_TOKENS = 1_450_000  # of Qwen3.5-35B-A3B in all of a GB10's memory
 
 OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill cannot be turned off
 PREFIX_FORCED_OFF_UNTIL: Release = (0, 11, 0)  # of a hybrid
 ALIGN_SINCE: Release = (0, 15, 0)  # before, a gated delta net has no prefix caching
-PREFIX_ON_SINCE: Release = (0, 28, 0)  # of a hybrid, when nothing is said
+PREFIX_ON_SINCE: Release = (0, 28, 0)  # default for hybrid models
 MODE_GONE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
 LARGER_SHARE_SINCE: Release = (0, 20, 0)
-#: settings that this engine repeats as they were given; the attention backend in a line of its own
+#: settings that the log repeats as given; the attention backend in a line of its own
 ECHOED = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "dtype", "seed", "load_format"),
     *("trust_remote_code", "tokenizer_mode", "disable_custom_all_reduce", "attention_backend"),
 )
-#: how Pydantic names a limit that is broken, and how it says so
+#: Pydantic's error types of violated limits, and their messages
 LIMITS = {
     ">": ("greater_than", "greater than"),
     ">=": ("greater_than_equal", "greater than or equal to"),
@@ -42,13 +42,14 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Config:
-    """What the engine will do. budget: tokens of a step. utilization: share of memory it takes. asked: its arguments."""
+    """The settings of a vLLM engine."""
 
     model: str
     served_names: tuple[str, ...]
     architecture: str
     hybrid: bool
     max_model_len: int
+    #: tokens of one scheduler step (max_num_batched_tokens)
     budget: int
     max_num_seqs: int
     chunked_prefill: bool
@@ -56,6 +57,7 @@ class Config:
     mamba_cache_mode: str
     kv_cache_dtype: str
     quantization: str | None
+    #: share of the memory that it takes
     utilization: float
     block_tokens: int
     padding_percent: float
@@ -70,26 +72,26 @@ class Config:
     tool_parser: str = ""
     sees: bool = False
     hidden: int = 128
-    #: of its files, bytes
+    #: size of its files, bytes
     weights: int = 0
-    #: of speculative decoding; None without it
+    #: drafts of speculative decoding; None without it
     drafts: Drafts | None = None
-    #: options that the dump repeats as they were given
+    #: options that the config dump repeats as given
     echoed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def cache_blocks(self) -> int:
-        """Blocks of the KV cache that its memory holds."""
+        """The number of blocks of the KV cache."""
         return max(1, int(self.utilization * CACHE_TOKENS) // self.block_tokens)
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens of the KV cache."""
+        """The tokens that the KV cache holds."""
         return self.cache_blocks * self.block_tokens
 
 
 def read_model(name: str, folder: Path) -> dict[str, Any]:
-    """A model's config.json."""
+    """Return a model's config.json."""
     path = folder / "config.json"
     if not path.is_file():
         message = (
@@ -108,7 +110,7 @@ def read_model(name: str, folder: Path) -> dict[str, Any]:
 
 
 def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
-    """The settings. Raises Refused with the last lines of a real traceback."""
+    """Return the settings. Raises Refused with the last lines of a real traceback."""
     now, recurrent, architecture = release(version), hybrid.is_hybrid(model), str(model["architectures"][0])
     _refuse_out_of_range(arguments, now)
     text = hybrid.text_part(model)
@@ -151,7 +153,7 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
 
 
 def _refuse_out_of_range(arguments: Arguments, now: Release) -> None:
-    """The numbers that the real config classes refuse. Raises Refused with Pydantic's words."""
+    """Raise Refused, with Pydantic's message, for numbers that the real config classes refuse."""
     for key, value in arguments.values.items():
         broken = flag_values.out_of_range(key.replace("_", "-"), value, now) if isinstance(value, int | float) else None
         if broken is None:
@@ -175,7 +177,7 @@ def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, no
 
 
 def _mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -> str:
-    """How states are cached: all of them, those at a block's end, or none."""
+    """Return the Mamba cache mode: `all` states, those at the end of a block (`align`), or `none`."""
     if not caches:
         return "none"
     takes_all = hybrid.takes_all_mode(architecture) and now < PREFIX_ON_SINCE
@@ -193,7 +195,7 @@ def _quantization(model: Mapping[str, Any]) -> str | None:
 
 def _length(arguments: Arguments, most: int) -> int:
     length = arguments.number("max_model_len", most)
-    length = most if length == -1 else length  # as much as the model has
+    length = most if length == -1 else length  # the model's maximum
     if length > most:
         message = (
             f"User-specified max_model_len ({length}) is greater than the derived max_model_len (max_position_embeddings={most}.0"
@@ -207,7 +209,7 @@ def _length(arguments: Arguments, most: int) -> int:
 
 
 def _shards(folder: Path) -> int:
-    """How many files of weights there are; a file that the index names and that is not there is a death."""
+    """Return the number of weight files. Raises Refused if a file of the index is missing."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return len(list(folder.glob("*.safetensors")))
@@ -230,7 +232,15 @@ def _weights(index: Path) -> dict[str, str]:
 
 
 def invalid(what: str, message: str, kind: str, *, field: str = "", got: object = None) -> Refused:
-    """Pydantic's refusal of a config, under the traceback's end. field, got: where one value is what it refuses."""
+    """Return Pydantic's refusal of a config, below the end of the traceback.
+
+    Args:
+        what: the config class.
+        message: the error.
+        kind: Pydantic's error type.
+        field: the refused field, if it is a single one.
+        got: its value.
+    """
     given = "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
     given = f"{got!r}, input_type={type(got).__name__}" if field else given
     lines = (

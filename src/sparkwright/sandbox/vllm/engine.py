@@ -1,4 +1,4 @@
-"""One run of the pretend engine, from its arguments to its exit code."""
+"""One run of the simulated engine, from its arguments to its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from sparkwright.units import GIB
 
 
 class Engine(Process):
-    """argv: what follows `vllm serve`."""
+    """A simulated vLLM engine.
+
+    `argv` is the command line after `vllm serve`.
+    """
 
     usual_holder = "vllm"
 
@@ -32,7 +35,7 @@ class Engine(Process):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        #: responses by their ids, where they are kept
+        #: stored responses by id
         self.kept: dict[str, dict[str, Any]] = {}
 
     def serve(self) -> int:
@@ -55,17 +58,17 @@ class Engine(Process):
 
     @property
     def keeps(self) -> bool:
-        """Whether it keeps responses, so that they can be read again."""
+        """True if it stores responses, so that they can be retrieved later."""
         return self.env.get(responses.STORE) == "1"
 
     def keep(self, response: dict[str, Any]) -> dict[str, Any]:
-        """Return a response, and keep it where that is on."""
+        """Return a response, and store it if that is enabled."""
         if self.keeps and len(self.kept) < responses.MOST_KEPT:
             self.kept[response["id"]] = response
         return response
 
     def lose_rank(self) -> None:
-        """The process of its own rank is killed: a worker ends with exit code 0, a head as an engine that has failed."""
+        """Kill the process of its own rank: a worker exits with code 0, a head like an engine that has failed."""
         if self.group is None or self.group.world == 1:
             return
         self.last_words(startup.of_lost_rank(self.group.rank), 0)
@@ -102,7 +105,7 @@ class Engine(Process):
         return self._loaded(server)
 
     def _compile_and_cache(self) -> None:
-        """Compile, which takes memory for a while, and fill the cache."""
+        """Compile, which takes memory for a while, then allocate the cache."""
         peak = 0 if self.warm or self.config.eager else COMPILE_PEAK
         self.take_more(peak)
         self.say(startup.caching(self.config, self.version, self.device, warm=self.warm))
@@ -115,21 +118,21 @@ class Engine(Process):
 
     @property
     def stale(self) -> bool:
-        """Whether it runs what an earlier start compiled, and that is no good."""
+        """True if it runs a bad compile cache of an earlier start, which slows it down."""
         return self.warm and self.fault() == "stale-cache"
 
     @property
     def headless(self) -> bool:
-        """Whether it is a worker of a group, without a port of its own."""
+        """True if it is a worker of a group, without a port of its own."""
         return self.group is not None and self.group.rank > 0
 
     @property
     def alone(self) -> bool:
-        """Whether a member of its group is gone."""
+        """True if a member of its group is gone."""
         return self.group is not None and self.group.broken
 
     def _join(self, group: Group) -> None:
-        """Say what it is about to join, meet the others, and say that it has."""
+        """Log the group to join, join the other ranks, and log that they met."""
         self.say(startup.of_member(group.intent(self.version)))
         if group.rank and self.fault() == "worker-never-joins":
             self.stopped.wait()
@@ -144,7 +147,7 @@ class Engine(Process):
         self.log(startup.speculated(statistics))
 
     def _loaded(self, server: Server | None) -> int:
-        """Load, open the port and stay until stopped."""
+        """Load the model, open the port and serve until stopped."""
         self.say(() if self.headless else startup.loading(self.config, self.version, self.device, self.experts))
         rules.after_weights(self.config, self.version)
         self.hold_gpu(int(self.config.utilization * TOTAL))

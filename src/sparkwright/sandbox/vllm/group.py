@@ -1,7 +1,7 @@
-"""One member of a group of ranks: they meet over TCP as torch.distributed's store does, and say what the real ones say.
+"""One rank of a group. Ranks meet over TCP as with torch.distributed's store, and write the log lines of real ones.
 
-As the real group of two of vLLM 0.32.0 did: a lost member is noticed by the next request and not before, and a worker never ends
-because the head is gone.
+As observed with a real group of two of vLLM 0.32.0, a lost member is noticed by the next request and not before, and a worker
+never ends because the head is gone.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ WORD_BYTES = 64
 
 @dataclass
 class Group:
-    """tensor: how many ranks split each layer. links: to the other members, once they have met."""
+    """The ranks that serve a model together."""
 
     rank: int
     world: int
+    #: number of ranks that split each layer
     tensor: int
     address: str
     port: int
     timeout_s: float
+    #: connections to the other members, once they have joined
     links: list[socket.socket] = field(default_factory=list)
 
     @classmethod
     def of(cls, arguments: Arguments) -> Group:
-        """The group that the arguments are of; a server of its own is one of one rank."""
+        """Return the group of the arguments; a single server is a group of one rank."""
         world = arguments.number("nnodes", 1)
         timeout_s = arguments.number("distributed_timeout_seconds", DEFAULT_TIMEOUT_S)
         address, port = arguments.text("master_addr", "127.0.0.1"), arguments.number("master_port", DEFAULT_PORT)
@@ -44,11 +46,11 @@ class Group:
 
     @property
     def broken(self) -> bool:
-        """Whether another member is gone, as the next collective operation would find."""
+        """True if another member is gone, as the next collective operation would find."""
         return any(link.recv(1, socket.MSG_PEEK) == b"" for link in readable(self.links))
 
     def intent(self, version: str) -> Iterator[str]:
-        """What it is about to do, which proves nothing."""
+        """Yield the log lines of a rank that is about to join. They do not prove that it did."""
         if self.rank:
             yield (
                 f"[serve.py:224] Launching vLLM (v{version}) headless multiproc executor, with head node address "
@@ -58,7 +60,7 @@ class Group:
         yield f"[parallel_state.py:1906] world_size={self.world} rank={self.rank} local_rank=0 distributed_init_method={at} backend=nccl"
 
     def assigned(self) -> str:
-        """The line that proves the group."""
+        """Return the log line that proves the group."""
         tensor, pipeline = self.rank % self.tensor, self.rank // self.tensor
         return (
             f"[parallel_state.py:2350] rank {self.rank} in world size {self.world} is assigned as DP rank 0, PP rank {pipeline}, "
@@ -66,21 +68,21 @@ class Group:
         )
 
     def meet(self, stopped: threading.Event) -> None:
-        """Return when all members are there, or when it was stopped. Raises Refused as the real ones end."""
+        """Wait until all members have joined, or until stopped. Raises Refused with the log lines of real ones."""
         until_s = time.monotonic() + self.timeout_s
         if self.world == 1:
             return
         self._gather(stopped, until_s) if self.rank == 0 else self._come(stopped, until_s)
 
     def leave(self) -> None:
-        """Let go of the others."""
+        """Close the connections to the other ranks."""
         links, self.links = self.links, []
         for link in links:
             link.close()
 
     def _gather(self, stopped: threading.Event, until_s: float) -> None:
         try:
-            here = self.address if self.address.startswith("127.") else ""  # else on all interfaces, as the real one
+            here = self.address if self.address.startswith("127.") else ""  # otherwise on all interfaces, as in vLLM
             listener = socket.create_server((here, self.port), backlog=self.world)
         except OSError as error:
             raise crashed(
@@ -103,7 +105,7 @@ class Group:
             return
         self.links.append(link)
         link.settimeout(POLL_S)
-        while not stopped.is_set():  # at a stranger's port for ever, as the real one was seen to
+        while not stopped.is_set():  # forever if another program has the port, as observed with the real one
             with contextlib.suppress(TimeoutError):
                 if link.recv(WORD_BYTES):
                     return

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API in the shape of 0.32.0: a request becomes a chat's, and its answer content blocks."""
+"""Anthropic's Messages API in the shape of 0.32.0: requests are converted to chats, answers to content blocks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sparkwright.sandbox.serving.generation import Token
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 STOPPED = {"stop": "end_turn", "length": "max_tokens"}
-#: of a token, by its kind
+#: block and delta types by kind of token
 PIECES = {"reasoning": ("thinking", "thinking_delta"), "content": ("text", "text_delta")}
 UNREAD = "Error in message stream converter."
 
 
 def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request in the form of a chat's."""
+    """Return a request in the format of a chat."""
     chat = {name: value for name, value in body.items() if name not in ("system", "tools", "tool_choice", "thinking")}
     system = _text(body.get("system"))
     messages = [{"role": "system", "content": system}] if system else []
@@ -44,7 +44,7 @@ def _text(content: Any) -> str:
 
 
 def _messages(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a message as those of a chat: results of tools are messages of their own."""
+    """Yield a message as messages of a chat: tool results become messages of their own."""
     content = message.get("content")
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     if not blocks:
@@ -92,13 +92,19 @@ def counted(tokens: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Message:
-    """One answer. prompt: its tokens."""
+    """The answer to one request."""
 
     model: str
+    #: number of prompt tokens
     prompt: int
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the JSON of one that is not streamed. calls: of tools, which come in place of the tokens' text."""
+        """Return the JSON of an answer that is not streamed.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls, which replace the tokens' text.
+        """
         blocks: list[dict[str, Any]] = []
         for kind in ("reasoning", "content"):
             text = "".join(token.text for token in tokens if token.kind == kind)
@@ -116,7 +122,7 @@ class Message:
         return {**message, "usage": self._usage(len(tokens))}
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
-        """Yield the events of one that is."""
+        """Yield the events of a streamed answer."""
         end = {"stop_reason": None, "stop_sequence": None}
         message = {**self._opening(), "content": [], "model": self.model, **end, "usage": self._usage(0)}
         yield _event("message_start", message=message)
@@ -151,7 +157,7 @@ class Message:
 
 
 def _block(index: int, kind: str, pieces: Iterable[Token], made: list[Token]) -> Iterator[bytes]:
-    """Yield the events of a block of text or thinking. made: gets its tokens."""
+    """Yield the events of a block of text or thinking, and append its tokens to `made`."""
     name, delta_type = PIECES[kind]
     yield _event("content_block_start", content_block={"type": name, name: ""}, index=index)
     for token in pieces:

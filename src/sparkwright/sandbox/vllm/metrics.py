@@ -1,4 +1,4 @@
-"""What /metrics shows: names and labels of 0.32.0, in Prometheus' text."""
+"""The /metrics page with the names and labels of 0.32.0, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
 from sparkwright.sandbox.vllm.speculation import Drafts
 
 POSITIONS = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-STALE_BLOCK: tuple[Release, Release] = ((0, 18, 0), (0, 23, 0))  # a hybrid's block_size is shown as before it was set
+STALE_BLOCK: tuple[Release, Release] = ((0, 18, 0), (0, 23, 0))  # a hybrid's block_size is shown with its initial value
 SECONDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
     2560.0,
@@ -29,22 +29,23 @@ LONG_S = (
 
 @dataclass
 class Histogram:
-    """bounds: upper ends of its buckets."""
+    """A histogram of /metrics."""
 
     name: str
     about: str
+    #: upper bounds of its buckets
     bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list)
     sum: float = 0.0
 
     def add(self, value: float) -> None:
-        """Count one more."""
+        """Add a value."""
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def rows(self, labels: dict[str, str]) -> Iterator[str]:
-        """Its lines."""
+        """Yield its lines of the page."""
         counts, below = self.counts or [0] * (len(self.bounds) + 1), 0
         yield from _head(self.name, "histogram", self.about)
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), counts, strict=True):
@@ -55,7 +56,7 @@ class Histogram:
 
 
 class Metrics(Counters):
-    """With the engine's histograms beside."""
+    """The counters of the engine, with its histograms."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Metrics(Counters):
             self._log(line)
 
     def text(self) -> bytes:
-        """The page."""
+        """Return the /metrics page."""
         with self.mutex:
             return ("\n".join(self._rows()) + "\n").encode()
 
@@ -128,7 +129,7 @@ class Metrics(Counters):
         yield f"vllm:cache_config_info{_labels(self._info)} 1.0"
 
     def _speculated(self, labels: dict[str, str]) -> Iterator[str]:
-        """The counters of speculative decoding; none without it."""
+        """Yield the counters of speculative decoding; none without it."""
         if self._drafts is None:
             return
         for name, (about, value) in self._drafts.counters().items():

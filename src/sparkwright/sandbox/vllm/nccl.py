@@ -1,4 +1,4 @@
-"""What NCCL says of how a member reaches the others, with NCCL_DEBUG=INFO: as NCCL 2.30 writes it, and as seen on GB10."""
+"""NCCL's log lines on its transport, with NCCL_DEBUG=INFO: as NCCL 2.30 writes them, and as observed on GB10."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ LABEL = "spark:141:141 [0] NCCL INFO"
 
 
 def lines(rank: int, world: int, env: Mapping[str, str], *, sockets: bool) -> Iterator[str]:
-    """Of one member, once it has met the others. env: its container's. sockets: whether no adapter can be used.
+    """Yield the NCCL log lines of one member after it has joined the others.
 
-    Nothing where the container was given no adapter: a stand-in without one proves no transport.
+    Yields nothing if the container has no adapter: the transport is then unproven.
+
+    Args:
+        rank: the member's rank.
+        world: number of ranks.
+        env: environment variables of its container.
+        sockets: no adapter is usable, so NCCL falls back to sockets.
     """
     adapters = [name for name in env.get("NCCL_IB_HCA", "").split(",") if name]
     if env.get("NCCL_DEBUG") != "INFO" or not adapters:

@@ -1,7 +1,7 @@
-"""Which leading tokens of a prompt need no computing again: whole blocks, by what stands before them too.
+"""The prefix cache: whole blocks, each keyed by its tokens and everything before them.
 
-A dense model keeps every full block. A recurrent one keeps its state where a scheduler step ended at a block's end, so a
-shared beginning hits only up to such a place.
+A dense model keeps every full block. A recurrent model keeps its state only where a scheduler step ended at the end of a block,
+so a shared prefix hits only up to such a point.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparkwright.sandbox.vllm.config import Config
 
 
 class PrefixCache:
-    """Counts in tokens, as the engine's metrics do."""
+    """The prefix cache of an engine. It counts in tokens, as the engine's metrics do."""
 
     def __init__(self, config: Config) -> None:
         self._block = config.block_tokens
@@ -28,7 +28,7 @@ class PrefixCache:
         self.hits = 0
 
     def take(self, prompt: Sequence[int]) -> int:
-        """How many tokens of a prompt are there already; afterwards all of it is."""
+        """Return the number of a prompt's leading tokens that are cached, then cache the prompt."""
         if not self._on:
             return 0
         with self._mutex:
@@ -47,7 +47,7 @@ class PrefixCache:
         return end % self._step == 0 or end + self._block > length
 
     def _ends(self, prompt: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Where each full block ends, and a key for all that stands before that."""
+        """Yield the end of each full block, with a key of everything before it."""
         key = 0
         for start in range(0, len(prompt) - self._block + 1, self._block):
             key = hash((key, tuple(prompt[start : start + self._block])))

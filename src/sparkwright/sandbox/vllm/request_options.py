@@ -1,7 +1,7 @@
-"""What a request asks for beside a sentence: a tool call, thinking, JSON of a schema, a picture's colour, another language.
+"""Request options beyond plain text: tool calls, thinking, JSON schemas, the colour of a picture, other languages.
 
-As 0.32.0 answers on a CPU: what it refuses, in its words, and which field a parser fills. A parser of another model finds nothing,
-and its text stays in the content.
+Refusals and parsed fields are those of 0.32.0 on a CPU. The parser of another model finds nothing, and the text stays in the
+content.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sparkwright.sandbox.serving.request_content import (
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
-#: the parsers that fit a family's text; of families that are not here every parser does
+#: parsers that fit a model family; for other families every parser does
 TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_coder", "qwen3_xml")}
-#: with more of them the fault `many-tools` has an effect
+#: number of tools above which the fault `many-tools` has an effect
 MANY_TOOLS = 30
 THOUGHT = "The lamp is bright, so the answer is near."
 NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
@@ -36,22 +36,31 @@ NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
 
 
 class Refused(Exception):
-    """The message of a 400."""
+    """The error message of a response with status 400."""
 
 
 @dataclass(frozen=True)
 class Requested:
-    """words: the words of the content; empty for the usual sentence. calls: of tools, in their own field. null: the content is null,
-    for a parser took all of it. quick: its words need not come at a real one's pace."""
+    """The answer that a request calls for."""
 
+    #: words of the content; empty for the default sentence
     words: tuple[str, ...] = ()
+    #: tool calls, returned in a field of their own
     calls: list[dict[str, Any]] = field(default_factory=list)
+    #: the content is null: a parser took all of it
     null: bool = False
+    #: sent without the delay of a real engine
     quick: bool = False
 
 
 def of(engine: Engine, body: Mapping[str, Any], *, refuses: bool = True) -> Requested:
-    """What a chat asks for. Raises Refused. refuses: tools without a parser are refused; else their call stays in the text."""
+    """Return the answer that a chat request calls for. Raises Refused.
+
+    Args:
+        engine: the engine that answers.
+        body: the request.
+        refuses: refuse tools if no parser is configured; otherwise their calls stay in the text.
+    """
     picture = picture_of(body)
     if picture and not engine.config.sees:
         raise Refused(f"{engine.config.served_names[0]} is not a multimodal model")
@@ -90,7 +99,7 @@ def _called(engine: Engine, body: Mapping[str, Any], null: bool, *, refuses: boo
 
 
 def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
-    """Whether a fault leaves the call as text in the content."""
+    """Return True if a fault leaves the tool call as text in the content."""
     return (
         fault == "tool-text"
         or (fault == "tool-stream" and bool(body.get("stream")))
@@ -99,7 +108,7 @@ def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
 
 
 def _thought(engine: Engine, null: bool) -> Requested:
-    """Thinking that was asked for: without a parser, it stays in the content."""
+    """Return an answer with thinking; without a parser it stays in the content."""
     if engine.config.thinks and engine.fault() != "think-text":
         return Requested(null=null, quick=True)
     return Requested(words(f"<think>\n{THOUGHT}\n</think>\n\n9.9"), null=null, quick=True)

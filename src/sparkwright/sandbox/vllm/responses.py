@@ -1,4 +1,4 @@
-"""OpenAI's Responses API in the shape of 0.32.0: a request becomes a chat's, and its answer items."""
+"""OpenAI's Responses API in the shape of 0.32.0: requests are converted to chats, answers to items."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 
 from sparkwright.sandbox.serving.generation import Token
 
-#: the environment variable that makes a server keep responses, and how many this one keeps
+#: environment variable that enables stored responses, and how many of them this server stores
 STORE, MOST_KEPT = "VLLM_ENABLE_RESPONSES_API_STORE", 1000
 NO_STORE = (
     "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these "
     f"features, set the environment variable `{STORE}=1` when launching the vLLM server."
 )
-#: what is null where nobody asks for it, in the order in which a response has it
+#: fields that are null by default, in their order in a response
 BEFORE = ("incomplete_details", "instructions", "metadata")
 AFTER = ("kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages")
 
 
 def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request in the form of a chat's."""
+    """Return a request in the format of a chat."""
     chat = {name: body[name] for name in ("model", "stream", "temperature", "chat_template_kwargs") if name in body}
     given = body.get("input")
     items = given if isinstance(given, list) else [{"role": "user", "content": given}]
@@ -66,21 +66,30 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Response:
-    """One answer. asked: the request. prompt: its tokens."""
+    """The answer to one request of the Responses API."""
 
     model: str
+    #: number of prompt tokens
     prompt: int
+    #: the request
     asked: Mapping[str, Any]
+    #: the id of the response
     name: str = field(default_factory=lambda: _id("resp"))
+    #: seconds since the epoch
     created: int = field(default_factory=lambda: int(time.time()))
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the JSON of one that is not streamed. calls: of tools, which come in place of the tokens' text."""
+        """Return the JSON of an answer that is not streamed.
+
+        Args:
+            tokens: of the answer.
+            calls: tool calls, which replace the tokens' text.
+        """
         items = [] if calls else [_item(kind, text) for kind, text in _texts(tokens)]
         return self._ended([*items, *(_called(call, "completed") for call in calls)], tokens)
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
-        """Yield the events of one that is."""
+        """Yield the events of a streamed answer."""
         numbers, made, items = itertools.count(), list[Token](), list[dict[str, Any]]()
         pending = self.begun("in_progress")
         yield _event(numbers, "response.created", response=pending)
@@ -96,11 +105,11 @@ class Response:
 
     @staticmethod
     def broken() -> Iterator[bytes]:
-        """Yield the last events of a stream whose engine is gone: none, the connection ends."""
+        """Close the connection without further events: the end of a stream whose engine is gone."""
         raise ConnectionResetError
 
     def begun(self, status: str) -> dict[str, Any]:
-        """Return it before its first token."""
+        """Return the response before its first token."""
         return self._about([], status, None, cut=False)
 
     def _ended(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
@@ -174,7 +183,7 @@ def _texts(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
 
 
 def _item(kind: str, text: str, *, name: str = "", status: str | None = None) -> dict[str, Any]:
-    """Return an item that has ended. status: None for the usual one."""
+    """Return a finished item. A status of None stands for the default one."""
     if kind == "reasoning":
         about: dict[str, Any] = {"id": name or _id("rs"), "summary": [], "type": "reasoning"}
         content = [{"text": text, "type": "reasoning_text"}]
@@ -195,7 +204,7 @@ def _called(call: Mapping[str, Any], status: str, *, name: str = "") -> dict[str
 def _text_events(
     numbers: Iterator[int], kind: str, pieces: Iterable[Token], made: list[Token], items: list[dict[str, Any]]
 ) -> Iterator[bytes]:
-    """Yield the events of an item of text or thinking. made, items: get its tokens, and itself."""
+    """Yield the events of an item of text or thinking, and append its tokens to `made` and itself to `items`."""
     thinking, index = kind == "reasoning", len(items)
     name = _id("rs" if thinking else "msg")
     at: dict[str, Any] = {"content_index": 0, "item_id": name, "output_index": index}

@@ -1,4 +1,4 @@
-"""Combinations that an engine refuses, by version: before its weights load, or after."""
+"""Combinations of settings that an engine refuses, by version: before its weights load, or after."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, Config, invalid
 
 BLOCK_CHECK_SINCE: Release = (0, 17, 0)
-BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # the block is known only once the attention backend is
+BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # the block size is known only after the attention backend
 BLOCK_CHECK_GONE: Release = (0, 27, 0)
 
 
 def before_weights(config: Config, version: str) -> None:
-    """What the API server refuses. Raises Refused."""
+    """Raise Refused for settings that the API server refuses."""
     now = release(version)
     if config.budget < config.max_num_seqs:
         message = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
@@ -34,7 +34,7 @@ def before_weights(config: Config, version: str) -> None:
 
 
 def after_weights(config: Config, version: str) -> None:
-    """What the engine's own process refuses. Raises Refused."""
+    """Raise Refused for settings that the engine's own process refuses."""
     if BLOCK_CHECK_LATE_SINCE <= release(version) < BLOCK_CHECK_GONE and _block_too_large(config):
         raise _core_failed(f"AssertionError: {_block_too_large(config)}")
     if config.hybrid and config.max_num_seqs > config.cache_blocks:
@@ -43,7 +43,7 @@ def after_weights(config: Config, version: str) -> None:
 
 
 def _block_too_large(config: Config) -> str:
-    """The sentence for it, or nothing."""
+    """Return the message for a block that is too large, or an empty string."""
     if config.mamba_cache_mode != "align" or config.block_tokens <= config.budget:
         return ""
     return f"In Mamba cache align mode, block_size ({config.block_tokens}) must be <= max_num_batched_tokens ({config.budget})."

@@ -1,4 +1,4 @@
-"""Speculative decoding of the pretend engine: its drafts, their counters, and the line that the log gets of them.
+"""Speculative decoding of the simulated engine: drafts, counters and their log line.
 
 Names and words are those of vllm/v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0.
 """
@@ -15,19 +15,19 @@ from sparkwright.engines.vllm.speculation import METHODS
 from sparkwright.sandbox.vllm.command_line.arguments import crashed
 from sparkwright.trust import bounds
 
-#: the share of drafts whose first token is accepted, and of those before it at each further position
+#: share of drafts whose first token is accepted, and share of these at each further position
 GOOD, BAD, FURTHER = 0.85, 0.15, 0.8
-#: what a step with drafts costs more than one without
+#: time of a step with drafts, relative to one without
 STEP_COST = 1.25
-#: of the log's statistics
+#: interval of the log's statistics, seconds
 LOG_S = 10.0
-#: a step through [0, 1) that spreads evenly
+#: step size that covers [0, 1) evenly
 GOLDEN = 0.618034
 
 
 @dataclass
 class Drafts:
-    """What was drafted, and what was accepted of it."""
+    """The drafts of speculative decoding, and how many of their tokens were accepted."""
 
     method: str
     model: str | None  #: of the drafter; None for one without
@@ -47,11 +47,11 @@ class Drafts:
 
     @property
     def gain(self) -> float:
-        """The pace of one step's tokens against that of as many steps without drafts."""
+        """The rate of steps with drafts, as a share of the rate without."""
         return 1 / STEP_COST
 
     def step(self) -> int:
-        """Count a draft. Returns the tokens of its step: the accepted ones, and the model's own."""
+        """Count a draft. Return the tokens of its step: the accepted ones and the model's own."""
         spread, share = self.drafts * GOLDEN % 1.0, GOOD if self.good else BAD
         self.drafts += 1
         accepted = 0
@@ -61,7 +61,7 @@ class Drafts:
         return accepted + 1
 
     def counters(self) -> dict[str, tuple[str, int]]:
-        """Its counters but those by position: what each counts, and how many."""
+        """Return its counters except those by position, each with its description and value."""
         accepted = sum(self.positions)
         return {
             "vllm:spec_decode_num_drafts_total": ("Number of spec decoding drafts.", self.drafts),
@@ -70,7 +70,7 @@ class Drafts:
         }
 
     def log_line(self, now_s: float) -> str:
-        """The line of the log for the time since the last one; empty while that is too short, or nothing was drafted."""
+        """Return the log line for the time since the last one; empty if that is too short or nothing was drafted."""
         since_s, drafts, positions = self._logged
         drafted, seconds = self.drafts - drafts, now_s - since_s
         if seconds < LOG_S or not drafted:
@@ -88,13 +88,13 @@ class Drafts:
 
 
 def drafts_of(given: Any, model: str, folder_of: Callable[[str], Path], *, good: bool) -> Drafts | None:
-    """Return the drafts of a --speculative-config; None without one. Raises Refused where its drafter is not there.
+    """Return the drafts of a --speculative-config, or None without one. Raises Refused if the drafter is missing.
 
     Args:
-        given: the value of the flag.
-        model: what the server itself serves.
-        folder_of: a path of the container as it is on this machine.
-        good: whether its drafts are any good.
+        given: value of the flag.
+        model: the served model.
+        folder_of: returns the host path of a path in the container.
+        good: most first tokens are accepted; else few are.
     """
     if not isinstance(given, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""The start-up log, line by line as the versions write it, each with how long the step before it takes."""
+"""The start-up log, line by line as the versions write it, each with the duration of the step before it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ API, CORE, WORKER = "(APIServer pid=1)", "(EngineCore pid=77)", "(Worker pid=141
 LOGO_SINCE: Release = (0, 15, 0)
 NEW_LABEL_SINCE: Release = (0, 11, 1)  # enable_chunked_prefill in the dump; chunked_prefill_enabled before
 OFF_WARNED_SINCE: Release = (0, 12, 0)
-LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the block's size is said by the worker, and the server's line is worded anew
-DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # the cache is the GPU's before, on a CPU too
+LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the worker logs the block size, and the server's line has a new wording
+DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # before, it is called the GPU's cache, even on a CPU
 MOE_NAMED_SINCE: Release = (0, 15, 0)
 KV_SCALES_OFF_SINCE: Release = (0, 19, 0)
 
@@ -36,7 +36,7 @@ Lines = Iterator[tuple[float, str]]
 
 
 def banner(arguments: Arguments, version: str) -> Lines:
-    """Who starts, and with which arguments."""
+    """Yield the banner with the version and the non-default arguments."""
     if release(version) >= LOGO_SINCE:
         for line in LOGO:
             yield 0, _info(API, "api_utils.py:347", line.format(version=version, model=arguments.model))
@@ -46,12 +46,12 @@ def banner(arguments: Arguments, version: str) -> Lines:
 
 
 def resolved(architecture: str) -> Lines:
-    """The model's class, known before its length is."""
+    """Yield the log line of the model's class, which is known before its length."""
     yield 0.3, _info(API, "model.py:733", f"Resolved architecture: {architecture}")
 
 
 def decided(config: Config, arguments: Arguments, version: str) -> Lines:
-    """What is settled before the engine's own process starts."""
+    """Yield the log lines of settings that are resolved before the engine's own process starts."""
     now = release(version)
     yield 0, _info(API, "model.py:2152", f"Using max model len {config.max_model_len}")
     if not config.chunked_prefill and now >= OFF_WARNED_SINCE:
@@ -66,7 +66,7 @@ def decided(config: Config, arguments: Arguments, version: str) -> Lines:
 
 
 def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
-    """What is said of a model with recurrent layers."""
+    """Yield the log lines for a model with recurrent layers."""
     prompted = arguments.switch("enable_prefix_caching", False)
     if now <= PREFIX_FORCED_OFF_UNTIL:
         message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
@@ -106,14 +106,21 @@ def _mode(config: Config, requested: str, now: Release) -> Lines:
 
 
 def of_member(lines: Iterable[str]) -> Lines:
-    """What a member of a group says of it, one line after the other."""
+    """Yield the log lines of a group member, one after the other."""
     for line in lines:
         where, _, message = line.removeprefix("[").partition("] ")
         yield 0, _info(WORKER, where, message)
 
 
 def loading(config: Config, version: str, device: str, experts: str) -> Lines:
-    """The config dump and the weights. device: cuda or cpu. experts: the backend of a mixture of experts."""
+    """Yield the config dump and the log lines of loading the weights.
+
+    Args:
+        config: the settings.
+        version: of vLLM.
+        device: cuda or cpu.
+        experts: backend of a mixture of experts.
+    """
     message = f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version, device)}"
     yield 0.3, _info(CORE, "core.py:133", message)
     yield 0, _info(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
@@ -145,7 +152,14 @@ def _block(config: Config, who: str, file: str) -> Lines:
 
 
 def caching(config: Config, version: str, device: str, *, warm: bool = False) -> Lines:
-    """The cache and the warm-up. warm: what an earlier start compiled is there."""
+    """Yield the log lines of the cache and the warm-up.
+
+    Args:
+        config: the settings.
+        version: of vLLM.
+        device: cuda or cpu.
+        warm: a compile cache was found.
+    """
     compile_s = WARM_S if warm else COMPILE_S
     if warm:
         message = f"Directly load the compiled graph(s) for compile range (1, 4096) from the cache, took {WARM_S:.3f} s"
@@ -166,12 +180,12 @@ def caching(config: Config, version: str, device: str, *, warm: bool = False) ->
 
 
 def speculated(line: str) -> str:
-    """A line of the statistics of speculative decoding."""
+    """Return a log line of the statistics of speculative decoding."""
     return _info(API, "metrics.py:120", line)
 
 
 def serving(config: Config, version: str) -> Lines:
-    """The server comes up."""
+    """Yield the log lines of a server that begins to serve."""
     where = f"http://0.0.0.0:{config.port}"
     message = f"vLLM server on {where}" if release(version) >= LATE_BLOCK_SINCE else f"vLLM API server 0 on {where}"
     yield 0, _info(API, "entry.py:136", "Supported tasks: ['generate']")
@@ -204,7 +218,7 @@ def _dump(config: Config, version: str, device: str) -> str:
 
 
 def no_memory(config: Config, free_gib: float, total_gib: float) -> Iterator[str]:
-    """The death for want of memory."""
+    """Yield the log lines of an engine that fails for lack of memory."""
     want = config.utilization * total_gib
     yield (
         f"{CORE} ERROR {_now()} [core.py:1510] ValueError: Free memory on device cuda:0 ({free_gib:.2f}/{total_gib:.2f} GiB) on "
@@ -215,7 +229,7 @@ def no_memory(config: Config, free_gib: float, total_gib: float) -> Iterator[str
 
 
 def stopping() -> Iterator[str]:
-    """What a graceful stop says."""
+    """Yield the log lines of a graceful stop."""
     yield _info(API, "launcher.py:254", "[shutdown] API server: shutdown triggered")
     yield _info(API, "launcher.py:270", "[shutdown] API server: stopping engine client mode=abort timeout=0s")
     yield "INFO:     Shutting down"
@@ -224,7 +238,7 @@ def stopping() -> Iterator[str]:
 
 
 def dying() -> Iterator[str]:
-    """What an engine that fails on a request says, before its process ends with exit code 0."""
+    """Yield the last log lines of an engine that fails on a request and exits with code 0."""
     message = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
     yield f"{API} ERROR {_now()} [async_llm.py:718] {message}"
     yield "INFO:     Shutting down"
@@ -232,13 +246,13 @@ def dying() -> Iterator[str]:
 
 
 def lost_peer() -> Iterator[str]:
-    """What the head says when a request meets the closed connection to another member."""
+    """Yield the head's log line for a closed connection to another member."""
     why = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:30090."
     yield f"{CORE} ERROR {_now()} [core.py:1512] RuntimeError: Worker failed with error '{why}'"
 
 
 def of_lost_rank(rank: int) -> Iterator[str]:
-    """What the process above a rank says when that was killed."""
+    """Yield the log line of a rank's parent process after the rank was killed."""
     message = (
         f"Worker proc VllmWorker-{rank} died unexpectedly (exit code: None), shutting down executor."  # words: data
     )
@@ -246,7 +260,7 @@ def of_lost_rank(rank: int) -> Iterator[str]:
 
 
 def crashing() -> Iterator[str]:
-    """A crash loop's every turn."""
+    """Yield the log lines of each exit in a crash loop."""
     yield f"{CORE} ERROR {_now()} [core.py:1510] RuntimeError: CUDA error: an illegal memory access was encountered"
     yield "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
 

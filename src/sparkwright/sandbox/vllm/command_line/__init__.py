@@ -1,1 +1,1 @@
-"""The command line of the pretend `vllm`: options by version, its config file, and what it answers at once."""
+"""The command line of the simulated `vllm`: options by version, its config file, and output that needs no engine."""

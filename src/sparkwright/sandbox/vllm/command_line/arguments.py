@@ -1,4 +1,4 @@
-"""The command line of `vllm serve`, taken and refused as argparse does for it."""
+"""The command line of `vllm serve`, parsed and refused as by argparse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FRACTIONS = ("gpu_memory_utilization",)
 
 
 class Refused(Exception):
-    """The process ends before it serves: its last words and its exit code."""
+    """The process exits before it serves: its last log lines and its exit code."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -30,33 +30,36 @@ class Refused(Exception):
 
 
 def crashed(message: str) -> Refused:
-    """An exception that nobody caught: the end of its traceback, and exit code 1."""
+    """Return an uncaught exception: the end of its traceback, and exit code 1."""
     return Refused(f"Traceback (most recent call last):\n{message}", 1)
 
 
 @dataclass
 class Arguments:
-    """model: what is served. tag: whether it was the positional argument. values: of options, by max_num_seqs."""
+    """The parsed arguments of `vllm serve`."""
 
+    #: the model to serve
     model: str = DEFAULT_MODEL
+    #: the model was the positional argument
     tag: bool = False
+    #: option values by name, such as max_num_seqs
     values: dict[str, Any] = field(default_factory=dict)
 
     def text(self, key: str, default: str = "") -> str:
-        """An option's value; the first of several."""
+        """Return the value of an option; the first of several."""
         value = self.values.get(key, default)
         return str(value[0] if isinstance(value, list) else value)
 
     def number(self, key: str, default: int) -> int:
-        """A whole number."""
+        """Return the value of an option as an integer."""
         return int(self.values.get(key, default))
 
     def switch(self, key: str, default: bool) -> bool:
-        """A switch."""
+        """Return the value of a switch."""
         return bool(self.values.get(key, default))
 
     def not_default(self, version: str) -> dict[str, Any]:
-        """What the start-up log calls the non-default args."""
+        """Return the arguments that the start-up log lists as non-default args."""
         shown = dict(self.values)
         if "api_key" in shown and release(version) >= (0, 32, 0):
             shown["api_key"] = "***"
@@ -65,7 +68,7 @@ class Arguments:
 
 
 def parse(argv: Sequence[str], version: str) -> Arguments:
-    """The arguments, or Refused with argparse's words."""
+    """Return the arguments. Raises Refused with argparse's message."""
     found, words, unknown = Arguments(), [_plain(word) for word in argv], list[str]()
     while words:
         word = words.pop(0)
@@ -93,7 +96,7 @@ def parse(argv: Sequence[str], version: str) -> Arguments:
 
 
 def _plain(word: str) -> str:
-    """Underscores and -O3 as vLLM's parser spells them before it looks."""
+    """Return a word with underscores and -O3 spelled as vLLM's parser does before it parses."""
     if re.fullmatch(r"-O=?\d", word):
         return f"--optimization-level={word[-1]}"
     name, given, value = word.partition("=")
@@ -108,7 +111,7 @@ def _model(found: Arguments, unknown: list[str], word: str) -> None:
 
 
 def _completed(name: str, version: str) -> str:
-    """The option that this begins, if it begins one only. Raises Refused where it begins several."""
+    """Return the option that this abbreviates. Raises Refused if it abbreviates several."""
     known = _by_name(version)
     if name in known or not name.startswith("--"):
         return name
@@ -120,7 +123,7 @@ def _completed(name: str, version: str) -> str:
 
 
 def _following(words: list[str]) -> list[str]:
-    """The words up to the next option."""
+    """Return the words up to the next option."""
     taken = []
     while words and not _looks_like_an_option(words[0]):
         taken.append(words.pop(0))
@@ -164,7 +167,7 @@ def _keep(found: Arguments, option: Option, words: list[str], inner: list[str]) 
 
 
 def _merge(found: Arguments, option: Option, word: str, inner: list[str]) -> None:
-    """--compilation-config '{"mode": 3}' and --compilation-config.mode 3 mean the same."""
+    """Merge a dotted option: --compilation-config '{"mode": 3}' and --compilation-config.mode 3 are equal."""
     try:
         value = json.loads(word)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The `vllm` command: `serve`, and what it answers at once."""
+"""The `vllm` command: `serve`, and output that needs no engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASK_HELP = ("-h", "--help")
 
 @dataclass(frozen=True)
 class Printed:
-    """An answer without an engine: text and exit code."""
+    """Output without an engine: text and exit code."""
 
     text: str
     code: int
@@ -22,13 +22,13 @@ class Printed:
 
 @dataclass(frozen=True)
 class Serve:
-    """An engine is to run with these words."""
+    """A server to start with these arguments."""
 
     argv: tuple[str, ...]
 
 
 def command(words: Sequence[str], version: str) -> Printed | Serve:
-    """What `vllm WORDS` does."""
+    """Return the outcome of `vllm WORDS`: printed text, or a server to start."""
     match list(words):
         case [("-v" | "--version"), *_]:
             return Printed(version, 0)
@@ -45,7 +45,7 @@ def command(words: Sequence[str], version: str) -> Printed | Serve:
 
 
 def program(argv: Sequence[str], version: str) -> Printed | Serve | None:
-    """What a container of the image does with a whole command line; None when it has no such program."""
+    """Return the outcome of a container's whole command line, or None if the image has no such program."""
     match list(argv):
         case ["vllm", *words]:
             return command(words, version)

@@ -1,6 +1,7 @@
-"""`vllm serve --config FILE`: what stands in the file comes before the other words, so a word of the command line outranks it.
+"""`vllm serve --config FILE`: the file's options are put before the others, so that the command line takes precedence.
 
-Of YAML it reads lines of a key and a value that is JSON or a plain word: the pretend engine runs where there is only Python.
+Of YAML it reads lines with a key and a value that is JSON or a plain word: the simulated engine also runs where there is only
+Python.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ OPTION = "--config"
 
 
 def pulled(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
-    """The words with the file's in place of --config, as 0.32.0 does it. Raises Refused with the real one's last words."""
+    """Return the arguments with --config replaced by the file's, as in 0.32.0. Raises Refused with the real engine's message."""
     words = _model_first(list(argv))
     if OPTION not in words:
         return words
@@ -36,7 +37,7 @@ def pulled(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
 
 
 def _model_first(words: list[str]) -> list[str]:
-    """--model MODEL becomes the first word."""
+    """Return the arguments with the value of --model as the first one."""
     if "--model" not in words[:-1] or OPTION not in words:
         return words
     at = words.index("--model")

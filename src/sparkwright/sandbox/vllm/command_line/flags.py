@@ -1,4 +1,4 @@
-"""The options of `vllm serve`, by version: those of 0.32.0 from its own help, and what other versions have more or less."""
+"""The options of `vllm serve` by version: those of 0.32.0 from its own help, and the differences of other versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USAGE = "usage: vllm serve [model_tag] [options]"
 TABLE = Path(__file__).parent / "flags-0.32.0.txt"
 SWITCH, VALUE, OPTIONAL, LIST, CHOICES, JSON = "switch", "value", "optional", "list", "choices", "json"
 
-#: options of older versions: the option, and the first version without it
+#: options of older versions, and the first version without each
 REMOVED: tuple[tuple[tuple[str, ...], str, Release], ...] = (
     (("--calculate-kv-scales", "--no-calculate-kv-scales"), SWITCH, (0, 28, 0)),
     (("--swap-space",), VALUE, (0, 18, 0)),
@@ -21,7 +21,7 @@ REMOVED: tuple[tuple[tuple[str, ...], str, Release], ...] = (
     (("--max-long-partial-prefills",), VALUE, (0, 27, 0)),
     (("--override-attention-dtype",), VALUE, (0, 32, 0)),
 )
-#: the first version with it
+#: first version with each option
 ADDED: dict[str, Release] = {
     "--default-chat-template-kwargs": (0, 14, 0),
     "--mamba-cache-mode": (0, 15, 0),
@@ -33,32 +33,34 @@ ENABLE_DISABLE: Release = (0, 33, 0)
 
 @dataclass(frozen=True)
 class Option:
-    """names: the long one first. following: what the help calls its value, as {a,b} where only these are taken."""
+    """A command-line option."""
 
+    #: the long name first
     names: tuple[str, ...]
     kind: str
+    #: the value as the help shows it; {a,b} if only these values are accepted
     following: str = ""
     hidden: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        """Its name among the settings: max_num_seqs."""
+        """The option's name among the settings, such as max_num_seqs."""
         return next(name for name in self.names if name.startswith("--"))[2:].replace("-", "_")
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """All that it takes; empty: anything."""
+        """The accepted values; empty for any."""
         braced = self.following.startswith("{") and self.following.endswith("}")
         return tuple(self.following[1:-1].split(",")) if braced else ()
 
     def header(self) -> str:
-        """Its line of the help."""
+        """The option's line of the help."""
         shape = {SWITCH: "", LIST: f" {self.following} [{self.following} ...]", OPTIONAL: f" [{self.following}]"}
         return ", ".join(name + shape.get(self.kind, f" {self.following}") for name in self.names)
 
 
 def release(version: str) -> Release:
-    """(0, 19, 2) of "0.19.2rc1.dev134+g0"."""
+    """Return the numbers of a version: (0, 19, 2) for "0.19.2rc1.dev134+g0"."""
     numbers = [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3]]
     major, minor, patch = (*numbers, 0, 0, 0)[:3]
     return major, minor, patch
@@ -66,7 +68,7 @@ def release(version: str) -> Release:
 
 @functools.lru_cache(maxsize=8)
 def options(version: str) -> tuple[Option, ...]:
-    """All options of a version, in the help's order."""
+    """Return all options of a version, in the help's order."""
     now = release(version)
     found = [option for option in _table() if now >= ADDED.get(option.names[0], (0, 0, 0))]
     for names, kind, gone in REMOVED:
@@ -76,7 +78,7 @@ def options(version: str) -> tuple[Option, ...]:
 
 
 def help_text(version: str) -> str:
-    """`vllm serve --help=all`, without the explanations."""
+    """Return the output of `vllm serve --help=all`, without the descriptions."""
     lines = [USAGE, "", "positional arguments:", "  model_tag", "", "options:"]
     return "\n".join([*lines, *(f"  {option.header()}" for option in options(version))])
 
