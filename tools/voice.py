@@ -42,8 +42,8 @@ FIELDS_IN_PROSE = re.compile(r"\b[a-z_]+(?:, [a-z_]+)*: [^.]+\. [a-z_]+(?:, [a-z
 #: the most findings of each kind in src; a limit is only ever lowered
 LIMITS = {
     "a variable with a vague name": 0,
-    "a docstring that begins with a question word": 1387,
-    "fields explained in a run of prose": 262,
+    "a docstring that begins with a question word": 0,
+    "fields explained in a run of prose": 0,
     "a module whose name is no noun": 11,
 }
 

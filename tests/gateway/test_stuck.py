@@ -1,5 +1,4 @@
-"""A server that answers everything but requests, behind a real HAProxy: its engine's counters stall, and no client waits for it.
-"""
+"""A server that answers everything but requests, behind a real HAProxy: its engine's counters stall, and no client waits for it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ class Guard:
         return [name for name in proved if name not in serving]
 
     def _spare(self, floor: Floor, batch: Sequence[str], serving: set[str]) -> int:
-        """Return how many of this group's serving hosts in the batch may stop. The others are asked until enough of them serve."""
+        """Return how many of this group's serving hosts in the batch may stop. The others are asked until enough of them
+        serve."""
         here = len(set(floor.hosts) & serving)
         others = [name for name in floor.hosts if name not in batch]
         found = 0

@@ -175,7 +175,8 @@ def _is_right(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> boo
 
 
 def _forget(context: Context, manifest: Manifest, path: str) -> None:
-    """Remove a file from the verified ones, so that the next deploy downloads it. Raises Refused while a run works on the host."""
+    """Remove a file from the verified ones, so that the next deploy downloads it. Raises Refused while a run works on
+    the host."""
     owner = lock.Owner(
         "noting a broken model file", history.who(context) or WHO, context.run_id, os.getpid(), time.time()
     )

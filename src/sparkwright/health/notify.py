@@ -77,7 +77,8 @@ def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
 
 
 def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
-    """Run the user's command, without a shell: the message on its standard input, the state in its environment. Raises NotTold."""
+    """Run the user's command, without a shell: the message on its standard input, the state in its environment. Raises
+    NotTold."""
     env = {
         **os.environ,
         **{f"SPARKWRIGHT_{name.upper()}": str(message[name]) for name in ("host", "state", "before")},

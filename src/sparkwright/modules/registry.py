@@ -42,7 +42,8 @@ WITHOUT_ENGINE = frozenset(
 
 @functools.cache
 def load(name: str) -> type[Module[Any]]:
-    """Return the module's class: `docker_image` is `DockerImage` in image/docker_image.py. Raises KeyError for an unknown name."""
+    """Return the module's class: `docker_image` is `DockerImage` in image/docker_image.py. Raises KeyError for an
+    unknown name."""
     file = importlib.import_module(WHERE[name])
     found: type[Module[Any]] = getattr(file, "".join(word.capitalize() for word in name.split("_")))
     return found

@@ -1,6 +1,6 @@
 """A simulated Ollama: the API of v0.32, its asynchronous unload, and models that hold memory.
 
-    python3 -m sparkwright.sandbox.ollama --port 11434      (the ssh test bed runs it as ollama.service)
+python3 -m sparkwright.sandbox.ollama --port 11434      (the ssh test bed runs it as ollama.service)
 """
 
 from __future__ import annotations

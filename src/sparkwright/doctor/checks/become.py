@@ -15,7 +15,8 @@ FIX = "sparkwright runtime.install --host {}"
 
 
 def check(host: Host) -> Iterator[Finding]:
-    """Check for a runtime folder of root's own. Without one, root's tasks are as trusted as the account, which may be intended."""
+    """Check for a runtime folder of root's own. Without one, root's tasks are as trusted as the account, which may be
+    intended."""
     if host.memory() is None:
         yield Finding(NAME, "unknown", "the files of this host cannot be read")
         return

@@ -47,7 +47,8 @@ def asked(observed: Observation, limits: Limits, allowed_s: float) -> Answer:
 
 
 def place(observed: Observation) -> str:
-    """Describe the place of a healthy rank. Its log proves that it joined; only a token proves that the others are still there."""
+    """Describe the place of a healthy rank. Its log proves that it joined; only a token proves that the others are still
+    there."""
     rank = observed.rank
     over = f", over {rank.transport}" if rank.transport not in ("", "unknown") else ""
     return f"rank {rank.group_rank} of {rank.group_world} runs, and joined the group of {rank.cluster}{over}"

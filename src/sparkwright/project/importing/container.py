@@ -99,7 +99,8 @@ def _as_it_runs(found: Foreign, serving: Serving, report: Report) -> dict[str, A
 
 
 def _port(found: Foreign, serving: Serving, section: dict[str, Any], report: Report) -> str:
-    """Return HOST:CONTAINER. In the container the server uses its engine's usual port; the host's is the one that clients know."""
+    """Return HOST:CONTAINER. In the container the server uses its engine's usual port; the host's is the one that
+    clients know."""
     own = serving.engine.flags
     listed = isinstance(own.value(section, own.PORT), list | tuple | dict)
     wrong = "must be a port" if listed else own.misfit(section, own.PORT)

@@ -35,7 +35,8 @@ def digest(content: str) -> str:
 
 
 def mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of `docker run` that mount the files, as a deploy leaves them below the home folder of the host's user."""
+    """Yield the options of `docker run` that mount the files, as a deploy leaves them below the home folder of the
+    host's user."""
     for path, named in sorted(digests.items()):
         yield "--mount", f"type=bind,source={home}/.local/state/sparkwright/{FOLDER}/{named},target={path},readonly"
 
