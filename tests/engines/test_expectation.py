@@ -16,7 +16,7 @@ PREFIX = {"enable-prefix-caching": True}
 def decide(
     flags: dict[str, Any], model: dict[str, Any], version: str | None, when: Literal["refuse", "report"] = "refuse"
 ) -> expectation.Decision:
-    return expectation.decide(rules.Asked(flags), classify(model), versions.parse(version), "disabled", when)
+    return expectation.decide(rules.VllmRequest(flags), classify(model), versions.parse(version), "disabled", when)
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.28.0", "0.33.0", None])
@@ -25,7 +25,7 @@ def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -
         decided = decide({"max-model-len": 4096}, model, version)
         assert decided.flags["enable-chunked-prefill"] is False
         assert decided.expected == "disabled"
-        told = rules.check(rules.Asked(decided.flags), classify(model), versions.parse(version))
+        told = rules.check(rules.VllmRequest(decided.flags), classify(model), versions.parse(version))
         assert not [item for item in told if item.rule in ("prefix-caching-needs-chunked-prefill", "unchunked-budget")]
 
 

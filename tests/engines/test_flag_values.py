@@ -75,7 +75,7 @@ def test_the_options_of_another_image_come_back_from_what_differs() -> None:
 
 
 def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:
-    told = rules.check(rules.Asked(given), classify(DENSE), versions.parse(version), listed)
+    told = rules.check(rules.VllmRequest(given), classify(DENSE), versions.parse(version), listed)
     return [(item.severity, item.sentence) for item in told if item.rule == "flag-value"]
 
 
@@ -103,7 +103,7 @@ def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], said
 
 
 def test_the_nearest_choice_is_offered() -> None:
-    told = rules.check(rules.Asked({"kv-cache-dtype": "fp7"}), classify(DENSE), versions.parse("0.32.0"))
+    told = rules.check(rules.VllmRequest({"kv-cache-dtype": "fp7"}), classify(DENSE), versions.parse("0.32.0"))
     (value,) = (item for item in told if item.rule == "flag-value")
     assert value.ways_out[0].text == "write kv-cache-dtype: fp8"
 
@@ -117,7 +117,7 @@ def test_the_nearest_choice_is_offered() -> None:
     ],
 )
 def test_a_parser_is_offered_for_a_slip_and_not_for_another_model(written: str, way: str) -> None:
-    options = rules.Asked({"tool-call-parser": written, "enable-auto-tool-choice": True})
+    options = rules.VllmRequest({"tool-call-parser": written, "enable-auto-tool-choice": True})
     told = rules.check(options, classify(DENSE), versions.parse("0.32.0"))
     (value,) = (item for item in told if item.rule == "flag-value")
     assert value.severity == "error" and value.ways_out[0].text == way

@@ -16,7 +16,7 @@ UNCHUNKED = {"enable-chunked-prefill": False}
 
 def found(flags: dict[str, Any], model: dict[str, Any], version: str | None, **more: Any) -> dict[str, str]:
     """Return rule names with the severity of their findings."""
-    options = rules.Asked(flags, **more)
+    options = rules.VllmRequest(flags, **more)
     return {item.rule: item.severity for item in rules.check(options, classify(model), versions.parse(version))}
 
 
@@ -123,7 +123,7 @@ def test_flags_come_and_go(flag: str, value: Any, version: str | None, severity:
 
 @pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
 def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[str, ...]) -> None:
-    options = rules.Asked({"max-num-seqss": 8})
+    options = rules.VllmRequest({"max-num-seqss": 8})
     said = rules.check(options, classify(DENSE), versions.parse("0.32.0"), listed)
     (value,) = (finding for finding in said if finding.rule == "unknown-flag")
     assert [(way.text, way.changes) for way in value.ways_out] == [
@@ -132,7 +132,7 @@ def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[s
 
 
 def test_the_engines_own_list_decides_and_the_table_explains() -> None:
-    options = rules.Asked({"calculate-kv-scales": True, "brand-new": 1})
+    options = rules.VllmRequest({"calculate-kv-scales": True, "brand-new": 1})
     listed = {"brand-new", "max-num-seqs"}
     (told,) = [
         item
@@ -160,7 +160,7 @@ def test_the_engines_own_list_decides_and_the_table_explains() -> None:
 def test_the_options_of_every_release_that_was_read_are_known(
     flag: str, version: str, severity: str | None, why: str
 ) -> None:
-    options = rules.Asked({flag: True if flag == "disable-chunked-prefill" else 1})
+    options = rules.VllmRequest({flag: True if flag == "disable-chunked-prefill" else 1})
     told = {item.rule: item for item in rules.check(options, classify(DENSE), versions.parse(version))}.get(
         "unknown-flag"
     )
@@ -199,7 +199,7 @@ def test_images_for_a_gb10(tag: str, rule: str | None) -> None:
 
 
 def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
-    options, kind = rules.Asked({"reasoning-parser": "qwen3"}), classify(HYBRID)
+    options, kind = rules.VllmRequest({"reasoning-parser": "qwen3"}), classify(HYBRID)
     ways = {
         version: [
             way
@@ -267,7 +267,7 @@ def test_a_server_that_nobody_could_reach_is_refused(
 def test_how_weights_are_loaded_is_told_where_it_costs_memory_or_a_package(
     flags: dict[str, Any], said: list[str]
 ) -> None:
-    case = Case(rules.Asked(flags), classify(DENSE), versions.parse("0.32.0"))
+    case = Case(rules.VllmRequest(flags), classify(DENSE), versions.parse("0.32.0"))
     told = [finding.sentence for finding in rules.RULES["weights-loading"].findings(case)]
     assert len(told) == len(said) and all(word in value for word, value in zip(said, told, strict=True))
 

@@ -28,7 +28,7 @@ FLAG = "speculative-config"
 
 def findings(config: Any, *, version: str | None = "0.32.0", model: dict[str, Any] = WITH_LAYERS) -> list[Finding]:
     flags = config if isinstance(config, dict) and FLAG in config else {FLAG: config}
-    found = rules.check(rules.Asked(flags), classify(model), versions.parse(version))
+    found = rules.check(rules.VllmRequest(flags), classify(model), versions.parse(version))
     return [item for item in found if item.flag == FLAG]
 
 
@@ -151,14 +151,16 @@ def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
     ],
 )
 def test_every_second_model_that_is_fetched_is_refused(flags: dict[str, Any], named: list[str]) -> None:
-    found = rules.check(rules.Asked(flags), classify(WITH_LAYERS), versions.parse("0.32.0"))
+    found = rules.check(rules.VllmRequest(flags), classify(WITH_LAYERS), versions.parse("0.32.0"))
     sentences = [item.sentence for item in found if item.rule == "downloads"]
     assert len(sentences) == len(named) and all(name in text for name, text in zip(named, sentences, strict=True))
 
 
 def test_the_vocabulary_of_gpt_oss_is_named_on_a_host_that_is_kept_offline() -> None:
     def named(**env: str) -> list[str]:
-        found = rules.check(rules.Asked({}, env=env), classify(config_of("gpt-oss-20b")), versions.parse("0.32.0"))
+        found = rules.check(
+            rules.VllmRequest({}, env=env), classify(config_of("gpt-oss-20b")), versions.parse("0.32.0")
+        )
         return [item.severity for item in found if item.rule == "downloads"]
 
     assert named() == []

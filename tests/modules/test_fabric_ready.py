@@ -136,7 +136,7 @@ def test_only_the_rank_that_is_to_be_stopped_may_hold_the_port_on_which_they_mee
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any] | None, refused: bool
 ) -> None:
     monkeypatch.setattr(RecordingContext, "docker", lambda self: None)
-    monkeypatch.setattr(fabric_ready.replaced, "current", lambda context, name: own or {})
+    monkeypatch.setattr(fabric_ready.replacement, "current", lambda context, name: own or {})
     monkeypatch.setattr(fabric_ready.containers, "who_listens", lambda client, port: "python3 (pid 7, user ops)")
     found = run(tmp_path, monkeypatch, port=29501)
     assert found.failed is refused

@@ -21,7 +21,7 @@ def predicted(case: Case, model_config: Mapping[str, Any], release: str = NEWEST
     """The prediction for these flags and this model's config.json (empty when there is no such model: nothing is said then)."""
     if not model_config or case.words:
         return Prediction(None)
-    options = rules.Asked(case.settings())
+    options = rules.VllmRequest(case.settings())
     kind, version = classify(model_config), versions.parse(release)
     findings = rules.check(options, kind, version)
     errors = [finding for finding in findings if finding.severity == "error"]

@@ -96,7 +96,7 @@ def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_
     path = str(laid(kind, tmp_path))
     model = json.loads((tmp_path / "config.json").read_text())
     for flags in FLAGS:
-        options = rules.Asked({"max-model-len": 4096, **flags})
+        options = rules.VllmRequest({"max-model-len": 4096, **flags})
         found = rules.check(options, classify(model), versions.parse(version))
         errors = [item.sentence for item in found if item.severity == "error" and item.rule not in NOT_REFUSED]
         case = Case("", kind, Prediction(None), dict(options.flags))

@@ -185,7 +185,7 @@ def test_published_models_are_split_over_two_hosts_and_the_lock_keeps_what_decid
 
 
 def alone(flags: dict[str, Any], **more: Any) -> dict[str, str]:
-    case = rules.check(rules.Asked(flags, **more), classify(heads(32, 8)), RELEASE)
+    case = rules.check(rules.VllmRequest(flags, **more), classify(heads(32, 8)), RELEASE)
     return {item.rule: item.sentence for item in case}
 
 
