@@ -1,4 +1,4 @@
-"""Refuses idioms of a voice of our own: `make lint`. docs/testing.md names the rules, docs/words.md the vocabulary.
+"""Refuses idioms of a voice of our own: `make lint`. docs/how-it-works.md says why, docs/words.md has the vocabulary.
 
 .venv/bin/python tools/voice.py          the kinds that have more findings than the limit
 .venv/bin/python tools/voice.py --all    every finding, as file:line
