@@ -45,11 +45,15 @@ def test_a_shipped_recipe_renders_to_this_docker_run(name: str, expected: str) -
     assert words(script(name)) == expected.split()
 
 
-@pytest.mark.parametrize("name", recipe.names(TOP))
+@pytest.mark.parametrize("name", [name for name in recipe.names(TOP) if recipe.load(TOP, name).split is None])
 def test_every_shipped_recipe_renders_and_names_what_it_takes_of_memory(name: str) -> None:
     """Its share; without such a flag the context and the layers, which are shrunk to fit otherwise."""
-    said = {"vllm": {"--gpu-memory-utilization"}, "llama_cpp": {"--ctx-size", "--n-gpu-layers"}}
-    assert said[recipe.load(TOP, name).engine.name] <= set(words(script(name)))
+    expected = {
+        "vllm": {"--gpu-memory-utilization"},
+        "sglang": {"--mem-fraction-static"},
+        "llama_cpp": {"--ctx-size", "--n-gpu-layers"},
+    }
+    assert expected[recipe.load(TOP, name).engine.name] <= set(words(script(name)))
 
 
 def test_a_host_may_publish_elsewhere_and_live_elsewhere() -> None:
