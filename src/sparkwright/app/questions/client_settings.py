@@ -28,6 +28,7 @@ from sparkwright.project import recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.recipe.recipe import KEY_VARIABLE
+from sparkwright.transport import connection
 from sparkwright.visible import one_line
 
 #: environment variable for a gateway's key from another source
@@ -106,11 +107,10 @@ def _behind(selection: Selection, name: str) -> list[str]:
 def _silent_addresses(url: str) -> list[str]:
     """Return a line if a name has an address that does not answer, as a client may wait for it in each request."""
     parts = urlsplit(url)
-    try:
-        found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return []
-    addresses = list(dict.fromkeys((row[0], row[4]) for row in found))
+    found = sorted(
+        connection.lookup(parts.hostname or "", ADDRESS_S), key=lambda address: (":" not in address, address)
+    )
+    addresses = [(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, parts.port)) for address in found]
     answering, silent = reached(addresses, ADDRESS_S) if len(addresses) > 1 else ([], [])
     if not (answering and silent):
         return []
@@ -127,16 +127,16 @@ def reached(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[lis
     An address that refuses the connection is in neither list, as it costs a client no time.
 
     Args:
-        addresses: family and address, as socket.getaddrinfo returns them.
+        addresses: the family of each, and the address with its port.
         timeout_s: for all of them together, as each is tried in a thread of its own.
     """
     found: tuple[list[str], list[str]] = ([], [])
 
     def attempt(family: int, address: Any) -> None:
-        with socket.socket(family, socket.SOCK_STREAM) as connection:
-            connection.settimeout(timeout_s)
+        with socket.socket(family, socket.SOCK_STREAM) as opened:
+            opened.settimeout(timeout_s)
             try:
-                connection.connect(address)
+                opened.connect(address)
             except TimeoutError:
                 found[1].append(str(address[0]))
             except OSError:
