@@ -31,7 +31,7 @@ def test_a_recipe_older_than_six_months_is_called_so(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(shown, "today", lambda: "2026-11-26")
     old, new, undated = row("qwen3.5-35b"), row("qwen3.6-35b"), row("qwen3-coder-next")
     assert old.to_json()["old"] and "of 2026-03-05, older than six months" in "\n".join(
-        shown._lines(old, prompted=False)
+        shown._lines(old, hosts_answered=False)
     )
     assert not new.to_json()["old"] and new.to_json()["date"] == "2026-08-31"
     assert undated.to_json()["date"] is None and not undated.to_json()["old"]

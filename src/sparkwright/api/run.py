@@ -97,8 +97,8 @@ class Run:
 class _Listener:
     """Receives the events in the run's thread, collects the results, and passes the events on."""
 
-    def __init__(self, received: queue.Queue[events.Event | None]) -> None:
-        self._passed_on = received
+    def __init__(self, events_queue: queue.Queue[events.Event | None]) -> None:
+        self._passed_on = events_queue
         self._fleet: Fleet | None = None
         self._interrupted = self._stops = False
         self._lock = threading.Lock()

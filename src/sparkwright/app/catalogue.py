@@ -192,7 +192,7 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
         say_json({"recipes": [row.to_json() for row in found]})
         return codes
     for row in found:
-        say("\n".join(_lines(row, prompted=bool(answers))))
+        say("\n".join(_lines(row, hosts_answered=bool(answers))))
     say(f"{count(len(found), 'recipe')}.")
     return codes
 
@@ -291,14 +291,14 @@ def _fit(row: Row, host: HostMemory, start: memory_budget.Start) -> Fit:
     return proposal.fit(row.recipe, host, weights, row.locked, start)
 
 
-def _lines(candidate: Row, *, prompted: bool) -> list[str]:
+def _lines(candidate: Row, *, hosts_answered: bool) -> list[str]:
     data = candidate.to_json()
     size = f"{data['weights_gb']:g} GB of weights" if data["weights_gb"] else "size not known before it is pinned"
     memory = f"{data['memory_share']:.0%} of memory" if data["memory_share"] else ""
     context = f"context {data['context']}" if data["context"] else ""
     hosts = count(candidate.hosts, "host")
     places = [*data["proved_on"], *(f"{name} (simulated)" for name in data["simulated_on"])]
-    nowhere = "not proved on the hosts that answered" if prompted else ""
+    nowhere = "not proved on the hosts that answered" if hosts_answered else ""
     proved = f"image and model proved on {', '.join(places)}" if places else nowhere
     shown = (
         candidate.recipe.engine.title,

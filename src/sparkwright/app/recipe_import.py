@@ -172,9 +172,9 @@ def _refuse_open(taken: Taken, *, as_json: bool) -> None:
             say(f"  {'to answer':<{WIDTH}}  {question.sentence}.", file=sys.stderr)
             choices = "|".join(question.choices) or "..."
             say(f"  {'':<{WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
-    requested = count(len(taken.report.questions), "question")
+    questions = count(len(taken.report.questions), "question")
     raise Refused(
-        f"{requested} to answer, and stdin is not a terminal.",
+        f"{questions} to answer, and stdin is not a terminal.",
         fix="Nothing was written; pass --answer KEY=VALUE for each.",
     )
 

@@ -173,8 +173,8 @@ def _known(each: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
 
 def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
     """Return the recipe with the flags that its expectation implies, so that a changed flag does not alter them."""
-    selection = base.file_flags(pinned.get("model") or {})
-    words = {name: given for name, given in serving(base, pinned).flags.items() if name not in selection}
+    file_flags = base.file_flags(pinned.get("model") or {})
+    words = {name: given for name, given in serving(base, pinned).flags.items() if name not in file_flags}
     return replace(base, file=base.file.with_flags(words))
 
 

@@ -40,14 +40,14 @@ def lock(
 
     follow = bool(update) or check
     entries = lock_update.pinned_by(selection, update if isinstance(update, str) else "")
-    options = [entry for entry in entries if follow or not entry.complete]
-    lock_update.ask_upstream(selection, options, follow=follow)
-    for entry in options:
+    due = [entry for entry in entries if follow or not entry.complete]
+    lock_update.ask_upstream(selection, due, follow=follow)
+    for entry in due:
         _show(entry, json=json)
-    failed = [entry.error.exit for entry in options if entry.error is not None]
+    failed = [entry.error.exit for entry in due if entry.error is not None]
     if check:
-        return [*failed, *(Exit.CHANGES for entry in options if entry.state in ("moved", "new"))]
-    fresh = [entry for entry in options if entry.state in ("new", "moved", "completed")]
+        return [*failed, *(Exit.CHANGES for entry in due if entry.state in ("moved", "new"))]
+    fresh = [entry for entry in due if entry.state in ("new", "moved", "completed")]
     if any(entry.state == "moved" for entry in fresh) and not agreed("Write this to spark.lock?", yes=yes):
         say("spark.lock unchanged.", file=sys.stderr)
         return [*failed, Exit.CHANGES]

@@ -28,7 +28,7 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
             return [Finding(name, "unknown", f"internal error in the check: {type(error).__name__}: {error}")]
 
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        found = [finding for group in pool.map(one, checks.items()) for finding in group]
+        found = [finding for findings in pool.map(one, checks.items()) for finding in findings]
     pretended = host.context.machine.sandbox  # its `sudo` would be this machine's
     return [replace(finding, repair="") for finding in found] if pretended else found
 

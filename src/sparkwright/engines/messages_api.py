@@ -87,10 +87,10 @@ def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     return {**about, "input_schema": function["parameters"]}
 
 
-def _choice(selection: Any) -> dict[str, Any]:
-    if isinstance(selection, str):
-        return {"type": CHOICES[selection]}
-    return {"type": "tool", "name": selection["function"]["name"]}
+def _choice(choice: Any) -> dict[str, Any]:
+    if isinstance(choice, str):
+        return {"type": CHOICES[choice]}
+    return {"type": "tool", "name": choice["function"]["name"]}
 
 
 def answer(body: Any) -> dict[str, Any]:

@@ -121,8 +121,8 @@ class OptionHistory:
         if name in self._newest():
             return Existence(True)
         oldest, newest = self.releases[0], self.releases[-1]
-        options = release is not None and self._order(oldest) <= self._order(release) <= self._order(newest)
-        return Existence(False if options else None, f"no release from {oldest} to {newest} has it")
+        covered = release is not None and self._order(oldest) <= self._order(release) <= self._order(newest)
+        return Existence(False if covered else None, f"no release from {oldest} to {newest} has it")
 
     def _gone(self, span: Span) -> str:
         assert span.last is not None

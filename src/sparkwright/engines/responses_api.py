@@ -32,9 +32,9 @@ def request(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str,
         body["max_output_tokens"] = chat["max_tokens"]
     if chat.get("tools"):
         body["tools"] = [{"type": "function", **tool["function"]} for tool in chat["tools"]]
-        selection = chat.get("tool_choice") or "auto"
-        named = None if isinstance(selection, str) else {"type": "function", "name": selection["function"]["name"]}
-        body["tool_choice"] = named or selection
+        choice = chat.get("tool_choice") or "auto"
+        named = None if isinstance(choice, str) else {"type": "function", "name": choice["function"]["name"]}
+        body["tool_choice"] = named or choice
     if thinks:
         body["reasoning"] = {"effort": "medium"}
     return body

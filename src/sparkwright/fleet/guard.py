@@ -68,7 +68,7 @@ class Guard:
 
 
 def floors(
-    groups: Mapping[str, Sequence[str]], explicit: Mapping[str, int], selection: Sequence[str], everyone: str
+    groups: Mapping[str, Sequence[str]], explicit: Mapping[str, int], hosts_in_run: Sequence[str], everyone: str
 ) -> list[Floor]:
     """Return the minimum of each group that a run on the selected hosts must keep.
 
@@ -79,7 +79,7 @@ def floors(
     """
     found = []
     for group, hosts in groups.items():
-        touched = set(hosts) & set(selection)
+        touched = set(hosts) & set(hosts_in_run)
         machines = {name.partition("/")[0] for name in touched}
         usual = 1 if len(machines) > 1 and group != everyone else 0
         least = explicit.get(group, usual)

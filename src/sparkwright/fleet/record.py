@@ -106,10 +106,10 @@ class RecordFile:
         return Record(**data)
 
 
-def refuse_other_hosts(record: Record, selection: Sequence[str]) -> None:
+def refuse_other_hosts(record: Record, names: Sequence[str]) -> None:
     """Raise Refused if --host selects other hosts than those of the unfinished run."""
-    if set(selection) != set(record.hosts):
-        hosts = f"{', '.join(record.hosts)}, not for {', '.join(selection)}"
+    if set(names) != set(record.hosts):
+        hosts = f"{', '.join(record.hosts)}, not for {', '.join(names)}"
         fix = "Omit --host to resume it, or omit --resume to start another."
         raise Refused(f"the unfinished {record.playbook} is for {hosts}.", fix=fix)
 

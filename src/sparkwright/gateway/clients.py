@@ -14,10 +14,8 @@ from sparkwright.gateway import answers
 from sparkwright.gateway.model import Gateway
 
 #: the files: names by the SHA-256 of their keys (written on the host, with the other secrets), and what each may
-KEYS, MODELS, RATES, CONCURRENT, UNTIL = (
-    *("clients.map", "client_models.map", "client_rates.map"),
-    *("client_concurrent.map", "client_until.map"),
-)
+KEYS, MODELS, RATES = "clients.map", "client_models.map", "client_rates.map"
+CONCURRENT, UNTIL = "client_concurrent.map", "client_until.map"
 FILES = (KEYS, MODELS, RATES, CONCURRENT, UNTIL)
 #: backend of the table that counts their requests; no model can have this name
 TABLE = "-clients"

@@ -43,16 +43,16 @@ for line in io.lines("%(list)s") do
     end
 end
 
-local function answer(one, server)
+local function answer(target, server)
     local host, port = string.match(server:get_addr(), "^%%[?(.-)%%]?:(%%d+)$")
     local socket = core.tcp()
     socket:settimeout(READ_S)
     if not host or not socket:connect(host, tonumber(port)) then
         return ""
     end
-    local key = keys and keys:lookup(one.backend)
+    local key = keys and keys:lookup(target.backend)
     local authorized = key and "Authorization: Bearer " .. key .. "\\r\\n" or ""
-    socket:send("GET " .. one.path .. " HTTP/1.0\\r\\nHost: gateway\\r\\n" .. authorized .. "\\r\\n")
+    socket:send("GET " .. target.path .. " HTTP/1.0\\r\\nHost: gateway\\r\\n" .. authorized .. "\\r\\n")
     local parts, size, ends = {}, 0, core.now().sec + READ_S
     repeat
         local part, why, rest = socket:receive(65536)
@@ -63,13 +63,13 @@ local function answer(one, server)
     return table.concat(parts)
 end
 
-local function counters(one, text)
+local function counters(target, text)
     local moves, requests = {}, nil
     if not string.match(text, "^HTTP/1%%.%%d 200 ") then
         return nil, nil
     end
     for line in string.gmatch(text, "[^\\r\\n]+") do
-        for _, sample in ipairs(one.samples[string.match(line, "^[%%w_:]+")] or {}) do
+        for _, sample in ipairs(target.samples[string.match(line, "^[%%w_:]+")] or {}) do
             if sample.label == "" or string.find(line, sample.label, 1, true) then
                 local value = string.match(line, " (%%S+)$")
                 if sample.kind == "requests" then
@@ -87,17 +87,17 @@ local function is_up(server)
     return string.match(server:get_stats()["status"], "^UP") ~= nil
 end
 
-local function other_is_up(one)
-    for name, server in pairs(core.backends[one.backend].servers) do
-        if name ~= one.name and is_up(server) then
+local function other_is_up(target)
+    for name, server in pairs(core.backends[target.backend].servers) do
+        if name ~= target.name and is_up(server) then
             return true
         end
     end
     return false
 end
 
-local function watch(one)
-    local server = core.backends[one.backend].servers[one.name]
+local function watch(target)
+    local server = core.backends[target.backend].servers[target.name]
     local seen, since, stuck = nil, 0, false
     while true do
         core.sleep(EVERY_S)
@@ -105,23 +105,23 @@ local function watch(one)
         if server:get_stats()["scur"] == 0 or (up and stuck) then
             seen, stuck = nil, false
         elseif up then
-            local moves, requests = counters(one, answer(one, server))
+            local moves, requests = counters(target, answer(target, server))
             if not moves or requests == 0 or moves ~= seen then
                 seen, since = moves, now
-            elseif now - since >= one.still then
-                core.Alert(one.backend .. "/" .. one.name .. " makes no progress with its requests: down")
+            elseif now - since >= target.still then
+                core.Alert(target.backend .. "/" .. target.name .. " makes no progress with its requests: down")
                 server:check_force_down()
                 stuck = true
             end
         end
-        if stuck and other_is_up(one) then
+        if stuck and other_is_up(target) then
             server:shut_sess()
         end
     end
 end
 
-for _, one in pairs(watched) do
-    core.register_task(function() watch(one) end)
+for _, target in pairs(watched) do
+    core.register_task(function() watch(target) end)
 end
 """
 

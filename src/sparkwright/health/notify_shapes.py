@@ -60,10 +60,10 @@ class Post:
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
 
 
-def shape_for(url: str, requested: str) -> str:
-    """Return the format for a receiver. requested: the user's setting; `auto` depends on the URL, and is our JSON by default."""
-    if requested != "auto":
-        return requested
+def shape_for(url: str, shape: str) -> str:
+    """Return the format for a receiver. shape: the user's setting; `auto` depends on the URL, and is our JSON by default."""
+    if shape != "auto":
+        return shape
     try:
         at = urlsplit(url)
     except ValueError:

@@ -183,8 +183,8 @@ class Prober:
         A token that the previous check did not get in time counts as a running request.
         """
         last = self.remembered.counted
-        options = last.get("running") or last.get("token") == "none"
-        if not server.running or not options or last.get("start") != start_of(found.container):
+        was_busy = last.get("running") or last.get("token") == "none"
+        if not server.running or not was_busy or last.get("start") != start_of(found.container):
             return None
         if heartbeat is None or last.get("heartbeat", last.get("generated")) != heartbeat:
             return None

@@ -27,8 +27,8 @@ def ask(
         priority: see `openai_api.generated`.
     """
     if http.task != GENERATE:
-        path, requested = tasks.PROOFS[http.task].request(model)
-        return http_probe.ask(url, path, body=requested, api_key=api_key, timeout_s=timeout_s)
+        path, request_body = tasks.PROOFS[http.task].request(model)
+        return http_probe.ask(url, path, body=request_body, api_key=api_key, timeout_s=timeout_s)
     body = openai_api.generated(http, model, PROMPT, tokens, priority=priority)
     return http_probe.ask_plainly(http, url, body, api_key=api_key, timeout_s=timeout_s)
 

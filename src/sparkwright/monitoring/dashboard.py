@@ -198,5 +198,5 @@ def _words() -> dict[str, dict[str, Any]]:
 
 
 def _expr(query: str) -> str:
-    choice = 'instance=~"$instance"'
-    return query.replace("{@}", f"{{{choice}}}").replace("@}", f",{choice}}}").replace("%", PREFIX)
+    label = 'instance=~"$instance"'
+    return query.replace("{@}", f"{{{label}}}").replace("@}", f",{label}}}").replace("%", PREFIX)

@@ -117,10 +117,10 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
         raise Refused(f"invalid plan: {one_line(str(error), at_most=200)}.") from None
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
     book = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
-    received, book.bell = os.pipe()
+    bell, book.bell = os.pipe()
     os.set_blocking(book.bell, False)
     if os.fork() == 0:
-        os.close(received)
+        os.close(bell)
         _detach(book)
         try:
             run.play(plan, machine, state, secrets, book, request.get("restart"))
@@ -128,7 +128,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
             os._exit(0)
     os.close(book.bell)
     book.leave()
-    return journal.follow(book.folder, received)
+    return journal.follow(book.folder, bell)
 
 
 def _detach(book: Journal) -> None:

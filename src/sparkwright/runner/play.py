@@ -159,8 +159,8 @@ class PlayRun:
         return self._finish(task, result, 0.0)
 
     def _handlers(self) -> Result | None:
-        options = (self._task(handler) for handler in self.plan.handlers if handler.name in self.notified)
-        return next((failure for failure in options if failure is not None), None)
+        failures = (self._task(handler) for handler in self.plan.handlers if handler.name in self.notified)
+        return next((failure for failure in failures if failure is not None), None)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -319,8 +319,8 @@ class PlayRun:
             value = self.plan.open_vars[name]
             names = self._scope(expressions.names_in_value(value) - {name}, opened, (*inside, name))
             opened[name] = expressions.render(value, names)
-        requested = {name: opened[name] for name in wanted & opened.keys()}
-        return {**self.plan.vars, **self.registered, **requested}
+        opened_vars = {name: opened[name] for name in wanted & opened.keys()}
+        return {**self.plan.vars, **self.registered, **opened_vars}
 
     def _known_after(self, error: expressions.ExpressionError) -> str:
         """Return the message for a result that is "known after" an earlier change in check mode; empty if it is an error."""

@@ -208,13 +208,13 @@ class OllamaApi(Handler):
             raise Refused(404, f"model '{name}' not found")
         return found
 
-    def _answer(self, body: dict[str, Any], message: str, requested: str) -> None:
+    def _answer(self, body: dict[str, Any], message: str, key: str) -> None:
         """Answer a generate or chat request.
 
         Args:
             body: the request.
             message: name of the field that holds the answer.
-            requested: name of the field that holds the question.
+            key: name of the field that holds the question.
         """
         model, keep_s = self._model(body), keep_alive(body.get("keep_alive"))
 
@@ -224,10 +224,10 @@ class OllamaApi(Handler):
             ended = {"done_reason": reason} if reason else {}
             return {"model": body["model"], "created_at": now, message: content, "done": bool(reason), **ended}
 
-        if not body.get(requested) and keep_s == 0:
+        if not body.get(key) and keep_s == 0:
             self.ollama.unload(model)
             self.reply(200, line("", "unload"))
-        elif not body.get(requested):
+        elif not body.get(key):
             self.ollama.load(model, keep_s)
             self.reply(200, line("", "load"))
         else:

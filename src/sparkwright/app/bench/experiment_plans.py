@@ -202,8 +202,8 @@ class Bench:
         """Return the tasks of the cells that the host has not finished yet."""
         assert self.collector is not None
         configs = {arm.name: play_tasks.config_key(arm.name) for arm in experiment.arms}
-        requested = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
-        finished = ask_module(self.chosen.fleet, member, "bench_cells", requested)["cells"]
+        query = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
+        finished = ask_module(self.chosen.fleet, member, "bench_cells", query)["cells"]
         for key in filter(finished.__contains__, experiment.keys):
             self.collector.keep(finished[key])
         left = experiment.without(finished)

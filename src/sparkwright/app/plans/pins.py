@@ -91,9 +91,9 @@ class Pins:
         Raises Refused if the registry or the hub does not know the image or the model.
         """
         with self._mutex:
-            options = self._missing(wanted, member.host)
-            if options:
-                found = ask(fleet, member, options, run_id)
+            missing = self._missing(wanted, member.host)
+            if missing:
+                found = ask(fleet, member, missing, run_id)
                 self._keep(wanted, found, fleet, member)
             return entries(self.lock, wanted)
 
@@ -142,8 +142,8 @@ class Pins:
             self.lock = self.lock.with_model(model.id, model.revision, found["model"], model.chosen)
         for role, second in wanted.file.models.items():
             if role in found:
-                id_, revision, choice = keyed(second, role)
-                self.lock = self.lock.with_model(id_, revision, found[role], choice)
+                id_, revision, file = keyed(second, role)
+                self.lock = self.lock.with_model(id_, revision, found[role], file)
         if self._save:
             self._write()
             for text in _reported(wanted, found):

@@ -200,13 +200,13 @@ def named(name: str) -> Format:
     return FORMATS[name]
 
 
-def lines(selection: Format, endpoint: Endpoint) -> list[str]:
+def lines(form: Format, endpoint: Endpoint) -> list[str]:
     """Return the settings as text, with a line for each requirement of the client that the server does not meet."""
-    found = [f"# for {selection.place} ({selection.source})", selection.text(endpoint)]
-    if selection.agent and endpoint.context is not None and endpoint.context < AGENT_CONTEXT:
+    found = [f"# for {form.place} ({form.source})", form.text(endpoint)]
+    if form.agent and endpoint.context is not None and endpoint.context < AGENT_CONTEXT:
         found.append(
             f"# an agent needs a context of {AGENT_CONTEXT} tokens or more, this server has {endpoint.context}"
         )
-    if selection.path not in endpoint.paths:
-        found.append(f"# this client asks {selection.path}, which this server's engine is not known to serve")
+    if form.path not in endpoint.paths:
+        found.append(f"# this client asks {form.path}, which this server's engine is not known to serve")
     return found

@@ -60,8 +60,8 @@ def ask(selection: Selection, token_s: float) -> list[dict[str, Any]]:
     abouts = {member.host.name: about(selection, member.host) for member in members}
 
     def header(member: Member) -> dict[str, Any]:
-        requested = {name: value for name, value in abouts[member.host.name].items() if name != "error"}
-        return {"verb": "diagnose", "token_s": token_s, **requested}
+        recipe_facts = {name: value for name, value in abouts[member.host.name].items() if name != "error"}
+        return {"verb": "diagnose", "token_s": token_s, **recipe_facts}
 
     answers = fan_out.everyone(members, header, "diagnosis")
     return [_row(value.host, answer, abouts[value.host.name]) for value, answer in zip(members, answers, strict=True)]

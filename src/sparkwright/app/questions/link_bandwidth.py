@@ -82,9 +82,10 @@ def _pair(selection: Selection, links: Links, other: Links) -> Finding:
     errors = [f"{name}: {error.message}" for name, error in selection.fleet.errors().items() if name in ends]
     if errors:
         return Finding("bandwidth", "unknown", "; ".join(errors))
-    received = {row["adapter"]: row for row in rates.get("listen", [])}
+    receivers = {row["adapter"]: row for row in rates.get("listen", [])}
     sent = [
-        _explained(row, received.get(its.adapter)) for row, (_, its) in zip(rates.get("send", []), halves, strict=False)
+        _explained(row, receivers.get(its.adapter))
+        for row, (_, its) in zip(rates.get("send", []), halves, strict=False)
     ]
     return judged(sent, min(_nominal(links), _nominal(other)))
 
@@ -98,9 +99,9 @@ def _end(mine: Link, its: Link, number: int) -> dict[str, Any]:
     return {"adapter": mine.adapter, "address": own, "peer": peer, "port": FIRST_PORT + number}
 
 
-def _explained(sent: dict[str, Any], received: dict[str, Any] | None) -> dict[str, Any]:
+def _explained(sent: dict[str, Any], receiver: dict[str, Any] | None) -> dict[str, Any]:
     """Add the listener's error to the sender's, as only the listener knows why the sender could not connect."""
-    why = received["error"] if received and sent["gbps"] is None else ""
+    why = receiver["error"] if receiver and sent["gbps"] is None else ""
     return {**sent, "error": f"{sent['error']}; {why}"} if why not in ("", sent["error"]) else sent
 
 

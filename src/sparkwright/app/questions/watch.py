@@ -164,8 +164,8 @@ class _Watch:
 
     def _act(self, key: str) -> None:
         if key in ("up", "down"):
-            selection = (self._view.chosen + (1 if key == "down" else -1)) % len(self._view.rows)
-            self._view = replace(self._view, chosen=selection)
+            row = (self._view.chosen + (1 if key == "down" else -1)) % len(self._view.rows)
+            self._view = replace(self._view, chosen=row)
             self._want_acts()
         elif key == "r":
             self._next_s = 0.0

@@ -176,8 +176,8 @@ class RolloutRun:
         if not _takes_down(play):
             return None
         inventory = self._chosen.inventory
-        selection = self.record.hosts if self.record else [host.name for host in self._chosen.hosts]
-        kept = floors(inventory.groups, inventory.min_serving, selection, EVERYONE)
+        hosts = self.record.hosts if self.record else [host.name for host in self._chosen.hosts]
+        kept = floors(inventory.groups, inventory.min_serving, hosts, EVERYONE)
         return Guard(kept, self._looks.serves) if kept else None
 
     def _options(self) -> dict[str, Any]:

@@ -62,10 +62,10 @@ def ask_which(*, sandbox: bool) -> NewHost:
     plain_table.show(
         CANDIDATES, [(str(n), candidate.address, candidate.source) for n, candidate in enumerate(rows, start=1)]
     )
-    requested = "Which host? A number, or USER@ADDRESS"
+    question = "Which host? A number, or USER@ADDRESS"
     while True:
         answer = (
-            questions.choose(requested, [candidate.address for candidate in rows]) if rows else questions.ask(requested)
+            questions.choose(question, [candidate.address for candidate in rows]) if rows else questions.ask(question)
         )
         if answer:
             try:

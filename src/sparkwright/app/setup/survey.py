@@ -31,7 +31,7 @@ def wanted(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 
 def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
     """Return the answer of the module `survey`. Raises Unreachable, or UnknownKey if `accept` returns False."""
-    options: set[bytes] = set()
+    decided: set[bytes] = set()
     while True:
         fleet = Fleet([Member(host)])
         try:
@@ -39,9 +39,9 @@ def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
             return ask_module(fleet, fleet.members[0], "survey", wanted(recipes))
         except UnknownKey as error:
             shown = error.key.asbytes()
-            if shown in options or len(options) >= MOST_KEYS or not accept(error) or error.target.keep_in is None:
+            if shown in decided or len(decided) >= MOST_KEYS or not accept(error) or error.target.keep_in is None:
                 raise
-            options.add(shown)
+            decided.add(shown)
             say(f"{host_keys.keep(error.target, error.key, error.target.keep_in)}.")
         finally:
             fleet.close()

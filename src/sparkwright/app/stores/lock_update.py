@@ -189,10 +189,10 @@ def write(fresh: Sequence[Pinned]) -> None:
                 known = known.with_image(entry.key, new)
             else:
                 model = entry.wanted.file.model
-                id_, revision, choice = model.id, model.revision, model.chosen
+                id_, revision, file = model.id, model.revision, model.chosen
                 if entry.role is not None:
-                    id_, revision, choice = keyed(entry.wanted.file.models[entry.role], entry.role)
-                known = known.with_model(id_, revision, new, choice)
+                    id_, revision, file = keyed(entry.wanted.file.models[entry.role], entry.role)
+                known = known.with_model(id_, revision, new, file)
         save(known, folder)
 
 

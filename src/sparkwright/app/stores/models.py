@@ -60,9 +60,9 @@ def _objects(rows: Rows) -> list[dict[str, Any]]:
     return [{"host": host, **row} for host, row in rows]
 
 
-def _errors(*options: Selection) -> list[dict[str, Any]]:
+def _errors(*selections: Selection) -> list[dict[str, Any]]:
     """Return the errors in the form of --json, one per host."""
-    found = {host: error for selection in reversed(options) for host, error in selection.fleet.errors().items()}
+    found = {host: error for selection in reversed(selections) for host, error in selection.fleet.errors().items()}
     return [error_row(str(error), error.exit, host=host) for host, error in found.items()]
 
 

@@ -109,11 +109,11 @@ def _table(view: View, width: int, room: int) -> list[Text]:
     return head + _around(blocks, view.chosen, room - len(head))
 
 
-def _around(blocks: Sequence[list[Text]], selection: int, room: int) -> list[Text]:
+def _around(blocks: Sequence[list[Text]], row: int, room: int) -> list[Text]:
     """Return as many rows as fit, including the marked one, and the number of hidden rows."""
     if sum(map(len, blocks)) <= room:
         return [line for block in blocks for line in block]
-    first = last = min(selection, len(blocks) - 1)
+    first = last = min(row, len(blocks) - 1)
     taken = len(blocks[first])
     while True:
         above = first > 0 and taken + len(blocks[first - 1]) < room

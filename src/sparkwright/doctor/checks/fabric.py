@@ -17,7 +17,7 @@ MEMORY = "RDMA memory"
 
 def check(host: Host) -> Iterator[Finding]:
     found = fabric.links(host)
-    up = {port: group for port, group in fabric.ports(found).items() if any(link.active for link in group)}
+    up = {port: links for port, links in fabric.ports(found).items() if any(link.active for link in links)}
     if not up:
         verdict: Verdict = "ok" if found else "unknown"  # a Spark has adapters, with and without a cable
         shown = "no link is up" if found else "no RDMA adapter seen"

@@ -20,18 +20,27 @@ from sparkwright.visible import count, one_line
 NAME = "other starts"
 #: below the home, and below the root
 OF_HOME = (
-    *("*.sh", "*/*.sh", "bin/*", ".local/bin/*", "*compose*.y*ml", "*/*compose*.y*ml"),
-    *(".config/systemd/user/*.service", ".config/containers/systemd/*.container"),
+    "*.sh",
+    "*/*.sh",
+    "bin/*",
+    ".local/bin/*",
+    "*compose*.y*ml",
+    "*/*compose*.y*ml",
+    ".config/systemd/user/*.service",
+    ".config/containers/systemd/*.container",
 )
 OF_SYSTEM = (
-    *(
-        "etc/systemd/system/*.service",
-        "etc/containers/systemd/*.container",
-        "etc/crontab",
-        "etc/cron.d/*",
-        "etc/rc.local",
-    ),
-    *("usr/local/bin/*", "opt/*.sh", "opt/*/*.sh", "opt/*/*compose*.y*ml", "srv/*/*.sh", "srv/*/*compose*.y*ml"),
+    "etc/systemd/system/*.service",
+    "etc/containers/systemd/*.container",
+    "etc/crontab",
+    "etc/cron.d/*",
+    "etc/rc.local",
+    "usr/local/bin/*",
+    "opt/*.sh",
+    "opt/*/*.sh",
+    "opt/*/*compose*.y*ml",
+    "srv/*/*.sh",
+    "srv/*/*compose*.y*ml",
 )
 MOST_FILES, MOST_BYTES, SHOWN = 400, 1 << 16, 3
 #: text that starts a server, or describes one that a program starts

@@ -93,8 +93,8 @@ class ServerProbe:
         """Return how long the counter has been unchanged, according to the last check of the same start."""
         last = self.remembered
         same = last.get("start") == start_of(seen.box) and last.get("heartbeat", last.get("generated")) == beats
-        options = last.get("running") or last.get("token") == "none"
-        return max(0.0, seen.now_s - float(last["time_s"])) if same and options else 0.0
+        was_busy = last.get("running") or last.get("token") == "none"
+        return max(0.0, seen.now_s - float(last["time_s"])) if same and was_busy else 0.0
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
         """Return the tokens a second meanwhile; None if there were none, or the engine counts them only when a request ends."""

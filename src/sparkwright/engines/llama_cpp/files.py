@@ -170,8 +170,8 @@ def _complete(model: Model, where: str) -> tuple[str, ...]:
 
 
 def _beside(files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, where: str) -> tuple[str, str]:
-    options = ((mmproj, _PROJECTOR, "mmproj"), (draft, _DRAFT, "draft model"))
-    return tuple(_one(files, wanted, patterns, kind, what, where) for wanted, kind, what in options)  # type: ignore[return-value]
+    companions = ((mmproj, _PROJECTOR, "mmproj"), (draft, _DRAFT, "draft model"))
+    return tuple(_one(files, wanted, patterns, kind, what, where) for wanted, kind, what in companions)  # type: ignore[return-value]
 
 
 def _one(

@@ -133,8 +133,7 @@ def _system(prompts: Prompts) -> Iterator[str]:
 
 
 def _own_text(prompts: Prompts) -> Iterator[str]:
-    """Yield a note if the template adds text before the conversation; a built-in system prompt disappears if a client sends its
-    own."""
+    """Yield a note if the template adds text before the conversation. A built-in system prompt gives way to a client's."""
     own, without = (_prose(prompts.get(name, Prompt()).text.partition(FIRST)[0]) for name in (PLAIN, "empty system"))
     if len(own) > PROSE_CHARS:
         always = len(own) - len(without) < PROSE_CHARS

@@ -26,18 +26,18 @@ OF_TASK: Mapping[Task, tuple[str, ...]] = {"generate": (*PLAIN, LANGUAGE), "embe
 LONGEST_VECTOR = 1 << 17
 
 
-def name_of(names: Any) -> str:
+def name_of(given: Any) -> str:
     """Return the name of a probe as a recipe writes it."""
-    return str(next(iter(names)) if isinstance(names, Mapping) else names)
+    return str(next(iter(given)) if isinstance(given, Mapping) else given)
 
 
-def why_not(names: Any) -> str:
+def why_not(given: Any) -> str:
     """Return why this is not a probe, as a sentence; empty if it is one."""
-    if isinstance(names, str):
-        return "" if names in PLAIN else f"must be one of {_all()}."
-    if not isinstance(names, Mapping) or len(names) != 1 or next(iter(names)) not in (DIMENSION, LANGUAGE):
+    if isinstance(given, str):
+        return "" if given in PLAIN else f"must be one of {_all()}."
+    if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in (DIMENSION, LANGUAGE):
         return f"must be one of {_all()}."
-    name, value = next(iter(names.items()))
+    name, value = next(iter(given.items()))
     if name == LANGUAGE:
         return "" if value in language.LANGUAGES else f"`{LANGUAGE}` must be one of {', '.join(language.LANGUAGES)}."
     if type(value) is not int or not 0 < value <= LONGEST_VECTOR:
@@ -49,10 +49,10 @@ def _all() -> str:
     return ", ".join((*PLAIN, f"{{{DIMENSION}: 1024}}", f"{{{LANGUAGE}: de}}"))
 
 
-def of(options: Sequence[Any]) -> list[Probe]:
+def of(listed: Sequence[Any]) -> list[Probe]:
     """Return the probes of a recipe's list. Raises ValueError for an entry that is not a probe."""
     found = []
-    for item in options:
+    for item in listed:
         if reason := why_not(item):
             raise ValueError(f"a probe {reason}")
         name = name_of(item)

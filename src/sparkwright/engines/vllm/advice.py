@@ -157,6 +157,6 @@ def _own(request: advice.ServerRequest) -> VllmRequest:
         return request
     given = {field.name: getattr(request, field.name) for field in fields(advice.ServerRequest)}
     if request.ascend is not None:
-        selection = {"enabled": request.ascend["scheduler"], "chunked": request.ascend["chunked_prefill"]}
-        given["flags"] = ascend.with_scheduler(own.named(request.flags), **selection)
+        settings = {"enabled": request.ascend["scheduler"], "chunked": request.ascend["chunked_prefill"]}
+        given["flags"] = ascend.with_scheduler(own.named(request.flags), **settings)
     return VllmRequest(**given)

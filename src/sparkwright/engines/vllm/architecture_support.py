@@ -80,16 +80,16 @@ def loads(name: str, version: str) -> bool | None:
         version: as the engine reports it; a build of its own (+cu130, .post1) counts as its release.
     """
     known = SUPPORT.get(name)
-    options = _version(version)
-    if known is None or options is None:
+    release = _version(version)
+    if known is None or release is None:
         return None
-    if known.lacking and options <= Version(known.lacking):
+    if known.lacking and release <= Version(known.lacking):
         return False
-    if known.gone and options >= Version(known.gone):
+    if known.gone and release >= Version(known.gone):
         return False
-    if any(Version(before) < options < Version(after) for before, after in known.gaps):
+    if any(Version(before) < release < Version(after) for before, after in known.gaps):
         return None
-    return True if known.since and Version(known.since) <= options <= Version(known.until or NEWEST) else None
+    return True if known.since and Version(known.since) <= release <= Version(known.until or NEWEST) else None
 
 
 def in_words(name: str) -> str:

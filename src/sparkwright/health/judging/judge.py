@@ -47,9 +47,9 @@ class Judgement:
     evidence: tuple[Evidence, ...]
 
 
-def judge(observed: Observation, limits: Limits, options: Collection[str] = ()) -> Judgement:
-    """Return the state that one observation means by itself. options: only these questions; all if not given."""
-    answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not options or name in options]
+def judge(observed: Observation, limits: Limits, wanted: Collection[str] = ()) -> Judgement:
+    """Return the state that one observation means by itself. wanted: only these questions; all if not given."""
+    answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not wanted or name in wanted]
     findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
     worst = max(findings, key=lambda finding: severity(finding.state))
     cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst.cure

@@ -46,9 +46,9 @@ def left_out(spec: ContainerSpec, made_from: ContainerSpec, container: Inspect, 
     """
     rows = ((option, option.wanted(made_from, container, image)) for option in OPTIONS if option.open)
     return [
-        Change(option.field, options, None, option.why or "no longer asked for")
-        for option, options in rows
-        if options is not None and option.wanted(spec, container, image) is None
+        Change(option.field, expected, None, option.why or "no longer asked for")
+        for option, expected in rows
+        if expected is not None and option.wanted(spec, container, image) is None
     ]
 
 
@@ -68,8 +68,8 @@ def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
         "Config": {},
     }
     for option in OPTIONS:
-        if option.key and (options := option.asked(spec)) is not None:
-            given[option.section][option.key] = options
+        if option.key and (expected := option.asked(spec)) is not None:
+            given[option.section][option.key] = expected
     body: dict[str, Any] = {
         **given["Config"],
         "Image": spec.image,

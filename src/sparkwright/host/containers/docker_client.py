@@ -79,8 +79,8 @@ class Api:
     def _pieces(self, container: str, given: dict[str, Any]) -> Iterator[bytes] | None:
         """Return the pieces of a log, or None if the SDK must send the request."""
         framed = not (self.inspect_container(container).get("Config") or {}).get("Tty")
-        requested = {name: given[name] for name in ("since", "until", "tail") if given.get(name) is not None}
-        path = self._path("/containers/{}/logs", container) + "?" + urlencode({"stdout": 1, "stderr": 1, **requested})
+        query = {name: given[name] for name in ("since", "until", "tail") if given.get(name) is not None}
+        path = self._path("/containers/{}/logs", container) + "?" + urlencode({"stdout": 1, "stderr": 1, **query})
         try:
             found = engine_socket.log(self._client.url, path, self._client.timeout_s, framed=framed)
         except TimedOut:
@@ -127,8 +127,8 @@ class Api:
         """Return the exception that the SDK raises when the engine does not answer in time."""
         from requests import ReadTimeout, Request
 
-        options = Request("GET", f"http+docker://localhost{path}")
-        return ReadTimeout(f"no answer within {self._client.timeout_s} s", request=options)
+        request = Request("GET", f"http+docker://localhost{path}")
+        return ReadTimeout(f"no answer within {self._client.timeout_s} s", request=request)
 
     def _path(self, path: str, *names: str) -> str:
         return f"/v{self._client.version}{path.format(*(quote(name, safe='/:') for name in names))}"

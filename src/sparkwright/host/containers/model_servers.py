@@ -39,11 +39,11 @@ def find(context: Context) -> list[Server]:
     client = context.docker()
     rows = client.api.containers()[:MOST_CONTAINERS]
     seen = [found for row in rows if (found := containers.inspect(client, row["Id"])) is not None]
-    options = [(entry, port) for entry in seen for port in dict.fromkeys(_ports(entry))]
-    if not options:
+    candidates = [(entry, port) for entry in seen for port in dict.fromkeys(_ports(entry))]
+    if not candidates:
         return []
     with ThreadPoolExecutor(max_workers=8) as at_once:
-        answers = list(at_once.map(lambda each: _server(*each), options))
+        answers = list(at_once.map(lambda each: _server(*each), candidates))
     servers: dict[str, Server] = {}
     for answer in answers:
         if answer is not None:

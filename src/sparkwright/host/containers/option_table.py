@@ -182,17 +182,17 @@ def _found_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int:
 
 def _health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any] | None:
     """Return the spec's health check merged with the image's, field by field, as the engine does."""
-    requested = process_words.health_alike(process_words.health_config(spec.healthcheck))
+    expected = process_words.health_alike(process_words.health_config(spec.healthcheck))
     if not image:
-        return requested or None
+        return expected or None
     inherited = process_words.health_alike((image.get("Config") or {}).get("Healthcheck"))
-    return process_words.health_alike({**inherited, **requested})
+    return process_words.health_alike({**inherited, **expected})
 
 
 def _found_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any]:
     found = process_words.health_alike(container["Config"].get("Healthcheck"))
-    requested = process_words.health_config(spec.healthcheck)
-    return found if image else {name: value for name, value in found.items() if name in requested}
+    expected = process_words.health_config(spec.healthcheck)
+    return found if image else {name: value for name, value in found.items() if name in expected}
 
 
 def _found_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
@@ -218,8 +218,8 @@ def _found_log_options(spec: ContainerSpec, container: Inspect, image: Inspect) 
 
 
 def _asked_log(spec: ContainerSpec) -> dict[str, Any] | None:
-    requested = {"Type": spec.log_driver, "Config": dict(spec.log_options)}
-    return requested if any(requested.values()) else None
+    log_config = {"Type": spec.log_driver, "Config": dict(spec.log_options)}
+    return log_config if any(log_config.values()) else None
 
 
 #: options that their field does not describe fully

@@ -83,7 +83,7 @@ def _wrongly_named(context: Context, container: dict[str, Any], name: str) -> bo
 def _known(context: Context) -> Iterator[dict[str, Any]]:
     """Yield the last verified server, and the one that a run recorded before stopping it, if they exist."""
     ids = (good_states.last(context.state).get("container_id"), (context.state.read("previous") or {}).get("id"))
-    yield from filter(None, (_found(context, history) for history in ids))
+    yield from filter(None, (_found(context, id_) for id_ in ids))
 
 
 def _attempt(context: Context) -> dict[str, Any]:
@@ -98,8 +98,8 @@ def _renamed(context: Context, name: str) -> dict[str, Any]:
     return next((server for server in created if not ownership.kept(context, server)), {})
 
 
-def _found(context: Context, history: object) -> dict[str, Any]:
+def _found(context: Context, id_: object) -> dict[str, Any]:
     """Return the inspect of a container named in a record, by name or id; empty if it is gone, or not a valid name."""
-    if not isinstance(history, str) or not STEP.fullmatch(history):
+    if not isinstance(id_, str) or not STEP.fullmatch(id_):
         return {}
-    return containers.inspect(context.docker(), history) or {}
+    return containers.inspect(context.docker(), id_) or {}

@@ -66,9 +66,9 @@ def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None
     folder, client, checks = place.folder(context, place.CANDIDATE), context.docker(), ""
     place.write(folder, files)
     volumes, words = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG)
-    options = replace(resolved(spec, context), volumes=volumes, ports=(), command=words, network="none")
+    spec_of_check = replace(resolved(spec, context), volumes=volumes, ports=(), command=words, network="none")
     try:
-        checks = _create(options, context, ownership.HELPER)
+        checks = _create(spec_of_check, context, ownership.HELPER)
         lifecycle.start(context, checks)
         code = client.api.wait(checks, timeout=START_S)["StatusCode"]
         lines = log_reader.last_lines(client, checks, 40)

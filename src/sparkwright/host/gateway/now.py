@@ -31,9 +31,9 @@ def inspect(state: StateFolder) -> dict[str, Any]:
     reads = admin.running_digest(sockets) if rows else ""
     about = {"running": bool(rows), "verified": bool(rows) and reads == verified.get("digest")}
     about["stand_in"] = bool(rows) and admin.stand_in(sockets)
-    options = (verified.get("proof") or {}).get("models") or {}
+    proofs = (verified.get("proof") or {}).get("models") or {}
     models = [
-        {**model, "on_demand": bool(options.get(model["model"], {}).get("on_demand"))}
+        {**model, "on_demand": bool(proofs.get(model["model"], {}).get("on_demand"))}
         for model in statistics.models(rows)
     ]
     found = {**about, "changed": _changed(gateway, verified), "models": models}

@@ -42,22 +42,22 @@ def ask(context: Context, ref: str, ids: Collection[str] = (), engine: Engine | 
     if not image:
         return None
     engine = engine or of(USUAL)
-    request = engine.image
-    if request is None:
+    own_image = engine.image
+    if own_image is None:
         return EngineImage(None)
     own = "" if engine.name == USUAL else f"-{engine.name}"
     name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}{own}"
     kept = context.state.read(name)
-    if kept is not None and "options" in kept and request.is_current(kept["options"]):
-        return EngineImage(kept["version"], kept["options"], request.applied(kept["options"]))
+    if kept is not None and "options" in kept and own_image.is_current(kept["options"]):
+        return EngineImage(kept["version"], kept["options"], own_image.applied(kept["options"]))
     context.note("reading the image's version and options (once)")
-    version = request.version_of(image.get("Config") or {})
-    version = version or request.version_in(_run(context, image["Id"], request.ASK_VERSION))
-    shapes = request.listed(_run(context, image["Id"], request.ASK_OPTIONS))
-    options = request.difference(shapes) if shapes else None
+    version = own_image.version_of(image.get("Config") or {})
+    version = version or own_image.version_in(_run(context, image["Id"], own_image.ASK_VERSION))
+    shapes = own_image.listed(_run(context, image["Id"], own_image.ASK_OPTIONS))
+    options = own_image.difference(shapes) if shapes else None
     if not context.check:
         context.state.write(name, {"ref": ref, "version": version, "options": options})
-    return EngineImage(version, options, request.applied(options))
+    return EngineImage(version, options, own_image.applied(options))
 
 
 def _run(context: Context, image_id: str, words: tuple[str, ...]) -> str:

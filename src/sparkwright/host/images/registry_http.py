@@ -156,8 +156,8 @@ class Http:
             urlsplit(self._base).hostname or "", urlsplit(realm).hostname or ""
         )
         scope = given.get("scope") or f"repository:{self.name.path}:pull"
-        requested = urlencode({"service": given.get("service", ""), "scope": scope})
-        url = f"{realm}{'&' if '?' in realm else '?'}{requested}"
+        query = urlencode({"service": given.get("service", ""), "scope": scope})
+        url = f"{realm}{'&' if '?' in realm else '?'}{query}"
         headers = {} if foreign or not login else {"Authorization": _basic(login)}
         answer = self._one(url, headers, LARGEST_TOKEN_BYTES, deadline.left_s())
         if answer.status != 200:

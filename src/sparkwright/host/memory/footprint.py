@@ -17,9 +17,9 @@ INTERIM = "interim"
 
 def before_start(context: Context, available_bytes: int) -> None:
     """Record the available memory before anything is started."""
-    wide = context.state.read(INTERIM) is not None
+    beside_interim = context.state.read(INTERIM) is not None
     context.state.write(
-        "before_start", {"available_bytes": available_bytes, "beside_interim": wide, "run": context.run_id}
+        "before_start", {"available_bytes": available_bytes, "beside_interim": beside_interim, "run": context.run_id}
     )
 
 

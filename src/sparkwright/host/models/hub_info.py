@@ -16,7 +16,7 @@ from sparkwright.trust.names import COMMIT, matched
 _FIX = "Exclude it with `ignore` in the recipe's model, or use another hub (HF_ENDPOINT)."
 
 
-def entry(source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
+def entry(source: Source, keeps: Callable[[str], bool]) -> dict[str, Any]:
     """Return the lock entry of a model: its commit and the selected files.
 
     Each file has its size, and a sha256 (large ones) or git blob id (small ones).
@@ -28,10 +28,10 @@ def entry(source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
         Failed: The answer is malformed.
     """
     address = f"{source.url}/api/models/{source.id}/revision/{quote(source.commit, safe='')}?blobs=true"
-    return read(parsed(hub.answer(source, address), source), source, selection)
+    return read(parsed(hub.answer(source, address), source), source, keeps)
 
 
-def read(found: object, source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
+def read(found: object, source: Source, keeps: Callable[[str], bool]) -> dict[str, Any]:
     """Return the lock entry from a hub's answer about a model. Pure. Raises Failed for a malformed answer."""
     about = f"the hub's answer about {source.id}"
     if not isinstance(found, Mapping) or not isinstance(found.get("siblings"), list):
@@ -43,7 +43,7 @@ def read(found: object, source: Source, selection: Callable[[str], bool]) -> dic
     if len(siblings) > model_files.FILES_AT_MOST:
         raise Failed(f"{about} names {model_files.why_not_together(map(str, range(len(siblings))))}.", fix=hub.OTHER)
     rows = [_row(sibling) for sibling in siblings]
-    rows = [row for row in rows if not isinstance(row["path"], str) or selection(row["path"])]
+    rows = [row for row in rows if not isinstance(row["path"], str) or keeps(row["path"])]
     files = model_files.checked(rows, about, fix=_FIX)
     return {"commit": commit, "files": sorted(files, key=lambda file: str(file["path"]))}
 

@@ -20,9 +20,9 @@ class SourceQueue:
     def take(self, size: int) -> Source:
         """Return the address for a file of this many bytes."""
         with self._guard:
-            selection = min(self._under_way, key=lambda source: self._under_way[source])
-            self._under_way[selection] += size
-            return selection
+            least_busy = min(self._under_way, key=lambda source: self._under_way[source])
+            self._under_way[least_busy] += size
+            return least_busy
 
     def done(self, source: Source, size: int) -> None:
         """Record that a file was transferred."""

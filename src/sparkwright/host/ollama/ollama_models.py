@@ -68,29 +68,29 @@ def unload(context: Context, *, timeout_s: float) -> Seen:
     Returns the models that are left after timeout_s, or none.
     """
     deadline_s = time.monotonic() + timeout_s
-    requested: dict[str, float] = {}
+    asked_at_s: dict[str, float] = {}
     most = 0
     while True:
         seen = inspect(context, timeout_s=max(0.5, min(5.0, deadline_s - time.monotonic())))
         most = max(most, len(seen.held))
         if seen.empty or time.monotonic() > deadline_s:
             return seen
-        _ask_to_go(seen.held, requested)
+        _ask_to_go(seen.held, asked_at_s)
         context.progress(most - len(seen.held), most, text="unloading Ollama's models")
         time.sleep(POLL_S)
 
 
-def _ask_to_go(held: Sequence[Held], requested: dict[str, float]) -> None:
+def _ask_to_go(held: Sequence[Held], asked_at_s: dict[str, float]) -> None:
     """Request that models are unloaded, unless requested recently.
 
     Args:
-        requested: the last request for each model, seconds of the monotonic clock.
+        asked_at_s: the last request for each model, seconds of the monotonic clock.
     """
     for usage in held:
         key = f"{usage.place.url} {usage.model.name}"
-        if time.monotonic() - requested.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
+        if time.monotonic() - asked_at_s.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
             continue
-        requested[key] = time.monotonic()
+        asked_at_s[key] = time.monotonic()
         try:
             Ollama(usage.place.url).unload(usage.model.name)
         except (Absent, Busy):

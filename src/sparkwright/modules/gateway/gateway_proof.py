@@ -96,13 +96,13 @@ class GatewayProof(Module["GatewayProof.Args"]):
 
         A model that the gateway does not list is not requested: the request would wait, or count as an error.
         """
-        options, path = body["body"], tasks.path(body["task"])
+        payload, path = body["body"], tasks.path(body["task"])
         waits = bool(body.get("waits"))
         if name not in self._listed(args, context):
             return NOBODY
         limits_s = (FIRST_TRY_S, args.timeout_s) if waits else (args.timeout_s,)
         for limit_s in limits_s:
-            found = client.ask(_door(args, context), path, options, key=_key(args, context), timeout_s=limit_s)
+            found = client.ask(_door(args, context), path, payload, key=_key(args, context), timeout_s=limit_s)
             if waits and found.status != 200 and name not in self._listed(args, context):
                 return NOBODY
             if found.status:

@@ -123,10 +123,10 @@ def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:
 
 def _foreign(sightings: list[prefix_verdict.Sighting]) -> str:
     """Return a phrase about other clients' traffic during the check; empty if there was none."""
-    options = sum(sighting.queries or 0 for sighting in sightings)
+    looked_up = sum(sighting.queries or 0 for sighting in sightings)
     ours = sum(sighting.prompt_tokens for sighting in sightings)
-    if ours and options > ours * (1 + MORE):
-        return f"other traffic: {options:.0f} tokens looked up in the prefix cache, only {ours} by this check."
+    if ours and looked_up > ours * (1 + MORE):
+        return f"other traffic: {looked_up:.0f} tokens looked up in the prefix cache, only {ours} by this check."
     return ""
 
 

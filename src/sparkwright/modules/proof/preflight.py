@@ -205,15 +205,15 @@ _LIMITS = (("memory", "MemoryLimit"), ("memory_swap", "SwapLimit"), ("cpus", "Cp
 def _limits(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     """Check limits that the engine refuses, or ignores with a warning that nobody sees."""
     spec = args.container or {}
-    options = [(name, word) for name, word in _LIMITS if spec.get(name)]
-    if not options:
+    limits = [(name, word) for name, word in _LIMITS if spec.get(name)]
+    if not limits:
         return
     try:
         about: dict[str, Any] = context.docker().api.info()
     except SparkwrightError:
         return
     fix = "Correct the recipe's `container`."
-    for name, word in options:
+    for name, word in limits:
         if about.get(word) is False:
             yield Finding(
                 "limit", "bad", f"this host's kernel has no limit for `{name}`.", f"Remove `container.{name}`."

@@ -200,8 +200,8 @@ def _counted(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -
     """Return a prompt's token count from count_tokens, and from the usage of an answer to it."""
     how: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
     chat = {**body, "max_tokens": 1, **http.plain}
-    requested = dialects.MESSAGES.request(chat)
-    answer = http_probe.ask_plainly(http, args.base_url, requested, **how, path=api_paths.MESSAGES)
+    request_body = dialects.MESSAGES.request(chat)
+    answer = http_probe.ask_plainly(http, args.base_url, request_body, **how, path=api_paths.MESSAGES)
     counted = http_probe.ask(args.base_url, api_paths.COUNT_TOKENS, body=messages_api.counted(chat), **how)
     for found in (answer, counted):
         if found.status != 200:

@@ -55,9 +55,9 @@ class Drain(Module["Drain.Args"]):
         if not runs:
             _rest(gateways, context)
             return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
-        started_s, expected = time.monotonic(), _of_container(container, context)
+        started_s, running_requests = time.monotonic(), _of_container(container, context)
         while True:
-            running = _both(expected(), gateways, context)
+            running = _both(running_requests(), gateways, context)
             waited_s = time.monotonic() - started_s
             if not running or waited_s >= args.drain_s:
                 break

@@ -97,13 +97,13 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         given = replace(before, textfile=args.textfile, lingers=False) if args.keep else _settings(args)
         wanted = _wanted(given, place, context) if args.state == "present" else {}
         paths = [place.settings_file, *place.files]
-        current = {str(path): path.read_text() for path in paths if path.exists()}
-        current[CRONTAB] = _crontab(context)
+        texts = {str(path): path.read_text() for path in paths if path.exists()}
+        texts[CRONTAB] = _crontab(context)
         others = [Place.of(scope, context) for scope in ("user", "system") if scope != place.scope]
         runtime = places.runtime()
         return Found(
             place=place,
-            standing=current,
+            standing=texts,
             wanted=wanted,
             active=place.scope == "cron" or place.systemctl(context, "is-active", units.TIMER, units.GUARD).ok,
             lingers=place.scope != "user" or _linger_file(place).exists(),
@@ -175,8 +175,8 @@ def _text(given: Settings, *, lingers: bool) -> str:
 
 
 def _right(name: str, found: Found, texts: tuple[str, ...]) -> bool:
-    current = found.standing.get(name, "")
-    return set(texts[0].splitlines()) <= set(current.splitlines()) if name == CRONTAB else current in texts
+    text = found.standing.get(name, "")
+    return set(texts[0].splitlines()) <= set(text.splitlines()) if name == CRONTAB else text in texts
 
 
 # -- making it so ------------------------------------------------------------------------------------------------------

@@ -32,32 +32,32 @@ def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
             fix = "A recipe starts one server; `gateway:` gives several one address (docs/gateway.md)."
             raise Refused(f"`--{name} {shown(flags[name])}` starts several copies of the model.", fix=fix)
         flags.pop(name, None)
-    requested = tensor * pipeline
-    if requested == 1 and found.hosts > 1:
-        tensor = requested = found.hosts
+    gpus = tensor * pipeline
+    if gpus == 1 and found.hosts > 1:
+        tensor = gpus = found.hosts
         report.add(
             "note", "hosts", f"it is for {found.hosts} hosts and says no split: tensor parallelism over all of them"
         )
-    if requested > 1 and found.hosts == 1:
-        report.add("dropped", f"split over {requested}", "it is for one host, and a Spark has one GPU")
-        tensor = pipeline = requested = 1
-    elif requested > 1 and not found.hosts:
-        sentence = f"the model is split over {requested} GPUs, and a Spark has one: how many hosts are to serve it"
-        if report.ask("hosts", sentence, ("1", str(requested))) != str(requested):  # unanswered: said of neither
-            tensor = pipeline = requested = 1
+    if gpus > 1 and found.hosts == 1:
+        report.add("dropped", f"split over {gpus}", "it is for one host, and a Spark has one GPU")
+        tensor = pipeline = gpus = 1
+    elif gpus > 1 and not found.hosts:
+        sentence = f"the model is split over {gpus} GPUs, and a Spark has one: how many hosts are to serve it"
+        if report.ask("hosts", sentence, ("1", str(gpus))) != str(gpus):  # unanswered: said of neither
+            tensor = pipeline = gpus = 1
     for name in imports.backends:
         if name in flags:
-            why = "the cluster sets it for each member" if requested > 1 else "there is one host"
+            why = "the cluster sets it for each member" if gpus > 1 else "there is one host"
             report.add("dropped", f"--{name} {shown(flags.pop(name))}", why)
-    if requested == 1:
+    if gpus == 1:
         return {}
-    if requested > MOST_HOSTS:
-        raise Refused(f"it is split over {requested} hosts; at most {MOST_HOSTS} are a cluster.")
+    if gpus > MOST_HOSTS:
+        raise Refused(f"it is split over {gpus} hosts; at most {MOST_HOSTS} are a cluster.")
     if serving.engine.parallel is None:
         fix = "Choose a smaller quantisation, or a recipe of another engine."
-        raise Refused(f"it needs {requested} hosts, and {serving.engine.title} is served from one host only.", fix=fix)
-    why = f"parallel: a cluster of {requested} hosts, one GPU each (docs/clusters.md)"
-    report.add("translated", f"split over {requested}", why)
+        raise Refused(f"it needs {gpus} hosts, and {serving.engine.title} is served from one host only.", fix=fix)
+    why = f"parallel: a cluster of {gpus} hosts, one GPU each (docs/clusters.md)"
+    report.add("translated", f"split over {gpus}", why)
     return {name: size for name, size in (("tensor", tensor), ("pipeline", pipeline)) if size > 1}
 
 

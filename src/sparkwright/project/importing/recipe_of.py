@@ -62,17 +62,17 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
     _answered_image(found, report)
     serving = command.read(found, report)
     source_name = serving.model or found.model
-    selection = model.of(found, serving, report)
-    own_name = slug(name or found.name or selection.id.rpartition("/")[2])
+    model_section = model.of(found, serving, report)
+    own_name = slug(name or found.name or model_section.id.rpartition("/")[2])
     parallel = flags.split(found, serving, report)
     section, more = flags.settled(serving, report, cluster=bool(parallel), adopted=found.adopted)
-    section |= _served_name(serving, section, source_name, selection, report)
+    section |= _served_name(serving, section, source_name, model_section, report)
     found.task = found.task or _task(found, serving, section, report)
     image, digest = _image(found, serving.imports, report)
     data: dict[str, Any] = {
         "description": _line(found.description) or own_name,
         "image": image,
-        "model": selection.to_yaml(),
+        "model": model_section.to_yaml(),
     }
     if serving.engine.name != "vllm" or found.task:
         data |= {"engine": serving.engine.name}
@@ -103,14 +103,14 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
 
 
 def _served_name(
-    serving: Serving, section: Mapping[str, Any], source_name: str, selection: Model, report: Report
+    serving: Serving, section: Mapping[str, Any], source_name: str, model_section: Model, report: Report
 ) -> dict[str, Any]:
     """Return the flag that keeps the model's name in requests; empty if it stays without one.
 
     Without the flag an engine uses the model as it is written, which here would be its mounted folder.
     """
     flag = serving.imports.served_name
-    if not flag or section.get(flag) or not source_name or source_name == selection.to_yaml()["mount"]:
+    if not flag or section.get(flag) or not source_name or source_name == model_section.to_yaml()["mount"]:
         return {}
     report.add("translated", f"model {source_name}", f"--{flag}: clients ask for the model by this name")
     return {flag: source_name}

@@ -126,8 +126,8 @@ def _variant(data: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]
         return few[0], all_[few[0]]
     offered = "; ".join(f"{name} ({_about(all_[name])})" for name in few)
     answer = report.ask("variant", f"which checkpoint: {one_line(offered, at_most=600)}", few)
-    choice = answer or few[0]
-    return choice, all_[choice]
+    variant = answer or few[0]
+    return variant, all_[variant]
 
 
 def _elsewhere(variant: dict[str, Any]) -> bool:
@@ -172,11 +172,11 @@ def _arguments(
     """Return all arguments in its own order, and the environment: model, checkpoint, the Spark's own, generation, features."""
     own = mapping(variant.get("hardware_overrides"), "hardware_overrides")
     general = mapping(data.get("hardware_overrides"), "hardware_overrides")
-    selection = mapping(mapping(data.get("strategy_overrides"), "strategy_overrides").get(strategy), strategy)
-    by_strategy = mapping(selection.get("hardware_overrides"), "hardware_overrides")
+    by_name = mapping(mapping(data.get("strategy_overrides"), "strategy_overrides").get(strategy), strategy)
+    by_strategy = mapping(by_name.get("hardware_overrides"), "hardware_overrides")
     replaced = by_strategy.get(GENERATION) or by_strategy.get(BRAND)
     generation = [replaced] if replaced else [general.get(GENERATION) or general.get(BRAND), own.get(GENERATION)]
-    layers = [variant, own.get(PROFILE), selection, *generation, general.get(PROFILE)]
+    layers = [variant, own.get(PROFILE), by_name, *generation, general.get(PROFILE)]
     words, env = texts(base.get("base_args"), "base_args"), mapping(base.get("base_env"), "base_env")
     for layer in (mapping(layer, "hardware_overrides") for layer in layers):
         words += texts(layer.get("extra_args"), "extra_args")

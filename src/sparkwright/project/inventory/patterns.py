@@ -60,23 +60,23 @@ def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]
     Raises Refused for an unknown name, and for a pattern that matches no host.
     """
     parts = [part.strip() for part in re.split(r"[,:]", pattern) if part.strip()]
-    selection: set[str] = set()
+    matched: set[str] = set()
     plain = [part for part in parts if part[0] not in "!&"]
     for part in plain or [EVERYONE]:
-        selection |= _named(part, hosts, groups)
+        matched |= _named(part, hosts, groups)
     for part in parts:
         if part[0] == "&":
-            selection &= _named(part[1:], hosts, groups)
+            matched &= _named(part[1:], hosts, groups)
     for part in parts:
         if part[0] == "!":
-            selection -= _named(part[1:], hosts, groups)
-    if not selection and (recipe := next((part[2:] for part in parts if part.startswith("&/")), "")):
+            matched -= _named(part[1:], hosts, groups)
+    if not matched and (recipe := next((part[2:] for part in parts if part.startswith("&/")), "")):
         where = ", ".join(part for part in parts if not part.startswith("&/"))
         serving = ", ".join(groups[f"/{recipe}"])
         raise Refused(f"{where} does not serve the recipe {recipe!r}.", fix=f"It is served by: {serving}.")
-    if not selection:
+    if not matched:
         raise Refused(f"the pattern {pattern!r} matches no hosts.", fix=f"Available: {', '.join(hosts)}.")
-    return [name for name in hosts if name in selection]
+    return [name for name in hosts if name in matched]
 
 
 def _named(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> set[str]:

@@ -34,9 +34,9 @@ MOST_BYTES = 16 * 2**20
 DIGEST, SHA256, COMMIT = (f"^{pattern.pattern}$" for pattern in (names.DIGEST, model_files.SHA256, names.COMMIT))
 
 
-def model_key(model_id: str, revision: str, choice: str = "") -> str:
+def model_key(model_id: str, revision: str, file: str = "") -> str:
     """Return the key of a model in spark.lock: OWNER/NAME@REVISION, with :FILE appended for single files."""
-    return f"{model_id}@{revision}:{choice}" if choice else f"{model_id}@{revision}"
+    return f"{model_id}@{revision}:{file}" if file else f"{model_id}@{revision}"
 
 
 def _why_not_a_key(key: str) -> str:
@@ -143,17 +143,17 @@ class Lock:
         """Return the entry of this tag, or None."""
         return self.images.get(ref)
 
-    def model(self, model_id: str, revision: str, choice: str = "") -> dict[str, Any] | None:
+    def model(self, model_id: str, revision: str, file: str = "") -> dict[str, Any] | None:
         """Return the entry of this revision, or None. A revision that is a commit already is its own entry's key."""
-        return self.models.get(model_key(model_id, revision, choice))
+        return self.models.get(model_key(model_id, revision, file))
 
     def with_image(self, ref: str, found: Mapping[str, Any]) -> Lock:
         """Return the lock with this image pinned. Raises Refused if the entry is not valid."""
         return replace(self, images={**self.images, ref: entry("image", ref, found)})
 
-    def with_model(self, model_id: str, revision: str, found: Mapping[str, Any], choice: str = "") -> Lock:
+    def with_model(self, model_id: str, revision: str, found: Mapping[str, Any], file: str = "") -> Lock:
         """Return the lock with this model pinned. Raises Refused if the entry is not valid."""
-        key = model_key(model_id, revision, choice)
+        key = model_key(model_id, revision, file)
         return replace(self, models={**self.models, key: entry("model", key, found)})
 
     def save(self, project: Path) -> None:

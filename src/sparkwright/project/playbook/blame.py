@@ -50,19 +50,19 @@ class Blame:
         key = next(
             (key for key in values if f"`{key}`" in refused.message or f"{module}.{key}" in refused.message), None
         )
-        requested = self._play.document.where(*place, *([key] if key else []))
+        where = self._play.document.where(*place, *([key] if key else []))
         name = self._origin(values.get(key), own) if key else ""
         if not name:
-            return Refused(refused.message, where=requested, fix=refused.fix)
-        message = f"`vars.{name}`, read at {requested}: {refused.message}"
+            return Refused(refused.message, where=where, fix=refused.fix)
+        message = f"`vars.{name}`, read at {where}: {refused.message}"
         return Refused(message, where=self.variable(name)(), fix=refused.fix)
 
     def _origin(self, value: Any, own: Mapping[str, Any]) -> str:
         """Return the one variable of the play or the host that a value is made of; empty if there is no such one."""
         name, seen = "", set(own)
         while expressions.is_open(value):
-            options = expressions.names_in_value(value)
-            name = next(iter(options)) if len(options) == 1 else ""
+            names = expressions.names_in_value(value)
+            name = next(iter(names)) if len(names) == 1 else ""
             if not name or name in seen:
                 return ""
             seen.add(name)

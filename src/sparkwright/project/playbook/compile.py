@@ -55,13 +55,13 @@ def compile(
     )
     handlers = compiler.handlers()
     compiler.check_notify()
-    choice = selection.select(steps, options)
+    selected = selection.select(steps, options)
     return Plan(
         run_id=run_id,
         host=host.name,
         play=play.name,
         playbook=shown(play.document.path),
-        steps=choice,
+        steps=selected,
         handlers=handlers,
         vars=compiler.names.shipped(),
         open_vars=compiler.names.open_vars,
@@ -114,8 +114,8 @@ class _Compiler:
         """Return True for an include whose condition is known to be false for this host: its run has none of these tasks."""
         if step.when != ("False",) or not self.play.document.put_in(*place, "block"):
             return False
-        options = condition if isinstance(condition, list) else [condition]
-        return any(expressions.names_in_condition(str(item)) for item in options)
+        conditions = condition if isinstance(condition, list) else [condition]
+        return any(expressions.names_in_condition(str(item)) for item in conditions)
 
     def _block(self, item: dict[str, Any], place: Place, above: _Inherited) -> Block:
         file = check(BlockFile, self.play.document, item, at=place)

@@ -144,8 +144,8 @@ class Names:
 
     def shipped(self) -> dict[str, Any]:
         """Return the laptop's values that open expressions use, and no others."""
-        options = self._asked.union(*map(expressions.names_in_value, self.open_vars.values()))
-        return {name: self.known[name] for name in sorted(options) if name in self.known}
+        names = self._asked.union(*map(expressions.names_in_value, self.open_vars.values()))
+        return {name: self.known[name] for name in sorted(names) if name in self.known}
 
 
 def cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:

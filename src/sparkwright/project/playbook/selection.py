@@ -26,13 +26,13 @@ def select(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
 
 def wanted(tags: tuple[str, ...], options: Options) -> bool:
     """Return True if a task with these tags runs, by Ansible's rules."""
-    selection, skipped = options.tags or ("all",), options.skip_tags
+    wanted_tags, skipped = options.tags or ("all",), options.skip_tags
     own = set(tags)
     runs = (
-        bool(own & set(selection))
-        or ("all" in selection and "never" not in own)
-        or ("tagged" in selection and bool(own) and "never" not in own)
-        or ("untagged" in selection and not own)
+        bool(own & set(wanted_tags))
+        or ("all" in wanted_tags and "never" not in own)
+        or ("tagged" in wanted_tags and bool(own) and "never" not in own)
+        or ("untagged" in wanted_tags and not own)
         or ("always" in own and "always" not in skipped)
     )
     bare = "tagged" if own else "untagged"

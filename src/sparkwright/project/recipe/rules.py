@@ -196,8 +196,8 @@ def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield probes that do not apply to the server, and those that cannot pass because a flag is missing."""
     own, task = file.served_by, file.task
     given = {} if own.needs_description else own.flags.named(file.flags)
-    for n, options in enumerate(file.expect.probes):
-        name, place = table.name_of(options), ("expect", "probes", n)
+    for n, probe in enumerate(file.expect.probes):
+        name, place = table.name_of(probe), ("expect", "probes", n)
         if name not in table.OF_TASK[task]:
             yield f"`expect.probes`: {name} cannot be asked with `task: {task}`.", place, "Remove it."
         dialect = dialects.OTHERS.get(name)

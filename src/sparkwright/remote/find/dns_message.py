@@ -32,11 +32,11 @@ def records(packet: bytes) -> list[Record]:
     """
     if len(packet) < 12:
         raise ValueError("is too short")
-    _, flags, options, *counts = struct.unpack_from("!6H", packet)
-    if not flags & RESPONSE or options + sum(counts) > MOST_RECORDS:
+    _, flags, questions, *counts = struct.unpack_from("!6H", packet)
+    if not flags & RESPONSE or questions + sum(counts) > MOST_RECORDS:
         raise ValueError("is no answer")
     at = 12
-    for _ in range(options):
+    for _ in range(questions):
         _, at = _name(packet, at)
         at += 4
     found: list[Record] = []

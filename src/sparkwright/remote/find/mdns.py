@@ -58,15 +58,15 @@ def _ask(asking: socket.socket, to: tuple[str, int]) -> None:
 
 
 def _heard(asking: socket.socket, listen_s: float) -> list[bytes]:
-    received: list[bytes] = []
+    packets: list[bytes] = []
     until_s = time.monotonic() + listen_s
-    while (left_s := until_s - time.monotonic()) > 0 and len(received) < MOST_PACKETS:
+    while (left_s := until_s - time.monotonic()) > 0 and len(packets) < MOST_PACKETS:
         asking.settimeout(left_s)
         try:
-            received.append(asking.recv(PACKET_BYTES))
+            packets.append(asking.recv(PACKET_BYTES))
         except TimeoutError:
             break
-    return received
+    return packets
 
 
 def _named(packet: bytes) -> set[str]:

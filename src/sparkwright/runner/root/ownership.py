@@ -47,8 +47,8 @@ def _give_back(folder: int, device: int, uid: int, gid: int) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path | str, flags: int = _FOLDER, extra: int | None = None) -> Iterator[int]:
-    handle = os.open(path, flags, dir_fd=extra)
+def _opened(path: Path | str, flags: int = _FOLDER, folder: int | None = None) -> Iterator[int]:
+    handle = os.open(path, flags, dir_fd=folder)
     try:
         yield handle
     finally:

@@ -236,18 +236,18 @@ class Container:
 
     def _launch(self) -> None:
         self.status, self.started_at = "running", _now()
-        options = self._program()
-        if isinstance(options, Printed):
-            where = STDERR if options.code else STDOUT
-            self.logs += [(time.time(), line, where) for line in options.text.splitlines()]
-            self._printed = options.code
-        elif options is not None:
-            self.engine = self._new_engine(options)
+        program = self._program()
+        if isinstance(program, Printed):
+            where = STDERR if program.code else STDOUT
+            self.logs += [(time.time(), line, where) for line in program.text.splitlines()]
+            self._printed = program.code
+        elif program is not None:
+            self.engine = self._new_engine(program)
 
-    def _new_engine(self, options: Served) -> Process:
-        return options.process(
-            options.argv,
-            api=options.api,
+    def _new_engine(self, program: Served) -> Process:
+        return program.process(
+            program.argv,
+            api=program.api,
             version=self._version,
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
             folder_of=self._folder,

@@ -77,10 +77,10 @@ class Repository:
 
 
 def _vllm(argv: Sequence[str], version: str) -> Printed | Served | None:
-    options = cli.program(argv, version)
-    if isinstance(options, cli.Serve):
-        return Served(Engine, VllmApi, options.argv)
-    return Printed(options.text, options.code) if options is not None else None
+    program = cli.program(argv, version)
+    if isinstance(program, cli.Serve):
+        return Served(Engine, VllmApi, program.argv)
+    return Printed(program.text, program.code) if program is not None else None
 
 
 def _llama(argv: Sequence[str], version: str) -> Printed | Served | None:

@@ -83,15 +83,15 @@ def config(words: Sequence[str]) -> Config:
             "llama_init_from_model: quantized V cache requires flash_attn to be enabled",
             f"srv    load_model: failed to create context with model, '{command.model}'",
         )
-    requested = flags.context(given) or TRAINED
+    context = flags.context(given) or TRAINED
     keys = tuple(key for key in str(given.get("api-key") or "").split(",") if key)
     return Config(
         model=command.model,
         host=str(given.get(flags.HOST) or "0.0.0.0"),  # LLAMA_ARG_HOST of the image
         port=flags.port(given),
         alias=flags.served_name(given, command.model),
-        asked=requested,
-        context=min(requested, TRAINED),
+        asked=context,
+        context=min(context, TRAINED),
         max_num_seqs=flags.slots(given),
         kv_types=kinds,
         keys=keys,

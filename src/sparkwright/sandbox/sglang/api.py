@@ -62,8 +62,8 @@ class SglangApi(Handler):
         self._log(status)
 
     def _log(self, status: int) -> None:
-        requested = f'127.0.0.1:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1"'
-        self.engine.log(start_log.stamped(f"INFO:     {requested} {status} {HTTPStatus(status).phrase}"))
+        line = f'127.0.0.1:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1"'
+        self.engine.log(start_log.stamped(f"INFO:     {line} {status} {HTTPStatus(status).phrase}"))
 
     def _allowed(self) -> bool:
         scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
@@ -144,22 +144,22 @@ class SglangApi(Handler):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
         if not body["messages"]:
             return "Messages cannot be empty."
-        requested, room = len(self.engine.tokenizer.chat(body["messages"])), self.engine.config.context
-        if requested >= room:
-            return f"The input ({requested} tokens) is longer than the model's context length ({room} tokens)."
+        prompt_tokens, room = len(self.engine.tokenizer.chat(body["messages"])), self.engine.config.context
+        if prompt_tokens >= room:
+            return f"The input ({prompt_tokens} tokens) is longer than the model's context length ({room} tokens)."
         most = _most(body) or 0
-        if most + requested <= room:
+        if most + prompt_tokens <= room:
             return ""
         total = f"Requested token count exceeds the model's maximum context length of {room} tokens."
-        parts = f"{requested} tokens from the input messages and {most} tokens for the completion"
-        return f"{total} You requested a total of {most + requested} tokens: {parts}."
+        parts = f"{prompt_tokens} tokens from the input messages and {most} tokens for the completion"
+        return f"{total} You requested a total of {most + prompt_tokens} tokens: {parts}."
 
     def _thinks(self, body: dict[str, Any]) -> bool:
         """Return True if the answer begins with reasoning in a field of its own."""
-        requested = self.engine.config.asked
-        usual = (requested["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
+        arguments = self.engine.config.asked
+        usual = (arguments["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
         wanted = (body.get("chat_template_kwargs") or {}).get("enable_thinking", usual)
-        return bool(requested["reasoning_parser"]) and bool(wanted)
+        return bool(arguments["reasoning_parser"]) and bool(wanted)
 
     def _gone(self) -> bool:
         """Return True if the client has disconnected."""

@@ -94,36 +94,36 @@ class Config:
         return max(1, min(most, self.kv_tokens // 1024))
 
 
-def config(requested: Mapping[str, Any], folder: Path) -> Config:
+def config(arguments: Mapping[str, Any], folder: Path) -> Config:
     """Return the settings. Raises Refused."""
-    held = _read(str(requested["model_path"]), folder)
+    held = _read(str(arguments["model_path"]), folder)
     text = held["text_config"] if isinstance(held.get("text_config"), dict) else held
     trained = bounds.count_of(text.get("max_position_embeddings")) or 4096
-    chunk = requested["chunked_prefill_size"] if requested["chunked_prefill_size"] is not None else USUAL_CHUNK
-    share = requested["mem_fraction_static"] or round(1 - RESERVED * 2**20 / TOTAL, 3)
+    chunk = arguments["chunked_prefill_size"] if arguments["chunked_prefill_size"] is not None else USUAL_CHUNK
+    share = arguments["mem_fraction_static"] or round(1 - RESERVED * 2**20 / TOTAL, 3)
     resolved = {
-        "host": requested["host"] or "127.0.0.1",
-        "port": requested["port"] or PORT,
-        "served_model_name": requested["served_model_name"] or requested["model_path"],
+        "host": arguments["host"] or "127.0.0.1",
+        "port": arguments["port"] or PORT,
+        "served_model_name": arguments["served_model_name"] or arguments["model_path"],
         "mem_fraction_static": share,
         "chunked_prefill_size": chunk,
-        "max_prefill_tokens": requested["max_prefill_tokens"] or PREFILL_TOKENS,
-        "kv_cache_dtype": requested["kv_cache_dtype"] or "auto",
-        "attention_backend": requested["attention_backend"] or USUAL_BACKEND,
-        "page_size": requested["page_size"] or PAGE,
+        "max_prefill_tokens": arguments["max_prefill_tokens"] or PREFILL_TOKENS,
+        "kv_cache_dtype": arguments["kv_cache_dtype"] or "auto",
+        "attention_backend": arguments["attention_backend"] or USUAL_BACKEND,
+        "page_size": arguments["page_size"] or PAGE,
     }
     quantization = held.get("quantization_config")
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     return Config(
-        asked={**requested, **resolved},
+        asked={**arguments, **resolved},
         architecture=str((held.get("architectures") or ["unknown"])[0]),
         quantization=str(method or ""),
-        context=_context(requested["context_length"], trained),
+        context=_context(arguments["context_length"], trained),
         share=share,
         weights=_weights(folder),
         budget=chunk if chunk > 0 else PREFILL_TOKENS,
         chunked_prefill=chunk > 0,
-        backend_asked=requested["attention_backend"] is not None,
+        backend_asked=arguments["attention_backend"] is not None,
     )
 
 
@@ -140,10 +140,10 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
         raise Refused(TRACEBACK, message) from None
 
 
-def _context(requested: int | None, trained: int) -> int:
-    if requested is None or requested <= trained:
-        return requested or trained
-    longer = f"User-specified context_length ({requested}) is greater than the derived context_length ({trained})."
+def _context(length: int | None, trained: int) -> int:
+    if length is None or length <= trained:
+        return length or trained
+    longer = f"User-specified context_length ({length}) is greater than the derived context_length ({trained})."
     allow = "To allow overriding this maximum, set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
     raise Refused(TRACEBACK, f"ValueError: Warning: {longer} This may lead to incorrect model outputs. {allow}")
 

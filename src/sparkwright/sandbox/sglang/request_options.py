@@ -44,8 +44,8 @@ def of(config: Config, body: Mapping[str, Any]) -> Requested:
         return Requested(words(json.dumps(instance(schema))))
     if (picture := picture_of(body)) and config.architecture.endswith(MULTIMODAL):
         return Requested(words(colour(picture)))
-    options = (body.get("chat_template_kwargs") or {}).get("enable_thinking")
-    if options is True and not config.asked["reasoning_parser"]:
+    thinking = (body.get("chat_template_kwargs") or {}).get("enable_thinking")
+    if thinking is True and not config.asked["reasoning_parser"]:
         return Requested(words("<think>\nHm.\n</think>\n\n9.9"))
     return Requested(words(known(body) or foreign(body)))
 

@@ -67,8 +67,8 @@ class SglangServer(Process):
 
     def _started(self) -> int:
         self.status = "starting"
-        requested = parsed(self._argv)
-        made = self.config = self.limits = config(requested, self._folder_of(str(requested["model_path"])))
+        arguments = parsed(self._argv)
+        made = self.config = self.limits = config(arguments, self._folder_of(str(arguments["model_path"])))
         self.say(start_log.arguments(made))
         server = self.bind(made.asked["host"], made.asked["port"])
         free = self.free_bytes

@@ -64,9 +64,9 @@ class StandIn(Process):
         stack.callback(_end, proof)
         for name in (listeners.SOCKET, listeners.MASTER_SOCKET):
             (folder / name).unlink(missing_ok=True)
-            options = _Sockets(str(folder / name), self)
-            stack.callback(_end, options)
-            Thread(target=options.serve_forever, args=(0.05,), daemon=True).start()
+            listener = _Sockets(str(folder / name), self)
+            stack.callback(_end, listener)
+            Thread(target=listener.serve_forever, args=(0.05,), daemon=True).start()
         return [clients, control, proof]
 
     def command(self, words: str) -> str:
@@ -120,8 +120,8 @@ class _Asked(StreamRequestHandler):
     server: Any
 
     def handle(self) -> None:
-        requested = self.rfile.readline(256).decode(errors="replace").strip()
-        self.wfile.write(self.server.owner.command(requested).encode())
+        command = self.rfile.readline(256).decode(errors="replace").strip()
+        self.wfile.write(self.server.owner.command(command).encode())
 
 
 @contextlib.contextmanager

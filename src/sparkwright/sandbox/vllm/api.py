@@ -156,8 +156,8 @@ class VllmApi(Handler):
 
     def _thought(self, body: dict[str, Any]) -> int:
         """Return the number of thinking tokens of a chat's answer."""
-        options = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
-        return THOUGHT_TOKENS if self.engine.config.thinks and options else 0
+        thinking = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
+        return THOUGHT_TOKENS if self.engine.config.thinks and thinking else 0
 
     def _message(self) -> None:
         body = self._body()

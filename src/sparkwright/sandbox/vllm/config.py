@@ -183,8 +183,8 @@ def _mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -
     takes_all = hybrid.takes_all_mode(architecture) and now < PREFIX_ON_SINCE
     if now < ALIGN_SINCE:
         return "all"
-    requested = arguments.text("mamba_cache_mode", "all" if takes_all else "align")
-    return "all" if requested == "all" and hybrid.takes_all_mode(architecture) and now < MODE_GONE else "align"
+    mode = arguments.text("mamba_cache_mode", "all" if takes_all else "align")
+    return "all" if mode == "all" and hybrid.takes_all_mode(architecture) and now < MODE_GONE else "align"
 
 
 def _quantization(model: Mapping[str, Any]) -> str | None:

@@ -132,28 +132,28 @@ class Response:
         return self._about(items, "incomplete" if cut else "completed", usage, cut=cut)
 
     def _about(self, items: list[dict[str, Any]], status: str, usage: Any, *, cut: bool) -> dict[str, Any]:
-        requested, tools = self.asked, self.asked.get("tools") or []
+        body, tools = self.asked, self.asked.get("tools") or []
         return {
             "id": self.name,
             "created_at": self.created,
             **dict.fromkeys(BEFORE),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "instructions": requested.get("instructions"),
+            "instructions": body.get("instructions"),
             "model": self.model,
             "object": "response",
             "output": items,
             "parallel_tool_calls": True,
-            "temperature": float(requested.get("temperature", 1.0)),
-            "tool_choice": requested.get("tool_choice") or ("auto" if tools else "none"),
+            "temperature": float(body.get("temperature", 1.0)),
+            "tool_choice": body.get("tool_choice") or ("auto" if tools else "none"),
             "tools": [_echoed(tool) for tool in tools],
-            "top_p": float(requested.get("top_p", 1.0)),
-            "background": bool(requested.get("background")),
-            "max_output_tokens": requested.get("max_output_tokens"),
+            "top_p": float(body.get("top_p", 1.0)),
+            "background": bool(body.get("background")),
+            "max_output_tokens": body.get("max_output_tokens"),
             **dict.fromkeys(("max_tool_calls", "previous_response_id", "prompt")),
-            "reasoning": _reasoning(requested.get("reasoning")),
+            "reasoning": _reasoning(body.get("reasoning")),
             "service_tier": "auto",
             "status": status,
-            "text": requested.get("text"),
+            "text": body.get("text"),
             "top_logprobs": None,
             "truncation": "disabled",
             "usage": usage,

@@ -67,11 +67,11 @@ def decided(config: Config, arguments: Arguments, version: str) -> Lines:
 
 def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
     """Yield the log lines for a model with recurrent layers."""
-    prompted = arguments.switch("enable_prefix_caching", False)
+    requested = arguments.switch("enable_prefix_caching", False)
     if now <= PREFIX_FORCED_OFF_UNTIL:
         message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
         yield 0, _info(API, "config.py:339", message)
-    elif now < ALIGN_SINCE and prompted and not config.prefix_caching:
+    elif now < ALIGN_SINCE and requested and not config.prefix_caching:
         message = "Hybrid or mamba-based model detected without support for prefix caching: disabling."
         yield 0, _info(API, "config.py:339", message)
     elif now >= ALIGN_SINCE:
@@ -86,18 +86,18 @@ def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
         yield from _block(config, API, "config.py")
 
 
-def _mode(config: Config, requested: str, now: Release) -> Lines:
+def _mode(config: Config, given: str, now: Release) -> Lines:
     mode = config.mamba_cache_mode
-    if now >= MODE_GONE and requested:
+    if now >= MODE_GONE and given:
         message = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
         yield 0, _warning(API, "config.py:688", f"{message} --enable-prefix-caching.")
-    elif mode == "none" and requested not in ("", "none"):
+    elif mode == "none" and given not in ("", "none"):
         yield 0, _warning(API, "config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled")
-    elif mode != "none" and not requested:
+    elif mode != "none" and not given:
         message = f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is"
         message = f"{message} enabled"
         yield 0, _line("INFO" if now >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", message)
-    elif requested == "all" and mode == "align":
+    elif given == "all" and mode == "align":
         message = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
         yield 0, _warning(API, "config.py:691", f"{message} 'align' mode.")
     if mode != "none" and now < PREFIX_ON_SINCE:

@@ -33,8 +33,8 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     severity = graded(both(case.within("0.15.0"), now.prefix_caching))
     if severity is None:
         return
-    requested = "is set" if case.flag("enable-prefix-caching") else "is on by default from 0.28 on"
-    sentence = f"chunked prefill is off, but prefix caching, which needs it on a recurrent model, {requested}"
+    reason = "is set" if case.flag("enable-prefix-caching") else "is on by default from 0.28 on"
+    sentence = f"chunked prefill is off, but prefix caching, which needs it on a recurrent model, {reason}"
     sentence = f"{sentence}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start."
     source = "vLLM's VllmConfig; a real start of 0.32.0"
     yield Finding(severity, sentence, (ON, NO_PREFIX), source, "enable-chunked-prefill")

@@ -40,22 +40,22 @@ def without_a_cluster(case: Case) -> Iterator[Finding]:
     if case.asked.platform != "gb10" or case.flag(MEMBERS) not in (None, 1):
         return
     sizes = {name: flags.integer(case.flag(name) or "") or 1 for name in (TENSOR, PIPELINE)}
-    requested = {name: size for name, size in sizes.items() if size > 1}
-    if not requested:
+    split = {name: size for name, size in sizes.items() if size > 1}
+    if not split:
         return
     hosts = sizes[TENSOR] * sizes[PIPELINE]
-    keys = ", ".join(f"{name.partition('-')[0]}: {size}" for name, size in requested.items())
-    named = " and ".join(f"{name}: {size}" for name, size in requested.items())
-    verb = "needs" if len(requested) == 1 else "need"
+    keys = ", ".join(f"{name.partition('-')[0]}: {size}" for name, size in split.items())
+    named = " and ".join(f"{name}: {size}" for name, size in split.items())
+    verb = "needs" if len(split) == 1 else "need"
     sentence = f"{named} {verb} {hosts} GPUs, and a GB10 has one: use a cluster."
     ways = (
         Way(
             f"write `parallel: {{{keys}}}` instead, and serve it from a group of {hosts} hosts with `cluster`",
-            dict.fromkeys(requested),
+            dict.fromkeys(split),
         ),
-        Way("remove it to serve from one host", dict.fromkeys(requested)),
+        Way("remove it to serve from one host", dict.fromkeys(split)),
     )
-    yield Finding("error", sentence, ways, "vLLM's ParallelConfig", next(iter(requested)))
+    yield Finding("error", sentence, ways, "vLLM's ParallelConfig", next(iter(split)))
 
 
 @rule(

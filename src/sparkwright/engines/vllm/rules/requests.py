@@ -54,8 +54,8 @@ def thinking(case: Case) -> Iterator[Finding]:
     With a small max_tokens the response ends during the reasoning: `content` is null and `reasoning` has all tokens. Clients can turn
     thinking off per request (chat_template_kwargs: {"enable_thinking": false}); from 0.14 on the server can do so by default.
     """
-    selection = case.flag(THINKING_SWITCH)
-    if not case.flag("reasoning-parser") or (isinstance(selection, Mapping) and "enable_thinking" in selection):
+    kwargs = case.flag(THINKING_SWITCH)
+    if not case.flag("reasoning-parser") or (isinstance(kwargs, Mapping) and "enable_thinking" in kwargs):
         return
     change = {THINKING_SWITCH: {"enable_thinking": False}}
     possible = case.within("0.14.0")
