@@ -24,7 +24,7 @@ NAME_RULE = "small letters, digits and . _ -, at most 40, the first a letter or 
 MOST_CLIENTS, MINUTE_S = 1000, 60
 #: of an answer about the table: a row has 150 characters or so
 _ROW = re.compile(r"key=(\S{1,40}) (.{0,400})")
-_FIELD = re.compile(r"([a-z0-9_]+)(?:\([0-9]+\))?=([0-9]{1,18})")
+_FIELD = re.compile(r"([a-z0-9_]{1,40})(?:\([0-9]{1,12}\))?=([0-9]{1,18})")
 
 EXPIRED = "This key is not valid any more."
 OTHER_MODEL = "This key is not for this model."

@@ -27,8 +27,8 @@ from sparkwright.host.state import write_atomically
 LARGEST_BYTES = 4 * 2**20
 #: mode of a new file, as it may reveal who may use a server
 MODE = 0o600
-_HEADER = re.compile(r"\s*\[+\s*([^\]\s]+)\s*\]")
-_CODEX_OWN = re.compile(r"\s*(?:model|model_provider|model_context_window)\s*=")
+_HEADER = re.compile(r"^\s{0,80}\[{1,2}\s{0,20}([^\[\]\s]{1,200})\s{0,20}\]")
+_CODEX_OWN = re.compile(r"^\s{0,80}(?:model|model_provider|model_context_window)\s{0,80}=")
 
 
 class Unmergeable(Exception):
