@@ -29,7 +29,7 @@ class SecondModels(Module["SecondModels.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        found = [(str(model["role"]), self._one(model, context)) for model in args.models]
+        found = [(str(model["role"]), self._proved(model, context)) for model in args.models]
         return Result(
             msg="; ".join(f"{role}: {result.msg}" for role, result in found),
             changed=any(result.changed for _, result in found),
@@ -38,7 +38,7 @@ class SecondModels(Module["SecondModels.Args"]):
         )
 
     @staticmethod
-    def _one(model: dict[str, Any], context: Context) -> Result:
+    def _proved(model: dict[str, Any], context: Context) -> Result:
         try:
             return HfModel().run(HfModel.Args(**{name: model[name] for name in FIELDS}), context)
         except KeyError as error:
