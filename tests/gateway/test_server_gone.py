@@ -1,43 +1,89 @@
-"""Servers that fail on their requests, behind Debian's real HAProxy: which requests are retried, and which are not."""
+"""Servers that fail on their requests, behind a real HAProxy: which requests are retried, and what a broken stream ends with."""
 
 from __future__ import annotations
 
+import http.client
+import json
+import os
 import shutil
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
-from tests.gateway.loopback import Server, gateway, model, running
+from tests.gateway.loopback import KEY, Running, Server, gateway, model, running
+from tests.gateway.newer_haproxy import FOLDER, PROGRAM
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 BODY = {"model": "qwen", "messages": []}
+CHAT = 'data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"qwen","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+RESPONSE: dict[str, Any] = {
+    "id": "resp_1",
+    "object": "response",
+    "created_at": 1,
+    "model": "qwen",
+    "output": [],
+    "status": "in_progress",
+}
+MESSAGE: dict[str, Any] = {
+    "id": "msg_1", "type": "message", "role": "assistant", "model": "qwen", "content": [], "stop_reason": None,
+    "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1},
+}  # fmt: skip
+#: the beginning of a stream, by path
+BEGINS = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": 'data: {"id":"1","object":"text_completion","created":1,"model":"qwen","choices":[{"index":0,"text":"a"}]}\n\n',
+    "/v1/responses": "event: response.created\ndata: "
+    + json.dumps({"type": "response.created", "sequence_number": 0, "response": RESPONSE})
+    + "\n\n",
+    "/v1/messages": f"event: message_start\ndata: {json.dumps({'type': 'message_start', 'message': MESSAGE})}\n\n",
+}
 
 
 class Dies(BaseHTTPRequestHandler):
-    """A server that is up, and closes the connection of each request before it answers."""
+    """A server that is up, and closes the connection of each request before it answers, or in the middle of a stream."""
 
+    protocol_version = "HTTP/1.1"
     server: Dying
 
     def log_message(self, *words: Any) -> None:
         pass
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if b"max_tokens" in body:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.close_connection = True
+        if body.get("max_tokens") == 1:
+            content = b'{"choices": [{"message": {"content": "x"}}]}'
             self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(b'{"choices": [{"message": {"content": "x"}}]}')
-        else:
-            self.server.asked += 1
+            self.wfile.write(content)
+            return
+        self.server.asked += 1
+        if body.get("stream"):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            begin = BEGINS[self.path].encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(begin), begin))
+            self.wfile.flush()
+            self.server.go_on.wait(20)
 
 
 class Dying(ThreadingHTTPServer):
-    name = "one"
-    asked = 0
+    daemon_threads = True
+
+    def __init__(self, name: str = "one") -> None:
+        super().__init__(("127.0.0.1", 0), Dies)
+        self.name, self.asked, self.go_on = name, 0, threading.Event()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
     def port(self) -> int:
@@ -49,19 +95,32 @@ class Dying(ThreadingHTTPServer):
 
 @pytest.fixture
 def dying() -> Iterator[Dying]:
-    with Dying(("127.0.0.1", 0), Dies) as found:
-        threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
+    with Dying() as found:
         yield found
         found.shutdown()
 
 
-def test_a_request_whose_server_ends_before_it_answers_is_answered_by_another(tmp_path: Path, dying: Dying) -> None:
-    server = Server("two")
-    with running(tmp_path, gateway(model("qwen", dying, server))) as lab:  # type: ignore[arg-type]
+@pytest.fixture(params=["this machine's", "newer"])
+def adds_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run with each HAProxy. Return True for one that adds an error to a broken stream."""
+    if request.param == "newer":
+        if not PROGRAM.exists():
+            pytest.skip("`python -m tests.gateway.newer_haproxy` makes a newer HAProxy")
+        monkeypatch.setenv("PATH", f"{FOLDER}:{os.environ['PATH']}")
+    version = subprocess.run(["haproxy", "-v"], capture_output=True, text=True, check=True).stdout.split()[2]
+    return tuple(map(int, version.split(".")[:2])) >= (2, 8)
+
+
+def test_a_request_whose_server_ends_before_it_answers_is_answered_by_another(
+    tmp_path: Path, dying: Dying, adds_errors: bool
+) -> None:
+    server, third = Server("two"), Dying("three")
+    with running(tmp_path, gateway(model("qwen", dying, server, third))) as lab:  # type: ignore[arg-type]
         lab.up("qwen")
-        answers = [lab.chat(BODY) for _ in range(4)]
+        answers = [lab.chat(BODY) for _ in range(12)]
     server.shutdown()
-    assert {answer.json["from"] for answer in answers} == {"two"} and dying.asked
+    third.shutdown()
+    assert {answer.json["from"] for answer in answers} == {"two"} and dying.asked and third.asked
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["refuse", "wait"])
@@ -71,3 +130,63 @@ def test_a_request_that_the_only_server_dies_of_is_not_sent_again(tmp_path: Path
         answer = lab.chat(BODY)
     assert (answer.status, answer.json["error"]["code"]) == (502, "server_gone")
     assert dying.asked == 1
+
+
+def chat(client: openai.OpenAI) -> Any:
+    return client.chat.completions.create(model="qwen", messages=[{"role": "user", "content": "x"}], stream=True)
+
+
+def completions(client: openai.OpenAI) -> Any:
+    return client.completions.create(model="qwen", prompt="x", stream=True)
+
+
+def responses(client: openai.OpenAI) -> Any:
+    return client.responses.create(model="qwen", input="x", stream=True)
+
+
+def messages(client: anthropic.Anthropic) -> Any:
+    content: Any = [{"role": "user", "content": "x"}]
+    return client.messages.create(model="qwen", messages=content, max_tokens=9, stream=True)
+
+
+def client_of(lab: Running, kind: Any) -> Any:
+    path = "" if kind is anthropic.Anthropic else "/v1"
+    return kind(base_url=f"http://127.0.0.1:{lab.gateway.port}{path}", api_key=KEY, max_retries=0, timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask"),
+    [(openai.OpenAI, chat), (openai.OpenAI, completions), (openai.OpenAI, responses), (anthropic.Anthropic, messages)],
+)
+def test_clients_libraries_raise_an_error_for_a_stream_whose_server_is_gone(
+    tmp_path: Path, dying: Dying, adds_errors: bool, kind: Any, ask: Callable[[Any], Any]
+) -> None:
+    """With a newer HAProxy the error of their API, and in any case one of the connection."""
+    errors = (openai.APIError, anthropic.APIError) if adds_errors else (Exception,)
+    with running(tmp_path, gateway(model("qwen", dying))) as lab:  # type: ignore[arg-type]
+        lab.up("qwen")
+        client = client_of(lab, kind)
+        stream = iter(ask(client))
+        assert next(stream)
+        dying.go_on.set()
+        with pytest.raises(errors) as raised:
+            next(stream)
+        client.close()
+    assert not adds_errors or "in the middle of this answer" in str(raised.value)
+
+
+@pytest.mark.parametrize("how", ["ends", "is silent"])
+def test_a_broken_stream_is_no_whole_answer_even_for_a_client_that_reads_no_errors(
+    tmp_path: Path, dying: Dying, adds_errors: bool, how: str
+) -> None:
+    dying.go_on.set() if how == "ends" else None
+    with running(tmp_path, gateway(model("qwen", dying), answer_s=2)) as lab:  # type: ignore[arg-type]
+        lab.up("qwen")
+        link, body = lab.connection(), json.dumps({**BODY, "stream": True})
+        link.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {KEY}"})
+        with pytest.raises(http.client.IncompleteRead) as raised:
+            link.getresponse().read()
+    events = raised.value.partial.decode().split("\n\n")
+    assert events[0] == CHAT.strip() and "[DONE]" not in events
+    added = [json.loads(event.strip().removeprefix("data: "))["error"]["code"] for event in events[1:] if event.strip()]
+    assert added == (["server_gone"] if adds_errors else [])

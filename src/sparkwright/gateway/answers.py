@@ -1,9 +1,11 @@
-"""The gateway's own answers: errors in the format of OpenAI's API, and the configuration directives that hold them."""
+"""The gateway's own answers: errors as OpenAI's and Anthropic's APIs have them, and the directives and script that hold them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from sparkwright.engines.api_paths import MESSAGES, RESPONSES
 
 #: Retry-After of an answer, seconds
 RETRY_S = 5
@@ -92,3 +94,62 @@ OWN = {
     503: ("All servers of this model are busy or gone. Try again.", "overloaded"),
     504: ("The server did not answer in time.", "server_timeout"),
 }
+
+#: the filter that adds an error to a stream whose server is gone or silent, and the first HAProxy that calls filters then (2.6.12
+#: and 3.0.11 were tried; in the source of 2.8 and newer `http_response_forward_body` no longer returns before them)
+SCRIPT, SINCE = "cut.lua", "2.8"
+BROKEN = "The server ended, or was silent for too long, in the middle of this answer."
+#: APIs whose streams name each event
+NAMED_EVENTS = (MESSAGES, RESPONSES)
+#: The connection still breaks off after the error, so that no client takes the answer for a whole one.
+_SCRIPT = """-- Written by sparkwright. It adds an error to a stream whose server is gone.
+local named = { %(named)s }
+local error = '\\n\\ndata: %(error)s\\n\\n'
+local Cut = { id = "cut", flags = filter.FLT_CFG_FL_HTX }
+Cut.__index = Cut
+
+function Cut:new()
+    return setmetatable({}, Cut)
+end
+
+function Cut:http_headers(txn, message)
+    if not message:is_resp() then
+        self.path = string.match(message:get_stline()["uri"], "^[^?]*")
+        return filter.CONTINUE
+    end
+    local headers = message:get_headers()
+    local kind = headers["content-type"] and headers["content-type"][0] or ""
+    if string.sub(kind, 1, 17) == "text/event-stream" and not headers["content-encoding"] then
+        self.error = named[self.path] and string.gsub(error, "data", "event: error\\ndata", 1) or error
+        filter.register_data_filter(self, message.channel)
+    end
+    return filter.CONTINUE
+end
+
+function Cut:http_payload(txn, message)
+    if self.error and not message.channel:may_recv() and not message:eom() then
+        message:append(self.error)
+        self.error = nil
+    end
+end
+
+core.register_filter("cut", Cut, function(made)
+    return made
+end)
+"""
+
+
+def files() -> dict[str, str]:
+    """Return the script of the filter."""
+    message = BROKEN.replace("'", "")
+    more = {"code": "server_gone", "message": message, "sequence_number": 0}
+    event = json.dumps({**json.loads(body(502, message, "server_gone")), **more}, separators=(",", ":"))
+    named = ", ".join(f'["{path}"] = true' for path in NAMED_EVENTS)
+    return {SCRIPT: _SCRIPT % {"named": named, "error": event}}
+
+
+def since(lines: Iterable[str]) -> Iterator[str]:
+    """Yield these lines for a HAProxy that has the filter called when a server is gone."""
+    yield f".if version_atleast({SINCE})"
+    yield from lines
+    yield ".endif"

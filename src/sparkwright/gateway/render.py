@@ -21,7 +21,7 @@ NAMES = (
     *(CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE),
     *(operations.OPERATORS, operations.OPERATIONS, operations.SCRIPT),
     *(requests.MAKERS, requests.SCRIPT, *clients.FILES),
-    *(progress.LIST, progress.SCRIPT),
+    *(progress.LIST, progress.SCRIPT, answers.SCRIPT),
 )
 #: command-line arguments of HAProxy
 COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
@@ -85,7 +85,7 @@ def files(gateway: Gateway) -> dict[str, str]:
     """Return the files of the gateway's folder that hold no secret, by name."""
     own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
     watched = {**clients.files(gateway), **progress.files(gateway, SERVER_KEYS)}
-    return {**own, **operations.files(gateway), **requests.files(gateway), **watched}
+    return {**own, **operations.files(gateway), **requests.files(gateway), **answers.files(), **watched}
 
 
 def _routes(gateway: Gateway) -> str:
@@ -123,6 +123,7 @@ def _global(gateway: Gateway) -> Iterator[str]:
     yield from operations.in_global()
     yield from progress.in_global(gateway)
     yield from requests.in_global(gateway)
+    yield from answers.since([f"lua-load-per-thread {answers.SCRIPT}"])
     if gateway.tls:
         yield "ssl-default-bind-options ssl-min-ver TLSv1.2"
 
@@ -146,6 +147,7 @@ def _defaults(gateway: Gateway) -> Iterator[str]:
 
 def _frontend(gateway: Gateway) -> Iterator[str]:
     yield from listeners.frontend(gateway)
+    yield from answers.since(["filter lua.cut"])
     yield f"http-request return status 200 content-type text/plain string ok if {{ path {HEALTH} }}"
     if gateway.keyed:
         given = ("http_auth_bearer", f"req.fhdr({API_KEY})")

@@ -1,0 +1,34 @@
+"""A newer HAProxy than this machine's, from the Debian release after it: `python -m tests.gateway.newer_haproxy` makes it (230 MB; root, debootstrap).
+
+Some tests run with both. It stays in .engine/haproxy; without it they are skipped.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent.parent.parent.resolve() / ".engine/haproxy"
+RELEASE = "trixie"
+PROGRAM = FOLDER / "haproxy"
+#: its own loader and libraries; the name is its own too, for a reload starts it again
+STARTS = """#!/bin/sh
+exec ROOT/lib64/ld-linux-x86-64.so.2 --argv0 "$0" --library-path ROOT/lib/x86_64-linux-gnu:ROOT/usr/lib/x86_64-linux-gnu \\
+  ROOT/usr/sbin/haproxy "$@"
+"""
+
+
+def made() -> Path:
+    """Return the folder of the program `haproxy`, made if it is not there. Raises CalledProcessError."""
+    if not PROGRAM.exists():
+        root, sites = FOLDER / RELEASE, ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]
+        mirror = subprocess.run(sites, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        subprocess.run(["debootstrap", "--variant=minbase", "--include=haproxy", RELEASE, root, mirror], check=True)
+        PROGRAM.write_text(STARTS.replace("ROOT", str(root)))
+        PROGRAM.chmod(0o755)
+    return FOLDER
+
+
+if __name__ == "__main__":
+    sys.exit(subprocess.run([made() / "haproxy", "-v"], check=False).returncode)
