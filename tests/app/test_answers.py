@@ -10,7 +10,7 @@ import pytest
 
 from sparkwright.app.questions import answers
 from sparkwright.errors import Failed
-from sparkwright.modules.rpc.transfer import inspect_image
+from sparkwright.modules.rpc import transfer
 from tests.fuzz.harness import feed, values
 from tests.modules.context import RecordingContext
 
@@ -41,7 +41,7 @@ def answer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the module's own answer, from an engine that has the image."""
     context = RecordingContext(tmp_path)
     monkeypatch.setattr(context, "docker", lambda: Client())
-    data = inspect_image.InspectImage().run(inspect_image.InspectImage.Args("a/b:c"), context).data
+    data = transfer.InspectImage().run(transfer.InspectImage.Args("a/b:c"), context).data
     return dict(json.loads(json.dumps(data)))
 
 

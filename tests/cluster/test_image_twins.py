@@ -19,7 +19,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.images import image_copy
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.peers import peer_client
-from sparkwright.modules.image.share_image import ShareImage
+from sparkwright.modules.image.image_copies import ShareImage
 from sparkwright.secret import Secret
 from sparkwright.transport import connection
 from tests.modules.context import RecordingContext

@@ -19,7 +19,7 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import compile_caches, files_of_root, lifecycle, mount_sources
 from sparkwright.host.gateway import admin, now, place
 from sparkwright.host.gateway import container as gateway
-from sparkwright.modules.rpc.prune_caches import PruneCaches
+from sparkwright.modules.rpc.prune import PruneCaches
 from sparkwright.modules.server.grant_restart_previous import GrantRestartPrevious
 from sparkwright.modules.server.restore_previous import RestorePrevious
 from sparkwright.modules.server.started import Started

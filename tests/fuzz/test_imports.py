@@ -11,7 +11,7 @@ import yaml
 
 from sparkwright.app.questions import answers
 from sparkwright.errors import Failed, Refused
-from sparkwright.modules.rpc.container_settings import ContainerSettings
+from sparkwright.modules.rpc.server_inspection import ContainerSettings
 from sparkwright.project.importing import recipe_of, recognise, running_container
 from sparkwright.project.importing.report import Report
 from tests.fuzz.harness import feed, texts, values

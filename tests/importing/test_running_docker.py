@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.host.containers import container_options
 from sparkwright.host.records import incidents
-from sparkwright.modules.rpc.container_settings import ContainerSettings
+from sparkwright.modules.rpc.server_inspection import ContainerSettings
 from sparkwright.project import recipe
 from sparkwright.project.importing import recipe_of, running_container
 from sparkwright.project.importing.report import Report

@@ -13,7 +13,7 @@ from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Refused
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure.smoke import Baseline
-from sparkwright.modules.proof.depth_rates import DepthRates, Rate, fallen, numbers, shown
+from sparkwright.modules.proof.load_proof import DepthRates, Rate, fallen, numbers, shown
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.result import Result

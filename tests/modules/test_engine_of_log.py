@@ -10,9 +10,7 @@ import docker
 
 from sparkwright.host import evidence
 from sparkwright.host.containers import engine_of
-from sparkwright.modules.proof.engine_config import EngineConfig
-from sparkwright.modules.proof.engine_log import EngineLog
-from sparkwright.modules.proof.gpu_used import GpuUsed
+from sparkwright.modules.proof.engine_reports import EngineConfig, EngineLog, GpuUsed
 from sparkwright.modules.proof.verify_logs import VerifyLogs
 from tests.modules.context import RecordingContext
 from tests.modules.test_log_reading import engine, shell

@@ -12,10 +12,9 @@ import pytest
 from sparkwright.errors import Failed, Refused
 from sparkwright.host import files
 from sparkwright.host.state import write_atomically
-from sparkwright.modules.files.file import File
-from sparkwright.modules.files.template import Template
+from sparkwright.modules.files import File, Template
 from sparkwright.modules.system.command import Command
-from sparkwright.modules.system.package import Package
+from sparkwright.modules.system.packages import Package
 from tests.modules.context import RecordingContext
 
 

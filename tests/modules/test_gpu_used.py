@@ -16,8 +16,8 @@ from sparkwright.errors import Exit
 from sparkwright.host.memory import gpu_processes
 from sparkwright.host.memory.gpu_processes import GpuProcess
 from sparkwright.host.memory.gpu_use import DeviceLog, Use
-from sparkwright.modules.proof import gpu_used
-from sparkwright.modules.proof.gpu_used import GpuUsed
+from sparkwright.modules.proof import engine_reports
+from sparkwright.modules.proof.engine_reports import GpuUsed
 from sparkwright.protocol.result import Result
 from tests.faults.bench import until
 from tests.modules.context import RecordingContext
@@ -115,10 +115,10 @@ def test_the_log_of_a_real_engine_on_a_cpu_tells_so(log: str) -> None:
 def test_a_process_without_a_pid_leaves_the_list_incomplete() -> None:
     listed = gpu_processes.parse("[Insufficient Permissions], [Insufficient Permissions], [N/A]\n77, a, b, [N/A]\n")
     assert listed.processes == (GpuProcess(77, "a, b", None),)
-    found = gpu_used.judge(Use((), listed, listed.error))
+    found = engine_reports.judge_gpu_used(Use((), listed, listed.error))
     assert found.exit is Exit.INCONCLUSIVE
 
 
 def test_a_log_that_names_both_devices_is_of_a_server_that_uses_the_gpu() -> None:
-    found = gpu_used.judge(Use(log=DeviceLog(gpu="CUDA0", cpu="CPU_Mapped")))
+    found = engine_reports.judge_gpu_used(Use(log=DeviceLog(gpu="CUDA0", cpu="CPU_Mapped")))
     assert (found.failed, found.data["verdict"]) == (False, "gpu")

@@ -17,8 +17,8 @@ from sparkwright.host.models.hub import Source
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.verify_model import VerifyModel
-from sparkwright.modules.rpc.lock_model import LockModel
-from sparkwright.modules.rpc.remove_model import RemoveModel
+from sparkwright.modules.rpc.locks import LockModel
+from sparkwright.modules.rpc.prune import RemoveModel
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret

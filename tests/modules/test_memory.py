@@ -17,10 +17,8 @@ from sparkwright.errors import Exit
 from sparkwright.host.containers import cgroups
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import footprint, holders
-from sparkwright.modules.memory import memory, wait_memory_released
-from sparkwright.modules.memory.assert_memory_fits import AssertMemoryFits
-from sparkwright.modules.memory.memory import Memory
-from sparkwright.modules.memory.wait_memory_released import WaitMemoryReleased
+from sparkwright.modules import memory
+from sparkwright.modules.memory import AssertMemoryFits, Memory, WaitMemoryReleased
 from sparkwright.modules.model import page_cache
 from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
@@ -165,7 +163,7 @@ def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_un
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": None, "run": "run-1"})
     looks = iter([10, 40, 80, 110])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 110) * GIB})
-    monkeypatch.setattr(wait_memory_released, "SETTLED_S", 0.2)
+    monkeypatch.setattr(memory, "SETTLED_S", 0.2)
     said = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
     assert (said.data["back"], said.msg) == (None, "not recorded; 100.0 GiB released")
 

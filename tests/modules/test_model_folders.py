@@ -13,8 +13,7 @@ from sparkwright.errors import Exit, Failed
 from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.modules.model.verify_model import VerifyModel
-from sparkwright.modules.rpc.models import Models
-from sparkwright.modules.rpc.remove_model import RemoveModel
+from sparkwright.modules.rpc.prune import Models, RemoveModel
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub

@@ -16,9 +16,8 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.ollama import ollama_models, ollama_places
 from sparkwright.host.ollama.ollama_client import Loaded, Ollama
-from sparkwright.modules.ollama.ollama_reload import OllamaReload
-from sparkwright.modules.ollama.ollama_unload import OllamaUnload
-from sparkwright.modules.rpc.ollama_ps import OllamaPs
+from sparkwright.modules.ollama import OllamaReload, OllamaUnload
+from sparkwright.modules.rpc.server_inspection import OllamaPs
 from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules.rpc.transfer import send_image
+from sparkwright.modules.rpc import transfer
 from tests.modules.context import RecordingContext
 
-ARGS = send_image.SendImage.Args("sha256:1", "a/b:incoming")
+ARGS = transfer.SendImage.Args("sha256:1", "a/b:incoming")
 
 
 def sent(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> Any:
@@ -26,11 +26,11 @@ def sent(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> Any:
 
     def run() -> None:
         try:
-            found.append(send_image._send(ARGS, ["sh", "-c", script], RecordingContext(home)))
+            found.append(transfer._send(ARGS, ["sh", "-c", script], RecordingContext(home)))
         except Failed as error:
             found.append(error)
 
-    monkeypatch.setattr(send_image, "_saved", saved)
+    monkeypatch.setattr(transfer, "_saved", saved)
     work = threading.Thread(target=run, daemon=True)
     work.start()
     work.join(30)
@@ -62,6 +62,6 @@ def test_the_last_line_of_a_refusal_is_kept_and_visible(tmp_path: Path, monkeypa
 def test_a_host_that_does_nothing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit: str, said: str
 ) -> None:
-    monkeypatch.setattr(send_image, limit, 0.5)
+    monkeypatch.setattr(transfer, limit, 0.5)
     error = sent(monkeypatch, tmp_path, script)
     assert isinstance(error, Failed) and said in error.message

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.modules.proof.verify_health import VerifyHealth
+from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.measure.exact_server import Schedule, serving

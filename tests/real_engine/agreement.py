@@ -19,8 +19,8 @@ from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.measure import smoke, stream
+from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.modules.proof.smoke_test import SmokeTest
-from sparkwright.modules.proof.verify_health import VerifyHealth
 from tests.modules.context import RecordingContext
 from tests.real_engine import prediction
 from tests.real_engine.cases import Case, Prediction

@@ -11,7 +11,7 @@ from sparkwright.engines.vllm import key_file
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import http_probe
-from sparkwright.modules.proof.verify_health import VerifyHealth
+from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.real_engine.engine import Engine, serving

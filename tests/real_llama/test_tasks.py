@@ -12,7 +12,7 @@ from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.llama_cpp.http import HTTP
 from sparkwright.measure import server_metrics, token_check
-from sparkwright.modules.proof.verify_health import VerifyHealth
+from sparkwright.modules.proof.liveness import VerifyHealth
 from tests.modules.context import RecordingContext
 from tests.real_llama import server as servers
 

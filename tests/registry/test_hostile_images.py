@@ -13,12 +13,11 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_names, loads
-from sparkwright.modules.image.adopt_image import AdoptImage
 from sparkwright.modules.image.docker_image import DockerImage
-from sparkwright.modules.image.undo_load import UndoLoad
-from sparkwright.modules.rpc.lock_image import LockImage
-from sparkwright.modules.rpc.prune_images import PruneImages
-from sparkwright.modules.rpc.transfer.inspect_image import InspectImage
+from sparkwright.modules.image.image_copies import AdoptImage, UndoLoad
+from sparkwright.modules.rpc.locks import LockImage
+from sparkwright.modules.rpc.prune import PruneImages
+from sparkwright.modules.rpc.transfer import InspectImage
 from sparkwright.modules.server.container import Container
 from sparkwright.protocol.container import ContainerSpec, locked_ids
 from sparkwright.trust.image_name import Name

@@ -13,10 +13,8 @@ from sparkwright.app.stores.image_copy import _key_pair
 from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_archive, image_stream
 from sparkwright.host.images.image_names import find, inspect
-from sparkwright.modules.image.adopt_image import AdoptImage
-from sparkwright.modules.rpc.transfer.copy_key import CopyKey
-from sparkwright.modules.rpc.transfer.inspect_image import InspectImage
-from sparkwright.modules.rpc.transfer.send_image import SendImage
+from sparkwright.modules.image.image_copies import AdoptImage
+from sparkwright.modules.rpc.transfer import CopyKey, InspectImage, SendImage
 from sparkwright.trust.image_name import Name
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry

@@ -24,10 +24,10 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     ),
     "boot.py of zeros": lambda there: (there / RUNNER / "boot.py").write_bytes(bytes(2000)),
     "a module that is imported later is missing": lambda there: (
-        there / "lib/sparkwright/modules/system/fail.py"
+        there / "lib/sparkwright/modules/system/command.py"
     ).unlink(),
     "half of a module that is imported later": lambda there: (
-        there / "lib/sparkwright/modules/system/fail.py"
+        there / "lib/sparkwright/modules/system/command.py"
     ).write_bytes(b"import"),
     "another content of the same size": lambda there: zeros(there / RUNNER / "light.py"),
     "a compiled file cut short": lambda there: cut(next((there / RUNNER / "__pycache__").glob("light.*.pyc"))),

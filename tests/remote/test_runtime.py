@@ -160,7 +160,7 @@ def test_a_runtime_that_somebody_else_brought_meanwhile_stays_and_one_for_anothe
 
 def test_a_file_that_is_wrong_but_of_the_right_size_is_not_taken_for_somebody_elses_good_one(home: Path) -> None:
     ship(home)
-    wrong = folder_of(home) / "abc/lib/sparkwright/modules/system/fail.py"
+    wrong = folder_of(home) / "abc/lib/sparkwright/modules/system/command.py"
     right = wrong.read_bytes()
     wrong.write_bytes(b"#" * len(right))
     ship(home)

@@ -11,7 +11,7 @@ import pytest
 
 from sparkwright.host.module import Context, Module
 from sparkwright.modules import registry
-from sparkwright.modules.system.fail import Fail
+from sparkwright.modules.system.command import Fail
 from sparkwright.protocol.plan import Block, Task
 from sparkwright.protocol.result import Change, Result, arg
 from tests.runner import test_play

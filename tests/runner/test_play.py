@@ -14,7 +14,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.runs.context import engine_went_away
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
-from sparkwright.modules.system.fail import Fail
+from sparkwright.modules.system.command import Fail
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.protocol.result import Result, arg

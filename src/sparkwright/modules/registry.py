@@ -1,24 +1,85 @@
-"""All modules by the name that a playbook gives them: the file's name in one of the folders here. Imported on demand."""
+"""All modules by the name that a playbook gives them: a table of the files here, which are imported on demand."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-from pathlib import Path
 from typing import Any
 
 from sparkwright.host.module import Module
 
-HERE = Path(__file__).parent
+#: the modules of each file below this folder; NAME is the class Name there
+FILES: dict[str, tuple[str, ...]] = {
+    "cluster.fabric_ready": ("fabric_ready",),
+    "cluster.members": ("barrier", "rank_joined"),
+    "files": ("file", "template"),
+    "gateway.gateway_check": ("gateway_check",),
+    "gateway.gateway_keep": ("gateway_keep",),
+    "gateway.gateway_last_good": ("gateway_last_good",),
+    "gateway.gateway_proof": ("gateway_proof",),
+    "gateway.gateway_restore": ("gateway_restore",),
+    "gateway.gateway_return": ("gateway_return",),
+    "gateway.gateway_running": ("gateway_running",),
+    "image.docker_image": ("docker_image",),
+    "image.image_copies": ("adopt_image", "share_image", "undo_load"),
+    "memory": ("assert_memory_fits", "memory", "wait_memory_released"),
+    "model.hf_model": ("hf_model",),
+    "model.page_cache": ("page_cache",),
+    "model.restore_model_files": ("restore_model_files",),
+    "model.second_models": ("second_models",),
+    "model.share_model": ("share_model",),
+    "model.verify_model": ("verify_model",),
+    "ollama": ("ollama_unload", "ollama_stop", "ollama_reload"),
+    "proof.engine_reports": ("engine_log", "engine_config", "gpu_used"),
+    "proof.inspect_server": ("inspect_server",),
+    "proof.liveness": ("liveness", "verify_health", "same_server"),
+    "proof.load_proof": ("load_proof", "depth_rates"),
+    "proof.prefix_cache": ("prefix_cache",),
+    "proof.preflight": ("preflight", "lint"),
+    "proof.probes": ("probes",),
+    "proof.reference_text": ("reference_text",),
+    "proof.smoke_test": ("smoke_test",),
+    "proof.verdict": ("verdict",),
+    "proof.verify_logs": ("verify_logs",),
+    "rpc.clean_host": ("clean_host",),
+    "rpc.gateway": ("gateway_own_key", "gateway_state"),
+    "rpc.host_inspection": ("doctor", "fix", "fabric", "survey", "link_rate"),
+    "rpc.lab": ("bench", "bench_cells", "bench_failed", "clear_arm"),
+    "rpc.locks": ("lock_image", "lock_model"),
+    "rpc.prune": ("prune_caches", "prune_images", "remove_model", "models"),
+    "rpc.server_inspection": ("diagnose", "serving", "ollama_ps", "keep_heal_token", "container_settings"),
+    "rpc.transfer": ("copy_key", "inspect_image", "send_image"),
+    "server.container": ("container",),
+    "server.crash_loop": ("crash_loop",),
+    "server.drain": ("drain",),
+    "server.grant_restart": ("grant_restart",),
+    "server.grant_restart_previous": ("grant_restart_previous",),
+    "server.incident": ("incident",),
+    "server.interim_fits": ("interim_fits",),
+    "server.interim_serves": ("interim_serves",),
+    "server.interim_stopped": ("interim_stopped",),
+    "server.last_good": ("last_good",),
+    "server.move_cache_aside": ("move_cache_aside",),
+    "server.restore_previous": ("restore_previous",),
+    "server.run_script": ("run_script",),
+    "server.started": ("started",),
+    "server.stop_and_keep": ("stop_and_keep",),
+    "server.stopped": ("stopped",),
+    "server.take_turn": ("take_turn",),
+    "server.turn": ("turn",),
+    "server.wait_exited": ("wait_exited",),
+    "server.wait_ready": ("wait_ready",),
+    "system.command": ("command", "end_host", "fail"),
+    "system.docker_engine": ("docker_ready", "port_forwarder"),
+    "system.facts": ("facts",),
+    "system.health_timer": ("health_timer",),
+    "system.host_settings": ("host_settings",),
+    "system.packages": ("package", "user_group"),
+    "system.systemd_unit": ("systemd_unit",),
+}
 
-
-def _found() -> dict[str, str]:
-    """Return the import path of each module by its name: SUBJECT/NAME.py below this folder is the module NAME."""
-    paths = (path.relative_to(HERE).with_suffix("") for path in HERE.glob("*/**/*.py") if path.stem != "__init__")
-    return {path.name: ".".join((str(__package__), *path.parts)) for path in paths}
-
-
-WHERE = _found()
+#: the import path of each module by its name
+WHERE = {name: f"{__package__}.{file}" for file, names in FILES.items() for name in names}
 NAMES: tuple[str, ...] = tuple(sorted(WHERE))
 
 #: modules that never use the Docker Engine: a playbook of these alone needs no Docker client
@@ -42,7 +103,7 @@ WITHOUT_ENGINE = frozenset(
 
 @functools.cache
 def load(name: str) -> type[Module[Any]]:
-    """Return the module's class: `docker_image` is `DockerImage` in image/docker_image.py. Raises KeyError for an
+    """Return the module's class: `docker_image` is `DockerImage`. Raises KeyError for an
     unknown name."""
     file = importlib.import_module(WHERE[name])
     found: type[Module[Any]] = getattr(file, "".join(word.capitalize() for word in name.split("_")))

@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.engines import http as roles
 from sparkwright.measure import http_probe, server_metrics
-from sparkwright.modules.proof.verify_health import VerifyHealth
+from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.engines.openai.pretend import DESCRIBED, Pretend, serving

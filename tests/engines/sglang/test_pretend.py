@@ -14,8 +14,8 @@ from sparkwright.engines import engine, http
 from sparkwright.engines.log.reader import read
 from sparkwright.host.containers import engine_of
 from sparkwright.measure import http_probe, server_metrics
+from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.modules.proof.prefix_cache import PrefixCache
-from sparkwright.modules.proof.verify_health import VerifyHealth
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.engines.sglang.pretend import Pretend, serving

@@ -1,27 +1,32 @@
+"""Checks before a run changes anything: of the host, and of the recipe by the model's files."""
+
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sparkwright import units
+from sparkwright.engines.advice import ServerRequest
+from sparkwright.engines.engine import Name, of
+from sparkwright.engines.findings import Finding
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.containers import containers, ownership, replacement
-from sparkwright.host.images import image_names
+from sparkwright.host.images import engine_image, image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Result, arg
-from sparkwright.trust import network_words, process_words, security_words
+from sparkwright.trust import bounds, network_words, process_words, security_words
 from sparkwright.visible import count
 
 MARGIN = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PreflightFinding:
     """The result of one check."""
 
     name: str
@@ -65,34 +70,34 @@ class Preflight(Module["Preflight.Args"]):
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].evidence, fix=bad[0].fix, data=data)
 
 
-def _engine(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _engine(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     known = context.facts.get("docker") or {}
     try:
         version = known.get("version") or context.docker().api.version()["Version"]
     except SparkwrightError as error:
-        yield Finding("docker", "bad", error.message, error.fix)
+        yield PreflightFinding("docker", "bad", error.message, error.fix)
         return
-    yield Finding("docker", "ok", f"Docker {version}")
+    yield PreflightFinding("docker", "ok", f"Docker {version}")
 
 
-def _home(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _home(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     here = str(context.machine.home)
     if args.home and args.home != here and not context.machine.sandbox:
         evidence = f"the home directory here is {here}, the plan expects {args.home}."
-        yield Finding("home", "bad", evidence, f"Add `home: {here}` to the host's file.")
+        yield PreflightFinding("home", "bad", evidence, f"Add `home: {here}` to the host's file.")
 
 
-def _platform(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _platform(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     has = (args.image or {}).get("platforms") or []
     platform = platform_of(context.machine)
     if has and platform not in has:
         evidence = f"the image has no {platform}, only {', '.join(has)}."
-        yield Finding("platform", "bad", evidence, "Use a tag with this platform.")
+        yield PreflightFinding("platform", "bad", evidence, "Use a tag with this platform.")
     elif has:
-        yield Finding("platform", "ok", f"the image has {platform}")
+        yield PreflightFinding("platform", "ok", f"the image has {platform}")
 
 
-def _disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     if not args.model or not args.model_dir:
         return
     folder = context.machine.expand(args.model_dir)
@@ -103,16 +108,16 @@ def _disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     need = int(missing * MARGIN)
     if need > free:
         evidence = f"the model needs {units.size(need)} more in {folder}, {units.size(free)} free."
-        yield Finding("disk", "bad", evidence, "Free some space, or choose another `model.dir`.")
+        yield PreflightFinding("disk", "bad", evidence, "Free some space, or choose another `model.dir`.")
     else:
-        yield Finding("disk", "ok", f"{units.size(free)} free, {units.size(need)} to download")
+        yield PreflightFinding("disk", "ok", f"{units.size(free)} free, {units.size(need)} to download")
     place = _standing(folder)
     if not os.access(place, os.W_OK):
         fix = f"On the host: `sudo chown $USER {place}`."
-        yield Finding("folder", "bad", f"no permission to write in {place}.", fix)
+        yield PreflightFinding("folder", "bad", f"no permission to write in {place}.", fix)
 
 
-def _image_disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _image_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     """Check the space for the image.
 
     A pull keeps what it downloads until it is unpacked, and what is unpacked is never smaller: less is sure to fail.
@@ -131,12 +136,12 @@ def _image_disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     need = int(2 * size * MARGIN)
     if need > free:
         evidence = f"the image needs {units.size(need)} or more in {root}, {units.size(free)} free."
-        yield Finding("image disk", "bad", evidence, "`invoke images.prune` lists unused images.")
+        yield PreflightFinding("image disk", "bad", evidence, "`invoke images.prune` lists unused images.")
     else:
-        yield Finding("image disk", "ok", f"{units.size(free)} free, {units.size(size)} to pull")
+        yield PreflightFinding("image disk", "ok", f"{units.size(free)} free, {units.size(size)} to pull")
 
 
-def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _port(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     spec = args.container
     if not spec or not spec["ports"]:
         return
@@ -153,9 +158,9 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         host_network = network_words.parts(spec.get("network", ""))[0] == network_words.HOST
         ways = ["the engine's flag `port` in the recipe"] if host_network else []
         fix = containers.to_stop_a_rank(rank) if rank else containers.to_free_a_port(holder, *ways, ours=replaceable)
-        yield Finding("port", "bad", f"port {port} is in use by {holder}.", fix)
+        yield PreflightFinding("port", "bad", f"port {port} is in use by {holder}.", fix)
     else:
-        yield Finding("port", "ok", f"port {port} is {'held by this server' if ours else 'free'}")
+        yield PreflightFinding("port", "ok", f"port {port} is {'held by this server' if ours else 'free'}")
 
 
 def _ours(holder: str, context: Context) -> bool:
@@ -164,7 +169,7 @@ def _ours(holder: str, context: Context) -> bool:
     return found is not None and ownership.ours(context, found)
 
 
-def _networks(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _networks(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     spec = args.container or {}
     wanted = network_words.own_names([spec.get("network", ""), *spec.get("networks", ())])
     if not wanted:
@@ -176,14 +181,14 @@ def _networks(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         return
     for name in wanted:
         if name in found:
-            yield Finding("network", "ok", f"the network {name} is there")
+            yield PreflightFinding("network", "ok", f"the network {name} is there")
         else:
-            yield Finding(
+            yield PreflightFinding(
                 "network", "bad", f"there is no network {name}.", f"On the host: `docker network create {name}`."
             )
 
 
-def _devices(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _devices(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     if context.machine.sandbox:
         return
     for text in (args.container or {}).get("devices") or ():
@@ -191,18 +196,20 @@ def _devices(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         try:
             path.stat()
         except PermissionError:
-            yield Finding("device", "unknown", f"no permission to see {path}")
+            yield PreflightFinding("device", "unknown", f"no permission to see {path}")
         except OSError:
-            yield Finding("device", "bad", f"there is no device {path} on this host.", "Correct `container.devices`.")
+            yield PreflightFinding(
+                "device", "bad", f"there is no device {path} on this host.", "Correct `container.devices`."
+            )
         else:
-            yield Finding("device", "ok", f"{path} is there")
+            yield PreflightFinding("device", "ok", f"{path} is there")
 
 
 #: key of Docker's `info` that must be true for an option
 _LIMITS = (("memory", "MemoryLimit"), ("memory_swap", "SwapLimit"), ("cpus", "CpuCfsQuota"), ("cpuset_cpus", "CPUSet"))
 
 
-def _limits(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _limits(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     """Check limits that the engine refuses, or ignores with a warning that nobody sees."""
     spec = args.container or {}
     limits = [(name, word) for name, word in _LIMITS if spec.get(name)]
@@ -215,25 +222,27 @@ def _limits(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     fix = "Correct the recipe's `container`."
     for name, word in limits:
         if about.get(word) is False:
-            yield Finding(
+            yield PreflightFinding(
                 "limit", "bad", f"this host's kernel has no limit for `{name}`.", f"Remove `container.{name}`."
             )
     cpus = about.get("NCPU")
     if not isinstance(cpus, int):
         return
     if spec.get("cpus", 0) > cpus:
-        yield Finding("limit", "bad", f"`cpus: {spec['cpus']:g}` is more than the {cpus} CPUs of this host.", fix)
+        yield PreflightFinding(
+            "limit", "bad", f"`cpus: {spec['cpus']:g}` is more than the {cpus} CPUs of this host.", fix
+        )
     missing = [index for index in process_words.cpuset_alike(spec.get("cpuset_cpus")) if index >= cpus]
     if missing:
-        yield Finding("limit", "bad", f"this host has no CPU {missing[0]}: it has 0 to {cpus - 1}.", fix)
+        yield PreflightFinding("limit", "bad", f"this host has no CPU {missing[0]}: it has 0 to {cpus - 1}.", fix)
 
 
-def _gpu(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+def _gpu(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     gpu = context.facts.get("gpu")
     if gpu:
-        yield Finding("gpu", "ok", f"{gpu['name']}, driver {gpu['driver']}")
+        yield PreflightFinding("gpu", "ok", f"{gpu['name']}, driver {gpu['driver']}")
     elif args.container and args.container["gpus"]:
-        yield Finding("gpu", "unknown", "nvidia-smi found no GPU")
+        yield PreflightFinding("gpu", "unknown", "nvidia-smi found no GPU")
 
 
 def _there(path: Path, size_bytes: int) -> int:
@@ -250,3 +259,61 @@ def _standing(folder: Path) -> Path:
 
 
 _CHECKS = (_engine, _home, _platform, _disk, _image_disk, _port, _networks, _devices, _limits, _gpu)
+
+
+class Lint(Module["Lint.Args"]):
+    """The flags are ones that this very engine will start with, for this very model. Nothing is changed.
+
+    The laptop has looked already, with what the lock and the tables say; here the image itself says its version and its
+    options, and the model's own config.json is there. An error refuses the run while the previous server still serves.
+
+    Returns: engine_version (null when nothing says it), listed (how many options the image named), options (what makes them from
+    those of a known release; null when it named none), findings.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        image: str = arg("the image, as repository:tag@digest")
+        flags: dict[str, Any] = arg("the flags of the engine, under their own names")
+        model_dir: str = arg("the model's folder on the host", default="")
+        platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
+        model_by_flag: bool = arg("of ejected playbooks; without effect", default=True)
+        env: dict[str, str] = arg("the container's environment", default_factory=dict)
+        engine: Name = arg("the engine in the image", default="vllm")
+        network: str = arg("the container's network; on the host's, a server may listen on the loopback", default="")
+        image_ids: list[str] = arg("the Ids that prove the image; what a pull noted if not given", default_factory=list)
+
+    def run(self, args: Args, context: Context) -> Result:
+        engine = of(args.engine)
+        image = engine_image.ask(context, args.image, args.image_ids, engine)
+        if image is None:
+            data: dict[str, Any] = {"engine_version": None, "findings": []}
+            return Result(msg="not checked: the image is not on the host yet", data=data)
+        box = {"network": args.network}
+        request = ServerRequest(args.flags, args.image, args.platform, args.env, container=box)
+        model = _config(args, context)
+        found = engine.advice.check(request, model, engine.advice.version(image.version), image.listed)
+        rows = [finding.to_json() for finding in found]
+        about = {"engine_version": image.version, "listed": len(image.listed), "options": image.options}
+        data = {**about, "findings": rows}
+        bad = [finding for finding in found if finding.severity == "error"]
+        if not bad:
+            message = f"{engine.title} {image.version or 'of unknown version'}, {engine.advice.kind(model).sentence}"
+            return Result(msg="; ".join([message, *_warnings(found)]), data=data)
+        ways = "; or ".join(way.text for way in bad[0].ways_out)
+        more = [f"{finding.rule}: {finding.sentence}" for finding in bad[1:]]
+        fix = f"{ways[:1].upper()}{ways[1:]}. Why: `invoke explain {bad[0].rule}`." if ways else ""
+        return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data={**data, "evidence": more})
+
+
+def _warnings(found: list[Finding]) -> list[str]:
+    warned = [finding.sentence.rstrip(".") for finding in found if finding.severity == "warning"]
+    count = "1 warning" if len(warned) == 1 else f"{len(warned)} warnings, first"
+    return [f"{count}: {warned[0]}"] if warned else []
+
+
+def _config(args: Lint.Args, context: Context) -> dict[str, Any]:
+    try:
+        return bounds.config_of(context.machine.expand(args.model_dir) / "config.json")
+    except (OSError, ValueError):
+        return {}

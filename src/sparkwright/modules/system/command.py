@@ -1,8 +1,11 @@
+"""Modules that run a command, or end a host's play."""
+
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
 
+from sparkwright.errors import Exit
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 
@@ -39,3 +42,35 @@ class Command(Module["Command.Args"]):
         last = (answer.err or answer.out).strip().splitlines()
         msg = f"{words[0]} exited with {answer.code}: {last[-1] if last else 'no output'}"
         return Result(failed=True, msg=msg, data={**data, "evidence": last[-5:]})
+
+
+class EndHost(Module["EndHost.Args"]):
+    """The play is over for this host, and nothing failed: what follows is not run. Ansible's `meta: end_host`.
+
+    With `inconclusive` the run ends with 4: what it was asked to prove was not proved.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        msg: str = arg("why it ends here, a sentence")
+        inconclusive: bool = arg("exit with 4", default=False)
+
+    def run(self, args: Args, context: Context) -> Result:
+        del context
+        return Result(msg=args.msg, exit=Exit.INCONCLUSIVE if args.inconclusive else None)
+
+
+class Fail(Module["Fail.Args"]):
+    """Fail on purpose, with a sentence: the end of a rescue that put things right but must not be green.
+
+    Or refuse on purpose (`refused`), before anything was touched: then the run ends with 5.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        msg: str = arg("the message the run ends with")
+        refused: bool = arg("exit with 5 (refused) if the run changed nothing", default=False)
+
+    def run(self, args: Args, context: Context) -> Result:
+        del context
+        return Result(failed=True, msg=args.msg, exit=Exit.REFUSED if args.refused else None)

@@ -16,7 +16,7 @@ from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.state import StateFolder, write_atomically
-from sparkwright.modules import systemd
+from sparkwright.modules.system import systemd_unit
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust.names import below_home
 from sparkwright.units import seconds
@@ -249,8 +249,8 @@ def _start(found: Found, context: Context) -> bool:
         if shown not in NOT_SET_UP:
             break
         confined = False
-    last = systemd.last_words(context, units.SERVICE, place.scope)
-    raise Failed(f"the check failed to run: {last}", fix=systemd.journal(units.SERVICE, place.scope))
+    last = systemd_unit.last_words(context, units.SERVICE, place.scope)
+    raise Failed(f"the check failed to run: {last}", fix=systemd_unit.journal(units.SERVICE, place.scope))
 
 
 def _start_guard(found: Found, context: Context, *, confined: bool) -> None:
@@ -269,7 +269,7 @@ def _start_guard(found: Found, context: Context, *, confined: bool) -> None:
 def _ask(place: Place, context: Context, *words: str) -> None:
     answer = place.systemctl(context, *words)
     if not answer.ok:
-        fix = systemd.journal(units.SERVICE, place.scope)
+        fix = systemd_unit.journal(units.SERVICE, place.scope)
         raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 

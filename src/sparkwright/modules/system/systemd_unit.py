@@ -1,3 +1,5 @@
+"""The module about a systemd unit, and access to a unit's journal."""
+
 from __future__ import annotations
 
 import re
@@ -9,7 +11,6 @@ from typing import Any, Literal
 from sparkwright.errors import Failed, Refused
 from sparkwright.host import files
 from sparkwright.host.module import Context, StateModule
-from sparkwright.modules import systemd
 from sparkwright.protocol.result import Change, arg
 from sparkwright.visible import one_line
 
@@ -95,8 +96,8 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         while time.monotonic() < deadline_s:
             found = self.read(args, context).properties
             if found.get("ActiveState") == "failed" or found.get("Result", "success") != "success":
-                last = systemd.last_words(context, args.name, args.scope)
-                raise Failed(f"{args.name} does not stay running: {last}", fix=systemd.journal(args.name, args.scope))
+                last = last_words(context, args.name, args.scope)
+                raise Failed(f"{args.name} does not stay running: {last}", fix=journal(args.name, args.scope))
             time.sleep(0.1)
 
     @staticmethod
@@ -104,7 +105,7 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         answer = context.machine.run([*_systemctl(args), *words], timeout_s=120)
         if not answer.ok:
             denied = "authentication required" in answer.err.lower() or "access denied" in answer.err.lower()
-            fix = "Add `become: true` to the task." if denied else systemd.journal(args.name, args.scope)
+            fix = "Add `become: true` to the task." if denied else journal(args.name, args.scope)
             raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 
@@ -116,3 +117,15 @@ def _path(args: SystemdUnit.Args, context: Context) -> Path:
     if args.scope == "user":
         return context.machine.home / ".config/systemd/user" / args.name
     return context.machine.path("/etc/systemd/system") / args.name
+
+
+def journal(unit: str, scope: str) -> str:
+    """Return the command that shows a unit's log. scope: user or system."""
+    return f"On the host: `journalctl {'--user ' if scope == 'user' else ''}-u {unit} -n 20`."
+
+
+def last_words(context: Context, unit: str, scope: str) -> str:
+    """Return the last lines of a unit's journal, joined."""
+    who = ["--user"] if scope == "user" else []
+    answer = context.machine.run(["journalctl", *who, "-u", unit, "-n", "3", "-o", "cat", "--no-pager"])
+    return " ".join(answer.out.split())[-300:] or "no output"

@@ -41,7 +41,7 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
 
 def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield one `serving` event: serving, verified, why. name: of the container, if nothing was verified yet."""
-    from sparkwright.modules.rpc.serving import Serving
+    from sparkwright.modules.rpc.server_inspection import Serving
 
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
     context = RunContext(machine, state, run_id="", emit=lambda _: None, check=True, secrets=secrets)

@@ -1,22 +1,197 @@
+"""Modules that copy an image or a model from one host to another."""
+
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import re
+import stat
 import subprocess
 import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-from sparkwright.errors import Failed, Unreachable
-from sparkwright.host.images import image_stream
-from sparkwright.host.module import Context, Module
+from sparkwright.errors import Failed, Refused, Unreachable
+from sparkwright.host.images import image_archive, image_copy, image_names, image_stream, loads
+from sparkwright.host.images.image_names import digests_of
+from sparkwright.host.images.platform import platform_of
+from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.runs.context import Engine
-from sparkwright.protocol.result import Result, arg
+from sparkwright.host.state import write_atomically
+from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.secret import Secret
 from sparkwright.transport.connection import dial
+from sparkwright.trust import private
+from sparkwright.trust.image_name import Name
 from sparkwright.visible import one_line
+
+LIVES_S = 900
+MARK = b" sparkwright-copy"
+#: one key and nothing else: it comes from another host
+KEY = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} [A-Za-z0-9+/]{1,16384}={0,3}")
+EXPIRY = re.compile(rb'expiry-time="(\d{12})"')
+
+
+class CopyKey(StateModule["CopyKey.Args", bytes]):
+    """For one transfer another host may log in here with a key made for it, and do nothing but hand over what it sends.
+
+    The line in ~/.ssh/authorized_keys is restricted to one command, without terminal or forwarding, and no longer lets anybody
+    in after 15 minutes, should it ever be left behind. Lines of earlier transfers that have expired are removed; those of other
+    transfers under way, and everybody else's lines, stay as they are, byte for byte.
+
+    Returns: nothing. Refuses a key or a command of more than one line. Fails when the file can't be written.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        public_key: str = arg("the key, as ssh-ed25519 AAAA...")
+        command: str = arg("what it may run", default="")
+        state: Literal["present", "absent"] = arg("present or absent", default="present")
+
+    def read(self, args: Args, context: Context) -> bytes:
+        if not KEY.fullmatch(args.public_key):
+            raise Refused(f"not a public key: '{one_line(args.public_key, at_most=80)}'.")
+        if args.command != one_line(args.command):
+            raise Refused(f"the command of a key must be one line: '{one_line(args.command, at_most=80)}'.")
+        try:
+            return _file(context).read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise Failed(f"cannot read {_file(context)}: {error.strerror}.") from None
+
+    def differences(self, args: Args, found: bytes) -> list[Change]:
+        there = any(_is_of(line, args.public_key) for line in found.split(b"\n"))
+        if there == (args.state == "present"):
+            return []
+        return [Change("key", "present" if there else None, None if there else args.command, "for one transfer")]
+
+    def act(self, args: Args, found: bytes, changes: list[Change], context: Context) -> dict[str, Any]:
+        path = _file(context)
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with _alone(context):
+                _replace(path.resolve(), _text(args, self.read(args, context)))  # another transfer may have changed it
+        except OSError as error:
+            raise Failed(f"cannot write {path}: {error.strerror}.") from None
+        return {}
+
+
+def lines_left(context: Context) -> int:
+    """Return the number of transfer lines in ~/.ssh/authorized_keys, in use or left behind."""
+    try:
+        return sum(row.endswith(MARK) for row in _file(context).read_bytes().split(b"\n"))
+    except OSError:
+        return 0
+
+
+def remove_lines(context: Context) -> None:
+    """Remove every line of a transfer; all others stay as they are."""
+    if lines_left(context):
+        with _alone(context):
+            path = _file(context).resolve()
+            rows = path.read_bytes().split(b"\n")
+            _replace(path, b"\n".join(row for row in rows if not row.endswith(MARK)))
+
+
+def _text(args: CopyKey.Args, found: bytes) -> bytes:
+    """Return the content that the file should have."""
+    now = time.strftime("%Y%m%d%H%M").encode()
+    rows = found.removesuffix(b"\n").split(b"\n") if found else []
+    rows = [row for row in rows if not _is_of(row, args.public_key) and not _expired(row, now)]
+    if args.state == "present":
+        until = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + LIVES_S))
+        quoted = args.command.replace('"', '\\"')
+        rows.append(f'restrict,expiry-time="{until}",command="{quoted}" {args.public_key}'.encode() + MARK)
+    return b"".join(row + b"\n" for row in rows)
+
+
+def _is_of(row: bytes, public_key: str) -> bool:
+    return row.endswith(f" {public_key}".encode() + MARK)
+
+
+def _expired(row: bytes, now: bytes) -> bool:
+    """Return True if a transfer left this line behind."""
+    until = EXPIRY.search(row)
+    return row.startswith(b"restrict") and row.endswith(MARK) and (until is None or until[1] < now)
+
+
+@contextmanager
+def _alone(context: Context) -> Iterator[None]:
+    """Lock the file: of two transfers that start at once, each would overwrite what the other wrote."""
+    with open(context.state.folder() / "authorized_keys.lock", "a", opener=private.opener) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace the file atomically, with its owner and mode."""
+    was: os.stat_result | None = None
+    with contextlib.suppress(FileNotFoundError):
+        was = path.stat()
+    mode = stat.S_IMODE(was.st_mode) if was else private.FILE
+    write_atomically(path, content, mode=mode, owner=(was.st_uid, was.st_gid) if was else None)
+
+
+def _file(context: Context) -> Path:
+    return context.machine.home / ".ssh/authorized_keys"
+
+
+NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
+
+
+class InspectImage(Module["InspectImage.Args"]):
+    """Report what a host knows about an image, and how other hosts can reach it. Changes nothing, asks no registry.
+
+    Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform, free_bytes
+    (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first), impostor (the Id
+    of an image that has the name and is not proved to be it), names (of all images here), intake (the shell command that takes an
+    archive of at most so many bytes in here).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        ref: str = arg("repository:tag[@sha256:digest]")
+        ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
+        most_bytes: int = arg("how many bytes the archive may unpack to, for `intake`", default=0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        api: Any = context.docker().api
+        name = Name.given(args.ref)
+        image = image_names.find(api, args.ref, args.ids)
+        tagged = "" if image else image_names.inspect(api, name.proved if name.digest else name.asked).get("Id", "")
+        data = {
+            "present": bool(image),
+            "impostor": tagged,
+            "id": image.get("Id", ""),
+            "digests": digests_of(image),
+            "layers": (image.get("RootFS") or {}).get("Layers") or [],
+            "platform": image_names.platform_of(image) if image else "",
+            "size_bytes": image.get("Size", 0),
+            "host_platform": platform_of(context.machine),
+            "free_bytes": image_copy.free_bytes(context.machine, api.info()),
+            "tools": image_stream.tools(),
+            "addresses": _addresses(),
+            "names": asdict(loads.names(api)),
+            "intake": image_archive.command(args.most_bytes),
+        }
+        return Result(msg="present" if image else "not on the host", data=data)
+
+
+def _addresses() -> list[str]:
+    """Return the host's IPv4 addresses on its own networks, the fastest first: two Sparks' ConnectX before the office's."""
+    import psutil
+
+    up = {name: stat for name, stat in psutil.net_if_stats().items() if stat.isup and not name.startswith(NOT_OURS)}
+    rows = [(name, row) for name, rows in psutil.net_if_addrs().items() if name in up for row in rows]
+    found = [(-up[name].speed, row.address) for name, row in rows if row.family.name == "AF_INET"]
+    return [address for _, address in sorted(found)]
+
 
 CONNECT_S = 3
 SAVE_S = 3600  # an engine with overlay2 lays the whole image out before its first byte

@@ -1,3 +1,5 @@
+"""Modules about the Docker Engine itself: its readiness, and its port forwarders."""
+
 from __future__ import annotations
 
 import os
@@ -9,10 +11,43 @@ from urllib.parse import urlsplit
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import containers, port_forwarders
 from sparkwright.host.containers.port_forwarders import Forwarder
-from sparkwright.host.module import Context, StateModule
-from sparkwright.modules.system.docker_ready import DockerReady
-from sparkwright.protocol.result import Change, arg
+from sparkwright.host.module import Context, Module, StateModule
+from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import first
+
+POLL_S = 0.25
+
+
+class DockerReady(Module["DockerReady.Args"]):
+    """The Docker Engine answers. One that is being restarted, by an update say, is waited for.
+
+    Returns: waited_s. Fails after timeout_s.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        timeout_s: float = arg("how long it may take to answer, seconds", default=120.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        started_s = time.monotonic()
+        while True:
+            waited_s = time.monotonic() - started_s
+            if _answers(context):
+                msg = f"after {waited_s:.1f} s" if waited_s > POLL_S else ""
+                return Result(msg=msg, data={"waited_s": round(waited_s, 2)})
+            if waited_s > args.timeout_s or context.check:
+                fix = "On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down)."
+                raise Failed(f"no answer from the Docker Engine for {waited_s:.0f} s.", fix=fix)
+            context.progress(0, text=f"waiting for the Docker Engine, {waited_s:.0f} s")
+            time.sleep(POLL_S)
+
+
+def _answers(context: Context) -> bool:
+    try:
+        return bool(context.docker().ping())
+    except Exception:  # the client raises various errors while the engine stops or starts
+        return False
+
 
 #: how long a forwarder is watched before it counts as left behind, seconds: a container that is starting has its port by then
 SETTLE_S = 2.0
@@ -20,7 +55,7 @@ RESTART_S = 180
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PortForwarderFound:
     """A forwarder that holds the port for no container."""
 
     #: None if there is none
@@ -29,7 +64,7 @@ class Found:
     running: tuple[str, ...] = ()
 
 
-class PortForwarder(StateModule["PortForwarder.Args", Found]):
+class PortForwarder(StateModule["PortForwarder.Args", PortForwarderFound]):
     """No port forwarder that Docker left behind holds the server's port: the Docker Engine is restarted, and waited for.
 
     After a loss of power in the moment of a start, Docker Engine 20.10 comes back with a docker-proxy for a container that never
@@ -44,17 +79,19 @@ class PortForwarder(StateModule["PortForwarder.Args", Found]):
         base_url: str = arg("the server, as http://127.0.0.1:8000; empty for one that publishes no port", default="")
         restart: bool = arg("whether the engine may be restarted", default=False)
 
-    def read(self, args: Args, context: Context) -> Found:
+    def read(self, args: Args, context: Context) -> PortForwarderFound:
         port = urlsplit(args.base_url).port or 0
         forwarder = _left_behind(port, context) if port and not context.machine.sandbox else None
         if forwarder is None:
-            return Found(None)
-        return Found(forwarder, tuple(row["Names"][0].lstrip("/") for row in context.docker().api.containers()))
+            return PortForwarderFound(None)
+        return PortForwarderFound(
+            forwarder, tuple(row["Names"][0].lstrip("/") for row in context.docker().api.containers())
+        )
 
-    def differences(self, args: Args, found: Found) -> list[Change]:
+    def differences(self, args: Args, found: PortForwarderFound) -> list[Change]:
         return [Change(f"port {found.forwarder.port}", str(found.forwarder), None)] if found.forwarder else []
 
-    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+    def describe(self, args: Args, found: PortForwarderFound) -> dict[str, Any]:
         if found.forwarder is None:
             return {"freed": False}
         why = f"port {found.forwarder.port} is in use by {found.forwarder}, which serves nobody"
@@ -65,7 +102,7 @@ class PortForwarder(StateModule["PortForwarder.Args", Found]):
             raise Refused(f"{why}.", fix=f"{port_forwarders.FIX}; with `restart_docker: true` this is done here.")
         return {"freed": False, "msg": "the Docker Engine is restarted"}
 
-    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: PortForwarderFound, changes: list[Change], context: Context) -> dict[str, Any]:
         systemctl = ["systemctl", "restart", "docker"]
         argv = systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl]
         answer = context.machine.run(argv, timeout_s=RESTART_S)

@@ -1,3 +1,5 @@
+"""Modules that measure for an experiment: its cells, its arms and their containers."""
+
 from __future__ import annotations
 
 import contextlib
@@ -6,16 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from sparkwright import defaults
 from sparkwright.errors import Refused
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, engine_of, server_key
-from sparkwright.host.module import Context, Module
-from sparkwright.host.records import cells
+from sparkwright.host.containers import containers, engine_of, lifecycle, ownership, server_key
+from sparkwright.host.memory import footprint
+from sparkwright.host.module import Context, Module, StateModule
+from sparkwright.host.records import cells, good_states
 from sparkwright.host.runs import measurement_lock
 from sparkwright.measure import lab, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
-from sparkwright.protocol.result import Result, arg
+from sparkwright.protocol.container import LAB_LABEL
+from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.units import GIB
 
 #: advice after the guard stopped the server
@@ -127,3 +132,61 @@ def _load(data: dict[str, Any]) -> Load:
         return Load.from_json(data)
     except (TypeError, ValueError) as error:
         raise Refused(f"bench.load: {error}.") from None
+
+
+class BenchCells(Module["BenchCells.Args"]):
+    """List the cells of an experiment that are finished on this host. It changes nothing.
+
+    Returns: cells (the finished ones by key).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        series: str = arg("the experiment")
+        keys: list[str] = arg("the cells that are asked for", default_factory=list)
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = cells.found(context.state, args.series, args.keys)
+        return Result(msg=f"{len(found)} of {len(args.keys)} are finished", data={"cells": found})
+
+
+class BenchFailed(Module["BenchFailed.Args"]):
+    """Write down that an arm could not be measured, and why; the experiment goes on with the others.
+
+    Returns: arm, why.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        arm: str = arg("which arm")
+        why: str = arg("what happened, a sentence")
+
+    def run(self, args: Args, context: Context) -> Result:
+        return Result(msg=f"arm {args.arm} skipped: {args.why}", data={"arm": args.arm, "why": args.why})
+
+
+class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
+    """The lab's own container of this name is gone; one that is not the lab's stays as it is.
+
+    A container is the lab's when it has the label sparkwright.bench, and is not the last one that was verified: a deploy may
+    have taken an arm over.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        stop_timeout_s: int = arg("seconds it may take to stop before it is killed", default=defaults.STOP_S)
+
+    def read(self, args: Args, context: Context) -> dict[str, Any]:
+        found = containers.inspect(context.docker(), args.name) or {}
+        verified = found.get("Id") == good_states.last(context.state).get("container_id")
+        return found if ownership.ours(context, found) and not verified else {}
+
+    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
+        labels = (found.get("Config") or {}).get("Labels") or {}
+        return [Change("container", f"{args.name} (arm {labels[LAB_LABEL]})", None)] if LAB_LABEL in labels else []
+
+    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        footprint.before_stop(context, found)
+        lifecycle.remove(context, found, args.stop_timeout_s)
+        return {}

@@ -1,0 +1,288 @@
+"""Modules about the memory that CPU and GPU share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright import defaults
+from sparkwright.engines.budget import Budget
+from sparkwright.host.memory import footprint, holders, host_budget, host_lost, memory_fit
+from sparkwright.host.memory.host_budget import Held
+from sparkwright.host.memory.memory_fit import Server
+from sparkwright.host.module import Context, Module
+from sparkwright.host.ollama import ollama_models
+from sparkwright.protocol.result import Result, arg
+from sparkwright.units import GIB, gib
+
+
+class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
+    """The new server will find its memory once the previous one and Ollama's models are gone; else nothing is stopped for it.
+
+    The budget adds up what the engine takes on the GPU's side and on the host's (as measured at its last verified start here,
+    else assumed), what a cold start compiles with, the host's other servers, the host itself, and the reserve. The host itself
+    holds what is taken now, without what goes: the running server (as recorded when it was verified, else as its processes show
+    it) and, unless Ollama is left alone, its models. Where that is not known, `memory` sees it once the server has stopped. Of a
+    host with several servers all of them must fit together, running or not; of those that share memory by turns the largest.
+    Limits (/dev/shm) are shown and not added. A start with whose image and arguments the host went down before is refused, until
+    a person says `--anyway`.
+
+    Returns: budget (rows with name, size_bytes, source, assumed, at_most; need_bytes, left_bytes, total_bytes), available_bytes,
+    freed_bytes (null: not known), need_bytes; on a refusal holders.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container that will be stopped")
+        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; without engine_memory", default=0.0)
+        needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
+        engine_memory: dict[str, Any] = arg("what it takes, as `engine_memory` in scope has it", default_factory=dict)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
+        ollama: Literal["unload", "stop", "leave"] = arg("leave: Ollama's models stay", default="unload")
+        beside: list[dict[str, Any]] = arg(
+            "the host's other servers: name, utilization, needs_bytes, engine_memory, on_demand (true: it takes turns)",
+            default_factory=list,
+        )
+        turns: list[dict[str, Any]] = arg(
+            "of one that is on demand all that take turns with it, as `host.turns` holds them: the largest counts",
+            default_factory=list,
+        )
+
+    def run(self, args: Args, context: Context) -> Result:
+        server = Server.of(args.name, args.engine_memory, args.utilization, args.needs_bytes)
+        host_lost.refuse(context, host_lost.forbids_start(context.state, server.start))
+        turns = [str(turn["name"]) for turn in args.turns]
+        stay = args.ollama == "leave"
+        found, now = host_budget.of(
+            context, server, args.reserve_gib, models_stay=stay, other_servers=args.beside, turns=turns
+        )
+        data: dict[str, Any] = {
+            "available_bytes": found.available_bytes,
+            "freed_bytes": now.freed_bytes,
+            "need_bytes": found.need_bytes,
+        }
+        needs = memory_fit.needed(server, found)
+        if not found.fits:
+            return memory_fit.refusal(context, server, found, _message(server, found, now), data)
+        data |= memory_fit.reported(context, server, found)
+        if now.unknown:
+            return Result(msg=f"{now.unknown}; {needs}", data=data)
+        return Result(msg=f"{gib(found.left_bytes)} of {gib(found.total_bytes)} GiB left: {needs}", data=data)
+
+
+def _message(server: Server, found: Budget, now: Held) -> str:
+    """Return the message of the refusal."""
+    others = [
+        row.name
+        for row in found.rows
+        if row.about == "other" and not row.at_most and row.name in {*now.goes, *now.stays}
+    ]
+    if others:
+        names = _listed([server.name, *others])
+        return f"{names} do not fit together: that takes {gib(found.need_bytes)} of {gib(found.total_bytes)} GiB."
+    needs = memory_fit.needed(server, found)
+    if now.unknown or found.of("server") > found.total_bytes:
+        return f"{needs}, but the host has {gib(found.total_bytes)} GiB."
+    freed, available = now.freed_bytes or 0, found.available_bytes or 0
+    models = 0 if now.models_stay else now.model_bytes
+    will = f"{gib(available + freed)} GiB will be available"
+    parts = f" ({gib(available)} now, {gib(now.server_bytes)} held by the server, {gib(models)} by Ollama)"
+    return f"{needs}, but {will}{parts if freed else ''}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+POLL_S = 0.1
+RECHECK_S = 1.0
+#: how long to wait without a release, seconds, if the memory still to be released is unknown or not enough
+QUIET_S = 3.0
+#: smaller changes of the available memory are caused by other programs, bytes
+CHANGE_BYTES = 64 * 2**20
+#: memory that may be released beyond the known amount, bytes
+OTHERS_BYTES = GIB // 2
+
+
+class _Release:
+    """Memory that is still to be released while a start waits for it.
+
+    Args:
+        stopped: what this run stopped, as `footprint.stopped_now` returns it.
+        available: MemAvailable at the first look, bytes.
+        now_s: of that look.
+    """
+
+    def __init__(self, stopped: Mapping[str, Any], available: int, now_s: float) -> None:
+        held = stopped.get("held_bytes") if stopped else 0
+        self._until = int(stopped["available_bytes"]) + int(held) if stopped and held else None if stopped else 0
+        self._level, self._changed_s = available, now_s
+        #: held by models that Ollama was asked to unload
+        self.model_bytes = 0
+
+    def may_do(self, need: int, available: int, now_s: float) -> bool:
+        """Return whether waiting may help: what is released can be enough, or memory has come or gone lately."""
+        if abs(available - self._level) > CHANGE_BYTES:
+            self._level, self._changed_s = available, now_s
+        if now_s - self._changed_s < QUIET_S:
+            return True
+        if self._until is None:
+            return self.model_bytes > 0
+        return max(self._until, available) + self.model_bytes + OTHERS_BYTES >= need
+
+
+class Memory(Module["Memory.Args"]):
+    """The memory that the engine will want is free, seen in MemAvailable: nothing else is believed on shared memory.
+
+    The budget is that of `assert_memory_fits`, with all that is held now as one row. A container that was stopped, or a model
+    that Ollama let go, gives its memory back a little later, so this waits. A model that Ollama has loaded since it was asked to
+    unload is unloaded again: one in the first phase of its load is not listed, and comes after all. Where all that the stopped
+    server and Ollama's models held would not be enough, it waits only while memory is being released. What still does not fit is
+    refused with a table of who holds the memory and what frees it.
+
+    Returns: budget, available_bytes, need_bytes (of the engine, on both sides), waited_s; on a refusal holders.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; without engine_memory", default=0.0)
+        needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
+        engine_memory: dict[str, Any] = arg("what it takes, as `engine_memory` in scope has it", default_factory=dict)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
+        timeout_s: float = arg("how long to wait for memory to be released, seconds", default=60.0)
+        ollama: Literal["unload", "stop", "leave"] = arg("leave: a model that Ollama loads stays", default="unload")
+
+    def run(self, args: Args, context: Context) -> Result:
+        server = Server.of("", args.engine_memory, args.utilization, args.needs_bytes)
+        found = memory_fit.of(context, server, args.reserve_gib)
+        if not found.fits:
+            never = f"{memory_fit.needed(server, found)}, but the host has {gib(found.total_bytes)} GiB."
+            return memory_fit.refusal(context, server, found, never, {"available_bytes": found.available_bytes})
+        engine_bytes = found.of("server")
+        started_s = looked_s = time.monotonic()
+        release: _Release | None = None
+        while True:
+            available = context.machine.meminfo()["MemAvailable"]
+            now_s = time.monotonic()
+            waited_s = now_s - started_s
+            data: dict[str, Any] = {
+                "available_bytes": available,
+                "need_bytes": engine_bytes,
+                "waited_s": round(waited_s, 2),
+            }
+            if available >= found.need_bytes:
+                if not context.check:
+                    footprint.before_start(context, available)
+                now = memory_fit.of(context, server, args.reserve_gib, own=memory_fit.taken_now(context))
+                data |= memory_fit.reported(context, server, now)
+                needs = f"the engine needs {gib(engine_bytes)} GiB" if engine_bytes else memory_fit.UNKNOWN
+                msg = f"{gib(available)} GiB available, {needs}"
+                return Result(msg=msg, data=data)
+            release = release or _Release(footprint.stopped_now(context), available, now_s)
+            waits = waited_s <= args.timeout_s and release.may_do(found.need_bytes, available, now_s)
+            if context.check or not waits:
+                return self._refused(args, server, available, data, context)
+            if args.ollama != "leave" and now_s - looked_s > RECHECK_S:
+                looked_s = now_s
+                release.model_bytes = self._unload_again(args.timeout_s - waited_s, context)
+            context.progress(available, found.need_bytes, unit="bytes", text="waiting for memory to be released")
+            time.sleep(POLL_S)
+
+    @staticmethod
+    def _refused(args: Args, server: Server, available: int, data: dict[str, Any], context: Context) -> Result:
+        """Return the refusal of a server that does not fit beside the memory in use."""
+        found = memory_fit.of(context, server, args.reserve_gib, own=memory_fit.taken_now(context))
+        message = f"{memory_fit.needed(server, found)}, but {gib(available)} GiB are available."
+        return memory_fit.refusal(context, server, found, message, data)
+
+    @staticmethod
+    def _unload_again(left_s: float, context: Context) -> int:
+        """Unload the models that Ollama has loaded meanwhile.
+
+        Returns the bytes that this may release; all memory if they are unknown.
+        """
+        seen = ollama_models.inspect(context, timeout_s=2)
+        if seen.held:
+            names = ", ".join(held.model.name for held in seen.held)
+            context.note(f"Ollama has reloaded {names}; unloading again")
+            ollama_models.unload(context, timeout_s=max(1.0, left_s))
+        sizes = [held.model.size_bytes for held in seen.held]
+        known = [size for size in sizes if size is not None]
+        if seen.hanging or len(known) < len(sizes):
+            return context.machine.meminfo()["MemTotal"]
+        return sum(known)
+
+
+#: if the server's memory was not recorded: time without a release after which all of it counts as released
+SETTLED_S = 1.0
+RISE_BYTES = 64 * 2**20
+
+
+class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
+    """The memory of the stopped server is available again: MemAvailable rose by as much, within a tolerance.
+
+    What it held was recorded when it was verified; where it was not, this waits until no more is released. On shared memory a
+    CUDA context, or what the driver leaks, can outlive its process; so this waits, and names who holds what is missing. It does
+    not fail: whether the next server fits is for `memory` to say, and what a driver has leaked would keep the previous server out
+    just as well.
+
+    Returns: back (false: some is missing; null: nothing to compare with), missing_bytes, waited_s, holders.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        tolerance: float = arg("share of its memory that may stay unreleased, 0 to 1", default=0.05)
+        timeout_s: float = arg("how long to wait for memory to be released, seconds", default=30.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        stopped = footprint.stopped_now(context)
+        held = stopped.get("held_bytes")
+        if context.check or not stopped:
+            return Result(msg="nothing was stopped", data=_data(None))
+        if not held:
+            back, waited_s = _settled(context, int(stopped["available_bytes"]), args.timeout_s)
+            return Result(msg=f"not recorded; {gib(back)} GiB released", data=_data(None, waited_s=waited_s))
+        wanted = int(stopped["available_bytes"] + held - max(held * args.tolerance, OTHERS_BYTES))
+        started_s = time.monotonic()
+        while True:
+            available = context.machine.meminfo()["MemAvailable"]
+            waited_s = round(time.monotonic() - started_s, 2)
+            if available >= wanted:
+                return Result(msg=f"{gib(held)} GiB", data=_data(True, waited_s=waited_s))
+            if waited_s > args.timeout_s:
+                break
+            context.progress(max(0, available - stopped["available_bytes"]), held, unit="bytes", text="released")
+            time.sleep(POLL_S)
+        missing = stopped["available_bytes"] + held - available
+        rows = holders.inspect(context)
+        msg = f"{gib(missing)} of the {gib(held)} GiB it held not released within {args.timeout_s:g} s"
+        context.note(msg)
+        for line in holders.table(rows):
+            context.note(line)
+        return Result(msg=msg, data={**_data(False, missing, waited_s), "holders": rows})
+
+
+def _settled(context: Context, before: int, timeout_s: float) -> tuple[int, float]:
+    """Wait until no more memory is released: the next server's use is measured from there.
+
+    Returns the released bytes, and the seconds waited.
+    """
+    started_s = rose_s = time.monotonic()
+    highest = before
+    while True:
+        available, now_s = context.machine.meminfo()["MemAvailable"], time.monotonic()
+        if available > highest + RISE_BYTES:
+            highest, rose_s = available, now_s
+        if now_s - rose_s >= SETTLED_S or now_s - started_s >= timeout_s:
+            return max(0, available - before), round(now_s - started_s, 2)
+        time.sleep(POLL_S)
+
+
+def _data(back: bool | None, missing: int = 0, waited_s: float = 0.0) -> dict[str, object]:
+    return {"back": back, "missing_bytes": missing, "waited_s": waited_s}

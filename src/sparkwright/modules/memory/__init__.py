@@ -1,1 +1,0 @@
-"""Modules about the memory that CPU and GPU share."""

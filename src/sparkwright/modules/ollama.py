@@ -1,0 +1,272 @@
+"""Modules about Ollama."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright import defaults
+from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.host.containers import containers, lifecycle
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.ollama import ollama_models
+from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama, in_gib
+from sparkwright.host.ollama.ollama_models import Held, Seen
+from sparkwright.host.ollama.ollama_places import SERVICE, Place
+from sparkwright.protocol.result import Change, arg
+from sparkwright.units import GIB, gib
+
+BACK = 0.9
+
+
+class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
+    """Ollama holds no model in the memory that CPU and GPU share. Ollama itself stays up; no Ollama at all is fine.
+
+    Every Ollama of the host is asked: the service (where its unit says), containers, a user's own process, OLLAMA_HOST. Each
+    model is asked to go, the list is polled until it is empty, and who is still there is asked again: an unload can be lost
+    while a model loads. Then it waits until what they held is available again, for a list is empty before the memory is; what
+    does not come back is said, and whether the engine fits is for the `memory` module to say.
+
+    Returns: unloaded (names), models (what `ollama_reload` needs to bring them back). Fails when a model is in use and stays
+    (it names it), or when Ollama does not answer.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        mode: Literal["unload", "stop", "leave"] = arg(
+            "unload; stop unloads too (`ollama_stop` then stops Ollama); leave: do nothing", default="unload"
+        )
+        timeout_s: float = arg("how long a busy model may take to finish its request, seconds", default=60.0)
+        memory_s: float = arg(
+            "how long to wait for memory to be released once no model is loaded, seconds", default=5.0
+        )
+
+    def read(self, args: Args, context: Context) -> Seen:
+        if args.mode == "leave":
+            return Seen((), (), ())
+        deadline_s = time.monotonic() + args.timeout_s
+        while True:
+            seen = ollama_models.inspect(context)
+            if not seen.hanging:
+                return seen
+            if time.monotonic() > deadline_s or context.check:
+                raise stuck(seen)
+            context.progress(0, text="Ollama does not answer: it may be loading a model")
+            time.sleep(ollama_models.POLL_S)
+
+    def differences(self, args: Args, found: Seen) -> list[Change]:
+        models, why = (usage.model for usage in found.held), "it holds shared memory"
+        return [Change(model.name, f"loaded, {model.size_text}", None, why) for model in models]
+
+    def describe(self, args: Args, found: Seen) -> dict[str, Any]:
+        names = [usage.model.name for usage in found.held]
+        models = [{"url": usage.place.url, **dataclasses.asdict(usage.model)} for usage in found.held]
+        msg = f"{', '.join(names)}: {_in_all(found)}" if names else "nothing loaded"
+        return {"unloaded": names, "models": models, "msg": msg}
+
+    def act(self, args: Args, found: Seen, changes: list[Change], context: Context) -> dict[str, Any]:
+        before = context.machine.meminfo()["MemAvailable"]
+        left = ollama_models.unload(context, timeout_s=args.timeout_s)
+        if left.held:
+            raise ollama_unload_kept(left.held)
+        if left.hanging:
+            raise stuck(left)
+        _wait_for_memory(before, sum(usage.model.size_bytes or 0 for usage in found.held), args.memory_s, context)
+        return {}
+
+
+def _in_all(found: Seen) -> str:
+    """Return the memory that the loaded models hold together, as text, as far as their sizes are known."""
+    sizes = [usage.model.size_bytes for usage in found.held]
+    known = sum(size or 0 for size in sizes)
+    if not known:
+        return in_gib(None)
+    return in_gib(known) if all(sizes) else f"more than {in_gib(known)}, one of unknown size"
+
+
+def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context) -> None:
+    """Wait until nine tenths of the models' memory are available; their sizes are Ollama's own estimates."""
+    deadline_s = time.monotonic() + timeout_s
+    while (back := context.machine.meminfo()["MemAvailable"] - before) < BACK * held:
+        if time.monotonic() > deadline_s:
+            context.note(f"Ollama held {gib(held)} GiB; {gib(max(0, back))} GiB released so far.")
+            return
+        time.sleep(ollama_models.POLL_S)
+
+
+def ollama_unload_kept(held: tuple[Held, ...]) -> Failed:
+    """Return the error for models that stay loaded because they are in use."""
+    names = ", ".join(usage.model.name for usage in held)
+    return Failed(
+        f"Ollama keeps {names} in memory: a request is using it.",
+        fix="Wait for that request to finish or run `sudo systemctl stop ollama` on the host, then try again.",
+    )
+
+
+def stuck(seen: Seen) -> Failed:
+    """Return the error for an Ollama instance that does not answer."""
+    return Failed(
+        f"Ollama ({seen.hanging[0]}) does not answer: it is loading a model or hung.",
+        fix="On the host: `sudo systemctl stop ollama`, or set `ollama: leave` for this host.",
+    )
+
+
+GONE_S = 15.0
+
+
+class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
+    """No Ollama runs on the host, so that nothing can load a model beside the engine. No Ollama at all is fine.
+
+    A service is stopped through systemctl: its unit says `Restart=always`, so that a killed one is back after 3 s. It is not
+    disabled: a reboot brings it back. A container is stopped by its engine, a user's process is asked to end.
+    A service, or a process of another user, needs root (`become: true`, or sudo without a password).
+
+    Returns: stopped (kind and name of each, for `ollama_reload`). Fails when one stays.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        mode: Literal["unload", "stop", "leave"] = arg("only stop stops it", default="stop")
+
+    def read(self, args: Args, context: Context) -> list[Place]:
+        return list(ollama_models.inspect(context, timeout_s=2).present) if args.mode == "stop" else []
+
+    def differences(self, args: Args, found: list[Place]) -> list[Change]:
+        return [Change(str(place), "running", "stopped", "ollama: stop") for place in found]
+
+    def describe(self, args: Args, found: list[Place]) -> dict[str, Any]:
+        rows = [{"kind": place.kind, "name": place.name, "url": place.url} for place in found]
+        return {"stopped": rows, "msg": ", ".join(map(str, found)) or "none runs"}
+
+    def act(self, args: Args, found: list[Place], changes: list[Change], context: Context) -> dict[str, Any]:
+        for place in found:
+            _STOP[place.kind](place, context)
+        deadline_s = time.monotonic() + GONE_S
+        while left := ollama_models.inspect(context, timeout_s=1).present:
+            if time.monotonic() > deadline_s:
+                raise Failed(f"Ollama ({left[0]}) still answers at {left[0].url}.", fix=_MANUALLY)
+            time.sleep(ollama_models.POLL_S)
+        return {}
+
+
+_MANUALLY = "On the host: `sudo systemctl stop ollama`, or stop whatever restarts it; then try again."
+
+
+def _service(place: Place, context: Context) -> None:
+    systemctl = ["systemctl", "stop", SERVICE]
+    answer = context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
+    if not answer.ok:
+        raise Failed(f"cannot stop {SERVICE}: {(answer.err or answer.out).strip()}.", fix=_MANUALLY)
+
+
+def _container(place: Place, context: Context) -> None:
+    found = containers.inspect(context.docker(), place.name)
+    if found is not None:
+        lifecycle.stop_another(context, found["Id"], 30)
+
+
+def _process(place: Place, context: Context) -> None:
+    import psutil
+
+    try:
+        process = psutil.Process(place.pid)
+        if process.name() == "ollama":
+            process.terminate()
+    except psutil.NoSuchProcess:
+        return
+    except psutil.AccessDenied:
+        raise Failed(f"Ollama runs as another user ({place.name}).", fix=f"`sudo kill {place.pid}`.") from None
+
+
+def _unknown(place: Place, context: Context) -> None:
+    raise Failed(f"cannot stop the Ollama at {place.url}: unknown how it was started.", fix=_MANUALLY)
+
+
+_STOP = {"service": _service, "container": _container, "process": _process, "address": _unknown}
+
+
+COMES_S = 20.0
+
+
+class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
+    """The models that were unloaded for a deploy are in memory again, each one that still fits beside the engine.
+
+    Call it when the engine is verified: it has taken its memory by then, so MemAvailable tells the truth. An Ollama that
+    was stopped is started again (service and container; a user's process is started by its user). A model comes back with its
+    context length, and pinned when it was. What does not fit, is of unknown size, or does not come, is said; it is no
+    failure: the engine serves.
+
+    Returns: loaded, left_out (names).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        models: list[Any] = arg("what `ollama_unload` returned as models")
+        stopped: list[Any] = arg("what `ollama_stop` returned as stopped", default_factory=list)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
+        timeout_s: float = arg("how long one may take to load, seconds", default=300.0)
+
+    def read(self, args: Args, context: Context) -> list[dict[str, Any]]:
+        return [model for model in args.models if model["name"] not in _names(model["url"])]
+
+    def differences(self, args: Args, found: list[dict[str, Any]]) -> list[Change]:
+        again = [Change(item["name"], "stopped", "running") for item in args.stopped]
+        return again + [Change(row["name"], None, f"loaded, {in_gib(row['size_bytes'])}") for row in found]
+
+    def act(self, args: Args, found: list[dict[str, Any]], changes: list[Change], context: Context) -> dict[str, Any]:
+        for place in args.stopped:
+            _start(place, context)
+        loaded, left_out = list[str](), list[str]()
+        for row in found:
+            free = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
+            size = row["size_bytes"]
+            if not size or size > free:
+                why = f"it needs {gib(size)} GiB" if size else "its size is unknown"
+                context.note(f"not reloading {row['name']}: {why}, {gib(free)} GiB free.")
+                left_out.append(row["name"])
+            else:
+                (loaded if _load(row, args.timeout_s, context) else left_out).append(row["name"])
+        msg = ", ".join(loaded) + (f"; not reloaded: {', '.join(left_out)}" if left_out else "")
+        return {"loaded": loaded, "left_out": left_out, "msg": msg}
+
+
+def _names(url: str) -> list[str]:
+    try:
+        return [loaded.name for loaded in Ollama(url, timeout_s=2).loaded()]
+    except (Absent, Busy):
+        return []
+
+
+def _start(place: dict[str, Any], context: Context) -> None:
+    if place["kind"] == "service":
+        systemctl = ["systemctl", "start", SERVICE]
+        context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
+    elif place["kind"] == "container":
+        found = containers.inspect(context.docker(), place["name"])
+        if found is not None:
+            lifecycle.start_another(context, found["Id"])
+    else:
+        context.note(f"Ollama ({place['name']}) was started by a user, not as a service: start it the same way again.")
+        return
+    deadline_s = time.monotonic() + COMES_S
+    while time.monotonic() < deadline_s:
+        try:
+            Ollama(place["url"], timeout_s=2).version()
+            return
+        except (Absent, Busy):
+            time.sleep(0.25)
+    context.note(f"Ollama ({place['name']}) does not answer after its start.")
+
+
+def _load(row: dict[str, Any], timeout_s: float, context: Context) -> bool:
+    model = Loaded(row["name"], row["size_bytes"], row["context_length"], row["pinned"])
+    try:
+        if Ollama(row["url"], timeout_s=timeout_s).load(model):
+            return True
+        context.note(f"{model.name} is no longer installed in Ollama.")
+    except (Absent, Busy, SparkwrightError) as error:
+        context.note(f"{model.name} failed to load: {error}.")
+    return False

@@ -1,1 +1,0 @@
-"""Modules that measure for an experiment: its cells, its arms and their containers."""

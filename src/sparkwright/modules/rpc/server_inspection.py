@@ -1,0 +1,281 @@
+"""Requests about the servers of a host: their diagnosis, their settings, and Ollama's models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.doctor.diagnosis import answer
+from sparkwright.doctor.diagnosis.recipe_facts import RecipeFacts
+from sparkwright.engines.compile_caches import MOUNT, set_by_us
+from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.host.containers import containers, engine_words, server_key
+from sparkwright.host.containers.running_server import Running
+from sparkwright.host.images.image_names import digests_of
+from sparkwright.host.module import Context, Module
+from sparkwright.host.ollama import ollama_models
+from sparkwright.host.records import good_states, heal_tokens
+from sparkwright.modules.proof.liveness import VerifyHealth
+from sparkwright.protocol.container import OWN_LABELS
+from sparkwright.protocol.result import Result, arg
+from sparkwright.secret import Secret
+from sparkwright.trust import secret_patterns
+from sparkwright.trust.image_name import digest_of, pinned, tagged
+from sparkwright.units import GIB
+from sparkwright.visible import first
+
+
+class Diagnose(Module["Diagnose.Args"]):
+    """Diagnose a server: what is wrong, in one sentence, and the causes ranked, each with its evidence and fix.
+
+    It goes by what runs: the container, how it ended and its last line, the engine's own log, /health, the counters, one
+    generated token, then a measured stream beside the GPU's clock and power, memory, swap, disk, Ollama, and the flags of the
+    running command against the rules of `invoke lint`. It needs neither spark.lock nor a registry and changes nothing. A server
+    that others use, or a host where a run is in progress, is not measured, and that is said.
+
+    Returns: state, summary, fix, exit, causes (cause, verdict: found, possible, unknown, noted or excluded, evidence, fix),
+    tok_per_s, expected_tok_per_s, expected_by, container, gpu.
+
+    Fails when something is wrong; inconclusive when that is unknown.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        container: str = arg("the container's name, for a host where nothing was verified", default="")
+        base_url: str = arg("where the server answers, if its container publishes no port", default="")
+        model: str = arg("the served name, if neither the host nor the server knows it", default="")
+        model_id: str = arg("the model's name on the hub", default="")
+        tok_per_s: float | None = arg(
+            "what one stream should give where there is no baseline; null: nothing", default=None
+        )
+        platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
+        token_s: float = arg("how long a token may take, seconds; 0: as the health checks have it", default=0.0)
+        api_key_secret: str = server_key.secret_arg()
+
+    def run(self, args: Args, context: Context) -> Result:
+        secret = context.secrets.get(args.api_key_secret)
+        given = {name: getattr(args, name) for name in ("container", "base_url", "model", "model_id", "tok_per_s")}
+        facts = RecipeFacts(
+            **given, platform=args.platform, token_s=args.token_s, key=secret.reveal() if secret else ""
+        )
+        found = answer.diagnose(context, facts)
+        code = Exit(found["exit"])
+        return Result(failed=code is not Exit.OK, exit=code, msg=found["summary"], fix=found["fix"], data=found)
+
+
+class Serving(Module["Serving.Args"]):
+    """Check that this host serves now: its container runs and generates one token. Changes nothing and never fails.
+
+    What the last verified state calls the container counts before `name`. A server that only answers /health does not serve.
+
+    Returns: serving, verified (it is the container of the last verified state), why (what is missing, or the proof).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name, for a host where nothing was verified yet", default="")
+        timeout_s: float = arg("how long the token may take, seconds", default=10.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        good = good_states.last(context.state)
+        name = str((good.get("spec") or {}).get("name") or args.name)
+        if not name:
+            return _message(False, False, "nothing was ever deployed here")
+        try:
+            found = containers.inspect(context.docker(), name)
+            if found is None or not found["State"]["Running"]:
+                return _message(False, False, f"{name} is not running" if found else f"there is no container {name}")
+            url = containers.url_of(found)
+            if not url:
+                return _message(False, False, f"{name} publishes no port")
+            health = VerifyHealth.Args(base_url=url, tokens=1, timeout_s=args.timeout_s)
+            answer = VerifyHealth().run(health, context)
+        except SparkwrightError as error:
+            return _message(False, False, str(error))
+        return _message(not answer.failed, found["Id"] == good.get("container_id"), answer.msg)
+
+
+def _message(serving: bool, verified: bool, why: str) -> Result:
+    return Result(msg=why, data={"serving": serving, "verified": verified, "why": why})
+
+
+class OllamaPs(Module["OllamaPs.Args"]):
+    """List the models that the host's Ollama instances hold in memory, and how each instance runs. Changes nothing; a host
+    without Ollama is fine.
+
+    Returns: models (name, size_bytes or null, url, kind, place), present, hanging (what does not answer: it loads a model, or
+    hangs).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        timeout_s: float = arg("how long each may take to answer, seconds", default=5.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        seen = ollama_models.inspect(context, timeout_s=args.timeout_s)
+        held, names = (
+            [(usage.model, usage.place) for usage in seen.held],
+            ("name", "size_bytes", "url", "kind", "place"),
+        )
+        values = ((model.name, model.size_bytes, place.url, place.kind, place.name) for model, place in held)
+        rows = [dict(zip(names, row, strict=True)) for row in values]
+        answer = [f"{model.name}, {model.size_text} ({place})" for model, place in held]
+        answer += [f"{place} does not answer: it is loading a model or hung" for place in seen.hanging]
+        idle = f"no model loaded ({', '.join(map(str, seen.present))})" if seen.present else "Ollama is not running"
+        data = {"models": rows, "present": list(map(str, seen.present)), "hanging": list(map(str, seen.hanging))}
+        return Result(msg="; ".join(answer) or idle, data=data)
+
+
+class KeepHealToken(Module["KeepHealToken.Args"]):
+    """This member of a cluster keeps the secret with which its health check meets the other members' for a restart.
+
+    It comes with the request, as the secret HEAL_TOKEN, and replaces the one before. Without one, none is kept.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        pass
+
+    def run(self, args: Args, context: Context) -> Result:
+        token = context.secrets.get(heal_tokens.SECRET, Secret(""))
+        if context.check:
+            return Result(changed=True)
+        if not token:
+            context.state.remove(heal_tokens.NAME)
+            return Result()
+        if not heal_tokens.DIGITS.fullmatch(token.reveal()):
+            raise Refused(f"invalid request: the secret {heal_tokens.SECRET} is not 64 hexadecimal digits.")
+        heal_tokens.keep(context.state, token)
+        return Result(changed=True, msg="renewed")
+
+
+#: replaces a secret, which does not leave the host
+HIDDEN = "***"
+#: Docker's default
+USUAL_SHM_BYTES = 64 * 2**20
+#: keys of HostConfig, by a recipe's names
+LISTS = {
+    "cap_add": "CapAdd",
+    "cap_drop": "CapDrop",
+    "security_opt": "SecurityOpt",
+    "group_add": "GroupAdd",
+    "extra_hosts": "ExtraHosts",
+    "dns": "Dns",
+}
+#: networks of a container that names none
+OWN_NETWORKS = ("", "default", "bridge")
+MOST_NAMES = 8
+
+
+class ContainerSettings(Module["ContainerSettings.Args"]):
+    """Report the settings that a running container was created with, in a recipe's words. Changes nothing.
+
+    What is named or looks like a secret does not leave the host, wherever it stands: in variables, options, labels, in the text
+    of a shell or of JSON. Its name does.
+
+    Returns: name, image, entrypoint and command (as made; the entrypoint is null where it is the image's), env (beside the
+    image's), ports, volumes, network, options (of `container` in a recipe), running.
+
+    Fails when there is no such container, naming those that run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container")
+
+    def run(self, args: Args, context: Context) -> Result:
+        client = context.docker()
+        inspected = containers.inspect(client, args.name)
+        if inspected is None:
+            names = [str(row["Names"][0]).lstrip("/") for row in containers.running_rows(context) if row.get("Names")]
+            running = f"Running: {first(sorted(names), MOST_NAMES)}." if names else "None is running."
+            raise Refused(f"there is no container {args.name}.", fix=running)
+        image = containers.image_of(client, inspected)
+        own, host = inspected["Config"], inspected["HostConfig"]
+        made = image.get("Config") or {}
+        inherited = engine_words.env(made.get("Env"))
+        variables = engine_words.env(own.get("Env"))
+        caches = set_by_us(variables)
+        env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in caches}
+        entrypoint = own.get("Entrypoint") or []
+        data = {
+            "name": Running(inspected, image).name,
+            "image": _image(own, image),
+            "entrypoint": None if entrypoint == (made.get("Entrypoint") or []) else entrypoint,
+            "program": entrypoint,
+            "command": own.get("Cmd") or [],
+            "env": env,
+            "ports": _ports(host.get("PortBindings") or {}),
+            "volumes": [bind for bind in host.get("Binds") or () if f":{MOUNT}" not in bind],
+            "network": "" if (host.get("NetworkMode") or "") in OWN_NETWORKS else str(host["NetworkMode"]),
+            "options": _options(host, own, made),
+            "running": bool(inspected["State"]["Running"]),
+        }
+        return Result(msg=f"{data['name']}: {data['image']}", data=secret_patterns.shown(data, mask=HIDDEN))
+
+
+def _image(own: Mapping[str, Any], image: dict[str, Any]) -> str:
+    """Return the image as it was named, with its registry's digest if it has one."""
+    named = str(own.get("Image") or "")
+    tag = next(iter(image.get("RepoTags") or ()), "") if named.startswith("sha256:") else tagged(named)
+    return pinned(tag or named, digest_of(named) or next(iter(digests_of(image)), ""))
+
+
+def _ports(bindings: Mapping[str, Any]) -> list[str]:
+    """Return the ports as Docker writes them: "8000:8000", "127.0.0.1:8000:8000"."""
+    found = []
+    for inside, rows in bindings.items():
+        for row in rows or ():
+            address = str(row.get("HostIp") or "")
+            shown = f"[{address}]:" if ":" in address else f"{address}:" if address not in ("", "0.0.0.0") else ""
+            found.append(f"{shown}{row['HostPort']}:{inside.removesuffix('/tcp')}")
+    return found
+
+
+def _options(host: Mapping[str, Any], own: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that differ from those of a plain `docker run`."""
+    found: dict[str, Any] = {name: list(host[key]) for name, key in LISTS.items() if host.get(key)}
+    restart = str((host.get("RestartPolicy") or {}).get("Name") or "no")
+    found["restart"] = restart
+    found["gpus"] = _gpus(host.get("DeviceRequests") or ())
+    found["ipc"] = str(host.get("IpcMode") or "")
+    if (size := host.get("ShmSize") or 0) not in (0, USUAL_SHM_BYTES):
+        found["shm_size"] = _size(size)
+    if rows := host.get("Ulimits"):
+        found["ulimits"] = {row["Name"]: _limit(row) for row in rows}
+    if rows := host.get("Devices"):
+        found["devices"] = [_device(row) for row in rows]
+    if host.get("Privileged"):
+        found["privileged"] = True
+    if memory := host.get("Memory"):
+        found["memory"] = _size(memory)
+    for name, key in (("user", "User"), ("working_dir", "WorkingDir")):
+        if own.get(key) and own.get(key) != made.get(key):
+            found[name] = str(own[key])
+    labels = {k: v for k, v in (own.get("Labels") or {}).items() if (made.get("Labels") or {}).get(k) != v}
+    if mine := {k: v for k, v in labels.items() if not k.startswith(OWN_LABELS)}:
+        found["labels"] = mine
+    return found
+
+
+def _gpus(rows: Iterable[Mapping[str, Any]]) -> str:
+    for row in rows:
+        ids = row.get("DeviceIDs") or ()
+        return f"device={','.join(ids)}" if ids else "all" if row.get("Count") == -1 else str(row.get("Count") or "all")
+    return ""
+
+
+def _size(number: int) -> str:
+    return f"{number // GIB}gb" if number % GIB == 0 else f"{number}b"
+
+
+def _limit(row: Mapping[str, Any]) -> str:
+    return str(row["Soft"]) if row["Soft"] == row["Hard"] else f"{row['Soft']}:{row['Hard']}"
+
+
+def _device(row: Mapping[str, Any]) -> str:
+    source, target = str(row["PathOnHost"]), str(row["PathInContainer"])
+    return source if source == target else f"{source}:{target}"

@@ -1,1 +1,0 @@
-"""Modules that copy an image or a model from one host to another."""
