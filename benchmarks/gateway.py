@@ -6,13 +6,15 @@ The server is exact_server.c, whose chunks say when they were sent; the client i
 read afterwards: a server and clients that take the processor from each other, and from HAProxy, would be what is measured.
 The ways take turns in one run, for what else the machine does changes between two. A model with two servers has both of
 them on one port; what it costs beside one with a single server is that its requests are kept to be sent again. The aim: the
-first token at most 0.5 ms later, a chunk at most 0.1 ms, by /v1/messages as by chat. The streams of a round begin evenly
+first token at most 0.5 ms later, a chunk at most 0.1 ms, by /v1/messages as by chat. "A client" has a key of its own, all
+limits, and its tokens counted: its chunks pass a filter in Lua. The streams of a round begin evenly
 over the length of one, as those of clients that ask on and on; the last rows show what a burst costs, all within 20 ms.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -23,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,15 +37,17 @@ import psutil
 from benchmarks import measuring
 from sparkwright.engines import api_paths
 from sparkwright.engines.vllm.http import PATHS as VLLM
-from sparkwright.gateway import operations, render
-from sparkwright.gateway.model import Gateway, Model, Upstream
+from sparkwright.gateway import clients, operations, render
+from sparkwright.gateway.model import Client, Gateway, Model, Upstream
 
 CHUNKS, EVERY_S = 30, 0.02
 #: streams, in how many seconds they all begin, rounds of each way
 SHAPES = ((1, CHUNKS * EVERY_S, 40), (16, CHUNKS * EVERY_S, 8), (64, CHUNKS * EVERY_S, 6), (64, EVERY_S, 6))
 PORT = 18393
 AIM_MS = {"first token": 0.5, "chunk": 0.1}
-DIRECT, ONE, TWO, MESSAGES = "direct", "one-server", "two-servers", "/v1/messages"
+DIRECT, ONE, TWO, MESSAGES, COUNTED = "direct", "one-server", "two-servers", "/v1/messages", "client"
+#: the key for all, and that of a client whose tokens are counted
+KEYS = {ONE: "key-for-all-0123456789", COUNTED: "key-of-a-client-0123456789"}
 SENT = re.compile(rb'"sent_ns":(\d+)')
 LAST = b"0\r\n\r\n"
 
@@ -63,15 +67,16 @@ class Stream:
         return (first_ns - self.asked_ns) / 1e6, late[2:-1]
 
 
-def _request(model: str, path: str) -> bytes:
+def _request(model: str, path: str, key: str) -> bytes:
     body = json.dumps({"messages": [{"role": "user", "content": "hello"}], "stream": True, "model": model}).encode()
-    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 def _round(port: int, way: str, streams: int, within_s: float) -> list[Stream]:
     """So many streams, each on a connection of its own, begun evenly within this time."""
     model, path = TWO if way == TWO else ONE, MESSAGES if way == MESSAGES else "/v1/chat/completions"
-    request, begun_ns = _request(model, path), time.monotonic_ns()
+    request, begun_ns = _request(model, path, KEYS.get(way, KEYS[ONE])), time.monotonic_ns()
     due_ns = [begun_ns + int(within_s * 1e9 * n / streams) for n in range(streams)]
     found: list[Stream] = []
     running: dict[int, Stream] = {}
@@ -101,7 +106,7 @@ def _round(port: int, way: str, streams: int, within_s: float) -> list[Stream]:
 def _measure(direct: int, shape: tuple[int, float, int], haproxy: psutil.Process) -> bool:
     """Print the medians of all ways. Whether the aims are met with one server."""
     streams, within_s, rounds = shape
-    seen: dict[str, dict[str, list[float]]] = {DIRECT: {}, ONE: {}, TWO: {}, MESSAGES: {}}
+    seen: dict[str, dict[str, list[float]]] = {DIRECT: {}, ONE: {}, TWO: {}, MESSAGES: {}, COUNTED: {}}
     spent_s = dict.fromkeys(seen, 0.0)
     for _ in range(rounds):
         for way, rows in seen.items():
@@ -115,9 +120,9 @@ def _measure(direct: int, shape: tuple[int, float, int], haproxy: psutil.Process
     for name in AIM_MS:
         medians = {way: statistics.median(rows[name]) for way, rows in seen.items()}
         met &= medians[ONE] - medians[DIRECT] <= AIM_MS[name]
-        added = "".join(f"{medians[way] - medians[DIRECT]:+13.3f} ms" for way in (ONE, TWO, MESSAGES))
+        added = "".join(f"{medians[way] - medians[DIRECT]:+13.3f} ms" for way in (ONE, TWO, MESSAGES, COUNTED))
         print(f"{streams:7} {within_s:6g} s  {name:11} {medians[DIRECT]:8.3f} ms{added}  {AIM_MS[name]} ms", flush=True)
-    cost = "".join(f"{1000 * spent_s[way] / streams / rounds:13.2f} ms" for way in (ONE, TWO, MESSAGES))
+    cost = "".join(f"{1000 * spent_s[way] / streams / rounds:13.2f} ms" for way in (ONE, TWO, MESSAGES, COUNTED))
     print(f"{'':18}its processor time, a stream{cost[3:]}", flush=True)
     return met
 
@@ -127,11 +132,14 @@ def _gateway(folder: Path, port: int) -> subprocess.Popen[bytes]:
     servers = [Upstream(name, "127.0.0.1", port, 64) for name in ("a", "b")]
     models = (Model(ONE, (servers[0],), 4096, check), Model(TWO, tuple(servers), 4096, check))
     paths = api_paths.union([VLLM])
-    made = Gateway("bench", "127.0.0.1", PORT, PORT + 1, False, False, "none", 256, 2**20, 60, 600, 10, models, paths)
+    made = Gateway("bench", "127.0.0.1", PORT, PORT + 1, False, True, "none", 256, 2**20, 60, 600, 10, models, paths)
+    made = replace(made, named=(Client("client", requests_per_minute=10**6, concurrent=1000, tokens_per_day=10**9),))
+    hashes = {way: hashlib.sha256(key.encode()).hexdigest() for way, key in KEYS.items()}
+    keys = {render.CLIENT_KEYS: hashes[ONE] + "\n", clients.KEYS: clients.keys({"client": hashes[COUNTED]})}
     files = folder / "files"
     for path in (files, folder / "sockets"):
         path.mkdir()
-    for name, text in {**render.files(made), operations.OPERATORS: ""}.items():
+    for name, text in {**render.files(made), operations.OPERATORS: "", **keys}.items():
         (files / name).write_text(text)
     log = (folder / "log").open("wb")
     words, env = ["haproxy", *render.COMMAND], {**os.environ, **render.ENVIRONMENT}
@@ -164,7 +172,9 @@ def main() -> int:
         gateway = _gateway(Path(folder), port)
         try:
             worker = _worker(gateway)
-            print("streams   begin  what          direct    gateway, one server  two servers    /v1/messages    aim")
+            print(
+                "streams   begin  what          direct    gateway, one server  two servers    /v1/messages    a client     aim"
+            )
             met = [_measure(port, shape, worker) for shape in SHAPES]
         finally:
             gateway.kill()

@@ -81,7 +81,7 @@ class _Answer(BaseHTTPRequestHandler):
                 {"body": body, "raw": raw, "headers": {name.lower(): value for name, value in self.headers.items()}}
             )
         try:
-            self._stream() if body.get("stream") else self._slowly(body)
+            self._stream(body) if body.get("stream") else self._slowly(body)
         finally:
             with self.server.mutex:
                 self.server.running -= 1
@@ -89,9 +89,9 @@ class _Answer(BaseHTTPRequestHandler):
     def _slowly(self, body: dict[str, Any]) -> None:
         self.server.part_sent.release()
         self.server.go_on.wait(DEADLINE_S)
-        self._json({"choices": [{}], "from": self.server.name})
+        self._json({"choices": [{}], "from": self.server.name, **_usage(body)})
 
-    def _stream(self) -> None:
+    def _stream(self, body: dict[str, Any]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -99,6 +99,8 @@ class _Answer(BaseHTTPRequestHandler):
         self._chunk(b"data: 1\n\n")
         self.server.part_sent.release()
         self.server.go_on.wait(DEADLINE_S)
+        for part in body.get("parts") or ():  # an answer's end as it comes, in pieces
+            self._chunk(part.encode())
         self._chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
 
@@ -121,6 +123,10 @@ class _Answer(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
         return b"".join(parts)
+
+
+def _usage(body: dict[str, Any]) -> dict[str, Any]:
+    return {"usage": body["usage"]} if "usage" in body else {}
 
 
 @dataclass

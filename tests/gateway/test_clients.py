@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkwright.gateway import clients
+from sparkwright.gateway import clients, render, usage
 from sparkwright.gateway.model import Client
 from sparkwright.host.gateway import admin
 from tests.gateway.loopback import DEADLINE_S, KEY, Answer, Running, Server, gateway, key_of, model, running
+from tests.gateway.test_operations import read_anew
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 HI = [{"role": "user", "content": "hi"}]
@@ -45,16 +48,44 @@ def lab(servers: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def ask(lab: Running, client: str, name: str = "qwen", **more: Any) -> Answer:
-    return lab.chat({"model": name, "messages": HI}, key=key_of(client), **more)
+    return lab.chat({"model": name, "messages": HI, **more}, key=key_of(client))
 
 
 def refused(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.json["error"]["code"]
 
 
-def used(lab: Running) -> dict[str, dict[str, Any]]:
-    rows = clients.used(admin.ask(lab.sockets, f"show table {clients.TABLE}"), [client.name for client in CLIENTS])
-    return {row["client"]: row for row in rows}
+def used(lab: Running) -> dict[str, dict[str, int]]:
+    """Return the counts since the process began, and the running requests."""
+    table = admin.ask(lab.sockets, f"show table {clients.TABLE}")
+    rows = {row["client"]: row for row in clients.used(table, "", "", [client.name for client in lab.gateway.named])}
+    text = lab.ask("GET", usage.PATH).body.decode()
+    for field, client, number in re.findall(r'^sparkwright_client_(\w+)_total\{client="(\w+)"\} (\d+)$', text, re.M):
+        rows[client][field] = int(number)
+    return rows
+
+
+def until(lab: Running, client: str, **wanted: int) -> dict[str, int]:
+    """Return a client's counts, once they have these values: an answer is read a moment before it is counted."""
+    return _until(lambda: used(lab)[client], wanted)
+
+
+def written(lab: Running, client: str, **wanted: int) -> None:
+    """Wait until the file of the day has these counts of a client."""
+    day = lab.sockets / f"usage.{time.strftime('%Y-%m-%d', time.gmtime())}"
+    _until(lambda: usage.totals(day.read_text() if day.exists() else "").get(client, {}), wanted)
+
+
+def _until(read: Callable[[], dict[str, int]], wanted: dict[str, int]) -> dict[str, int]:
+    until_s = time.monotonic() + DEADLINE_S
+    while not wanted.items() <= (found := read()).items():
+        assert time.monotonic() < until_s, found
+        time.sleep(0.02)
+    return found
+
+
+def usage_of(prompt: int, generated: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": generated}
 
 
 def test_each_key_is_one_of_its_client_and_the_gateways_own_has_no_limits(lab: Running) -> None:
@@ -80,8 +111,7 @@ def test_so_many_requests_a_minute_and_no_more_are_taken_and_counted(lab: Runnin
     answers = [ask(lab, "few") for _ in range(5)]
     assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]
     assert answers[-1].headers["retry-after"] == "5" and "in a minute" in answers[-1].json["error"]["message"]
-    row = used(lab)["few"]
-    assert (row["requests"], row["refused"], row["running"]) == (3, 2, 0)
+    until(lab, "few", requests=3, refused=2, running=0)
     assert ask(lab, "alice").status == 200, "one client's limit is no other's"
 
 
@@ -102,7 +132,7 @@ def test_so_many_requests_at_a_time_and_no_more_are_taken(lab: Running, servers:
         running_one.join(DEADLINE_S)
     assert first[0].status == 200
     assert ask(lab, "one").status == 200
-    assert used(lab)["one"] == {"client": "one", "requests": 2, "running": 0, "refused": 1, "errors": 0}
+    until(lab, "one", requests=2, running=0, refused=1, errors=0)
 
 
 def test_the_log_names_the_client_and_nothing_has_a_key(lab: Running) -> None:
@@ -123,10 +153,112 @@ def test_without_clients_nothing_of_them_is_configured(servers: dict[str, Server
         assert "clients" not in (found.folder / "haproxy.cfg").read_text()
 
 
+@pytest.fixture
+def counting(servers: dict[str, Server], tmp_path: Path) -> Iterator[Running]:
+    """A gateway with nothing counted yet."""
+    named = (Client("alice", tokens_per_day=100), Client("bob"))
+    with running(tmp_path, gateway(model("qwen", servers["one"], slots=1), named=named)) as found:
+        found.up("qwen")
+        yield found
+
+
+def test_a_client_has_so_many_tokens_a_day_and_a_reload_or_a_crash_gives_no_more(counting: Running) -> None:
+    for _ in range(2):
+        assert ask(counting, "alice", usage=usage_of(40, 10)).status == 200
+    until(counting, "alice", requests=2)
+    answer = ask(counting, "alice")
+    assert refused(answer) == (429, "rate_limit_exceeded") and "tokens today" in answer.json["error"]["message"]
+    assert 0 < int(answer.headers["retry-after"]) <= clients.DAY_S
+    assert ask(counting, "bob").status == 200
+    written(counting, "alice", prompt_tokens=80, generated_tokens=20, refused=1, estimated=0)
+    read_anew(counting, (counting.folder / render.CONFIG).read_text(), "after")
+    counting.up("qwen")
+    assert refused(ask(counting, "alice")) == (429, "rate_limit_exceeded")
+    with running(counting.folder.parent, counting.gateway) as again:
+        again.up("qwen")
+        assert refused(ask(again, "alice")) == (429, "rate_limit_exceeded")
+
+
+def test_the_usage_is_read_however_a_stream_is_cut_into_pieces(counting: Running) -> None:
+    end = 'data: {"choices":[],"usage":{"prompt_tokens": 7,"completion_tokens": 3}}\n\n'
+    for piece in (1, 5, len(end)):
+        parts = [end[n : n + piece] for n in range(0, len(end), piece)]
+        assert ask(counting, "bob", stream=True, parts=["data: 2\n\n" * 1000, *parts]).body.endswith(b"[DONE]\n\n")
+    until(counting, "bob", requests=3, prompt_tokens=21, generated_tokens=9, estimated=0)
+
+
+def test_text_that_looks_like_a_usage_is_none(counting: Running) -> None:
+    text = json.dumps({"choices": [{"text": '"usage": {"prompt_tokens": 1,"completion_tokens": 1}'}]})
+    ask(
+        counting,
+        "bob",
+        stream=True,
+        parts=[f'data: {{"usage":{{"prompt_tokens":9,"completion_tokens":8}}}}\ndata: {text}\n\n'],
+    )
+    until(counting, "bob", requests=1, prompt_tokens=9, generated_tokens=8)
+
+
+def test_an_answer_without_usage_and_one_that_its_client_leaves_are_estimated(
+    counting: Running, servers: dict[str, Server]
+) -> None:
+    ask(counting, "bob", stream=True, parts=["data: 2\n\n"] * 8)
+    assert until(counting, "bob", estimated=1, generated_tokens=10)["prompt_tokens"] > 0
+    server = servers["one"]
+    server.go_on.clear()
+    while server.part_sent.acquire(blocking=False):
+        pass
+    try:
+        link = counting.connection()
+        body = json.dumps({"model": "qwen", "messages": HI, "stream": True})
+        link.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {key_of('bob')}"})
+        assert server.part_sent.acquire(timeout=DEADLINE_S)
+        link.getresponse().fp.readline()
+        link.close()
+        until(counting, "bob", estimated=2)
+    finally:
+        server.go_on.set()
+
+
+def test_waiting_for_a_server_is_counted_as_queue_time(counting: Running, servers: dict[str, Server]) -> None:
+    server = servers["one"]
+    server.go_on.clear()
+    asked = [threading.Thread(target=ask, args=(counting, "bob")) for _ in range(2)]
+    for thread in asked:
+        thread.start()
+    until(counting, "bob", running=2)
+    queued_s = time.monotonic()
+    until(counting, "bob", running=2)
+    waited_ms = int(1000 * (time.monotonic() - queued_s))
+    server.go_on.set()
+    for thread in asked:
+        thread.join(DEADLINE_S)
+    assert until(counting, "bob", requests=2)["queue_ms"] >= waited_ms
+
+
+def test_only_the_gateways_own_key_reads_who_used_what(counting: Running) -> None:
+    ask(counting, "bob", usage=usage_of(1, 1))
+    assert counting.ask("GET", usage.PATH, key=key_of("alice")).status == 404
+    assert until(counting, "bob", requests=1)
+
+
+def test_a_day_s_file_is_summed_up_when_it_grows_and_holds_no_hostile_line(
+    servers: dict[str, Server], tmp_path: Path
+) -> None:
+    (tmp_path / "sockets").mkdir()
+    day = tmp_path / "sockets" / f"usage.{time.strftime('%Y-%m-%d', time.gmtime())}"
+    hostile = "x\n\n  \nalice 1 x\n" + "bob " + "9 " * 500 + "\neve 1 99999999999999999999\n"
+    day.write_text(hostile + "alice 1 2 3 0 0 0 0\n" * 20_000)
+    with running(tmp_path, gateway(model("qwen", servers["one"]), named=(Client("alice"),))) as found:
+        found.up("qwen")
+        _until(lambda: {"small": int(day.stat().st_size < 5000)}, {"small": 1})
+        written(found, "alice", prompt_tokens=40_000)
+        assert ask(found, "alice", usage=usage_of(1, 1)).status == 200
+        written(found, "alice", prompt_tokens=40_001)
+
+
 @pytest.mark.parametrize(
     "text", ["", "# table: -clients\n", "0x1: key=alice gpc0=x\n", "0x1: key=" + "a" * 400 + " gpc0=1\n"]
 )
 def test_a_table_that_says_nothing_is_read_as_nothing(text: str) -> None:
-    assert clients.used(text, ["alice"]) == [
-        {"client": "alice", "requests": 0, "running": 0, "refused": 0, "errors": 0}
-    ]
+    (row,) = clients.used(text, text, text, ["alice"])
+    assert row == {"client": "alice", **dict.fromkeys((*usage.FIELDS, "running", "tokens_per_day"), 0)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,13 +17,25 @@ from anthropic.types import MessageParam
 
 from sparkwright.engines import api_paths, openai_api
 from sparkwright.engines.llama_cpp.http import HTTP, PATHS
-from sparkwright.gateway.model import Model, Upstream
-from tests.gateway.loopback import KEY, Running, gateway, running
+from sparkwright.gateway import usage
+from sparkwright.gateway.model import Client, Model, Upstream
+from tests.gateway.loopback import DEADLINE_S, KEY, Running, gateway, key_of, running
 from tests.real_llama import server as servers
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 HI = [{"role": "user", "content": "hi"}]
 #: that this server answers by a model of another kind only
+#: requests whose tokens are counted
+CASES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/chat/completions", {"messages": HI}),
+    ("/v1/chat/completions", {"messages": HI, "stream": True}),
+    ("/v1/chat/completions", {"messages": HI, "stream": True, "stream_options": {"include_usage": True}}),
+    ("/v1/completions", {"prompt": "hi there"}),
+    ("/v1/completions", {"prompt": "hi there", "stream": True}),
+    (api_paths.MESSAGES, {"messages": HI}),
+    (api_paths.RESPONSES, {"input": "hi", "max_output_tokens": 8}),
+    (api_paths.RESPONSES, {"input": "hi", "max_output_tokens": 8, "stream": True}),
+)
 OF_OTHERS = frozenset(("/v1/embeddings", "/v1/rerank", "/v1/score", "/infill"))
 
 
@@ -29,7 +43,8 @@ OF_OTHERS = frozenset(("/v1/embeddings", "/v1/rerank", "/v1/score", "/infill"))
 def behind(llama: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     check = json.dumps(openai_api.generated(HTTP, "tiny", "1", 1))
     tiny = Model("tiny", (Upstream("one", "127.0.0.1", llama.port, 2),), 8192, check, aliases=("claude-sonnet-4-5",))
-    made = replace(gateway(tiny), paths=api_paths.union([PATHS]))
+    named = (Client("counted"), *(Client(f"by-{n}") for n in range(len(CASES))))
+    made = replace(gateway(tiny), paths=api_paths.union([PATHS]), named=named, usages=HTTP.usages)
     with running(tmp_path_factory.mktemp("gateway"), made) as found:
         found.up("tiny", "claude-sonnet-4-5")
         yield found
@@ -101,3 +116,57 @@ def test_openais_own_client_uses_both_of_its_apis(behind: Running) -> None:
     assert [event.type for event in events][-1] in ("response.completed", "response.incomplete")
     with pytest.raises(openai.NotFoundError, match="serves no model of this name"):
         client.chat.completions.create(model="nothing", messages=[{"role": "user", "content": "hi"}])
+
+
+def counters(llama: servers.Server) -> dict[str, int]:
+    """Return the server's own counts; a prompt's cached tokens are not in them."""
+    rows = (line.split(" ") for line in llama.ask("/metrics").body.splitlines() if line[:1] != "#")
+    found = {name: int(float(value)) for name, value in rows}
+    return {"prompt": found["llamacpp:prompt_tokens_total"], "generated": found["llamacpp:tokens_predicted_total"]}
+
+
+def usage_in(body: bytes) -> tuple[int, int]:
+    """Return the tokens of the prompt and of the answer, by the answer's own usage or timings."""
+    rows = [
+        json.loads(line.removeprefix("data: ")) for line in body.decode(errors="replace").splitlines() if "{" in line
+    ]
+    usages = [found for row in rows for found in (row.get("usage"), row.get("response", {}).get("usage")) if found]
+    if not usages:
+        timings = rows[-1]["timings"]
+        return timings["prompt_n"] + timings["cache_n"], timings["predicted_n"]
+    last = usages[-1]
+    prompt = last.get("prompt_tokens", last.get("input_tokens", 0)) + last.get("cache_read_input_tokens", 0)
+    return prompt, last.get("completion_tokens", last.get("output_tokens"))
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_tokens_of_a_client_are_the_engines_own_usage(behind: Running, llama: servers.Server, case: int) -> None:
+    path, body = CASES[case]
+    before = counters(llama)["generated"]
+    answer = behind.ask("POST", path, {"model": "tiny", "max_tokens": 8, **body}, key=key_of(f"by-{case}"))
+    assert answer.status == 200, answer.body
+    prompt, generated = usage_in(answer.body)
+    counts = counted(behind, f"by-{case}", 1)
+    assert (counts["prompt_tokens"], counts["generated_tokens"], counts["estimated"]) == (prompt, generated, 0)
+    assert generated > 0 and counters(llama)["generated"] - before >= generated
+
+
+def counted(behind: Running, client: str, requests: int) -> dict[str, int]:
+    """Return a client's counts, once it has made so many requests: an answer is read a moment before it is counted."""
+    until_s = time.monotonic() + DEADLINE_S
+    pattern = re.compile(rf'^sparkwright_client_(\w+)_total\{{client="{client}"\}} (\d+)$', re.M)
+    while True:
+        text = behind.ask("GET", usage.PATH).body.decode()
+        found = {field: int(number) for field, number in pattern.findall(text)}
+        if found.get("requests") == requests:
+            return found
+        assert time.monotonic() < until_s, found
+        time.sleep(0.02)
+
+
+def test_a_request_that_only_counts_tokens_uses_none(behind: Running) -> None:
+    for n, path in enumerate((api_paths.COUNT_TOKENS, "/tokenize"), 1):
+        body = {"model": "tiny", "messages": HI, "content": "hi"}
+        assert behind.ask("POST", path, body, key=key_of("counted")).status == 200
+        counts = counted(behind, "counted", n)
+        assert counts["prompt_tokens"] == counts["generated_tokens"] == counts["estimated"] == 0

@@ -51,6 +51,24 @@ class Sample:
     label: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The keys of an answer that tell its tokens."""
+
+    #: the object that has these keys
+    object: str
+    #: the keys that add up to the prompt's tokens; the first is always there
+    prompt: tuple[str, ...]
+    generated: str
+
+
+#: the usage of OpenAI's chats, and that of its responses and of Anthropic's messages, which count cached tokens apart
+USAGES = (
+    Usage("usage", ("prompt_tokens",), "completion_tokens"),
+    Usage("usage", ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"), "output_tokens"),
+)
+
+
 def _version_key(answer: Any) -> str:
     return str(answer.get("version") or "") if isinstance(answer, dict) else ""
 
@@ -105,6 +123,8 @@ class Http:
     removable: tuple[tuple[str, ...], ...] = ()
     #: keys of a chunk that hold the number of tokens so far
     counted: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
+    #: keys of a whole answer, or of the end of a stream, that tell its tokens
+    usages: tuple[Usage, ...] = USAGES
     #: paths that need no API key
     public: frozenset[str] = frozenset(("/health",))
     #: environment variable with the API key

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sparkwright.gateway import answers
+from sparkwright.gateway import answers, usage
 from sparkwright.gateway.model import Gateway
 
 #: the files: names by the SHA-256 of their keys (written on the host, with the other secrets), and what each may
 KEYS, MODELS, RATES = "clients.map", "client_models.map", "client_rates.map"
-CONCURRENT, UNTIL = "client_concurrent.map", "client_until.map"
-FILES = (KEYS, MODELS, RATES, CONCURRENT, UNTIL)
+CONCURRENT, TOKENS, UNTIL = "client_concurrent.map", "client_tokens.map", "client_until.map"
+FILES = (KEYS, MODELS, RATES, CONCURRENT, TOKENS, UNTIL)
 #: backend of the table that counts their requests; no model can have this name
 TABLE = "-clients"
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
@@ -25,11 +25,14 @@ MOST_CLIENTS, MINUTE_S = 1000, 60
 #: of an answer about the table: a row has 150 characters or so
 _ROW = re.compile(r"key=(\S{1,40}) (.{0,400})")
 _FIELD = re.compile(r"([a-z0-9_]{1,40})(?:\([0-9]{1,12}\))?=([0-9]{1,18})")
+_LIMIT = re.compile(r"(?m)^(\S{1,40}) ([0-9]{1,13})$")
 
 EXPIRED = "This key is not valid any more."
 OTHER_MODEL = "This key is not for this model."
 TOO_MANY = "This key has made as many requests in a minute as it may. Try again."
 TOO_MANY_NOW = "This key has as many requests running as it may. Try again."
+TOO_MANY_TOKENS = "This key has used as many tokens today as it may. A new day begins at 0:00 UTC."
+DAY_S = 86400
 
 
 def files(gateway: Gateway) -> dict[str, str]:
@@ -41,7 +44,12 @@ def files(gateway: Gateway) -> dict[str, str]:
     for client in gateway.named:
         allowed = dict.fromkeys(backends[name] for name in client.models or backends)
         rows[MODELS] += [f"{client.name}:{backend} 1" for backend in allowed]
-        limits = {RATES: client.requests_per_minute, CONCURRENT: client.concurrent, UNTIL: client.until_s}
+        limits = {
+            RATES: client.requests_per_minute,
+            CONCURRENT: client.concurrent,
+            TOKENS: client.tokens_per_day,
+            UNTIL: client.until_s,
+        }
         for name, limit in limits.items():
             rows[name] += [f"{client.name} {limit}"] if limit else []
     return {name: "".join(f"{row}\n" for row in lines) for name, lines in rows.items()}
@@ -64,7 +72,7 @@ def names_in(text: str) -> list[str]:
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
     """Yield the section of the table that counts the clients' requests."""
     if gateway.named:
-        counted = f"gpc0,gpc0_rate({MINUTE_S}s),gpc1,conn_cur,http_fail_cnt"
+        counted = f"gpc0,gpc0_rate({MINUTE_S}s),conn_cur"
         yield (
             f"backend {TABLE}",
             iter([f"stick-table type string len 40 size {MOST_CLIENTS} expire 24h store {counted}"]),
@@ -112,23 +120,36 @@ def limits(gateway: Gateway) -> Iterator[str]:
     over = "{ var(txn.rate) -m found } { sc2_gpc0_rate,sub(txn.rate) ge 0 }"
     yield f"http-request set-var(txn.over) str(rate) if {over}"
     yield "http-request set-var(txn.over) str(now) if { var(txn.most) -m found } { sc2_conn_cur,sub(txn.most) gt 0 }"
-    yield "http-request sc-inc-gpc1(2) if { var(txn.over) -m found }"
-    for word, sentence in (("rate", TOO_MANY), ("now", TOO_MANY_NOW)):
-        refused = answers.words(429, sentence, "rate_limit_exceeded")
+    yield f"http-request set-var(txn.tokens) var(txn.client),map_str_int({TOKENS})"
+    spent = "{ var(txn.tokens) -m found } { lua.tokens_today,sub(txn.tokens) ge 0 }"
+    yield f"http-request set-var(txn.over) str(tokens) if {spent}"
+    yield "http-request lua.count_refused if { var(txn.over) -m found }"
+    yield f"http-request set-var(txn.today_s) date,mod({DAY_S})"
+    for word, sentence in (("rate", TOO_MANY), ("now", TOO_MANY_NOW), ("tokens", TOO_MANY_TOKENS)):
+        retry = f"%[int({DAY_S}),sub(txn.today_s)]" if word == "tokens" else ""
+        refused = answers.words(429, sentence, "rate_limit_exceeded", retry=retry)
         yield f"http-request return {refused} if {{ var(txn.over) -m str {word} }}"
     yield f"http-request sc-inc-gpc0(2) if {named}"
 
 
-def used(text: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the usage of each client: requests, running, refused for a limit, errors (5xx).
+def used(table: str, day: str, most: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the usage of each client: today's counts (`usage.FIELDS`), running requests, and the limit of tokens, 0 for none.
 
     Args:
-        text: HAProxy's answer to `show table`.
+        table: HAProxy's answer to `show table`.
+        day: today's file of the counts.
+        most: the file of the limits of tokens.
         names: of all clients; other rows are ignored.
     """
-    found = {row[1]: dict(_FIELD.findall(row[2])) for row in _ROW.finditer(text)}
-    columns = {"requests": "gpc0", "running": "conn_cur", "refused": "gpc1", "errors": "http_fail_cnt"}
+    rows = {row[1]: dict(_FIELD.findall(row[2])) for row in _ROW.finditer(table)}
+    limits = dict(_LIMIT.findall(most))
+    today = usage.totals(day)
     return [
-        {"client": name, **{key: int(found.get(name, {}).get(column, 0)) for key, column in columns.items()}}
+        {
+            "client": name,
+            **today.get(name, dict.fromkeys(usage.FIELDS, 0)),
+            "running": int(rows.get(name, {}).get("conn_cur", 0)),
+            "tokens_per_day": int(limits.get(name, 0)),
+        }
         for name in names
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkwright.engines.api_paths import ApiPath
-from sparkwright.engines.http import GENERATE, Sample, Task
+from sparkwright.engines.http import GENERATE, USAGES, Sample, Task, Usage
 from sparkwright.units import MIB
 
 Affinity = Literal["none", "prefix"]
@@ -112,6 +112,8 @@ class Client:
     models: tuple[str, ...] = ()
     requests_per_minute: int = 0
     concurrent: int = 0
+    #: of prompts and answers together
+    tokens_per_day: int = 0
     #: expiry of its key, seconds since the epoch
     until_s: int = 0
 
@@ -137,6 +139,7 @@ class Gateway:
     stuck_s: int = 0  #: seconds without progress after which a server with requests is down; 0: never
     waits: bool = False  #: requests wait if no server of a model is up
     named: tuple[Client, ...] = ()  #: clients with keys of their own, beside the one key for all
+    usages: tuple[Usage, ...] = USAGES  #: keys that tell the tokens of its servers' answers
 
 
 def body_bytes(contexts: list[int]) -> int:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from sparkwright.engines import tasks
-from sparkwright.gateway import answers, clients, listeners, operations, progress, requests
+from sparkwright.gateway import answers, clients, listeners, operations, progress, requests, usage
 from sparkwright.gateway.answers import quoted
 from sparkwright.gateway.listeners import CERTIFICATE, MASTER_SOCKET, SOCKET, SOCKETS
 from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
@@ -21,7 +21,7 @@ NAMES = (
     *(CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE),
     *(operations.OPERATORS, operations.OPERATIONS, operations.SCRIPT),
     *(requests.MAKERS, requests.SCRIPT, *clients.FILES),
-    *(progress.LIST, progress.SCRIPT, answers.SCRIPT),
+    *(progress.LIST, progress.SCRIPT, answers.SCRIPT, usage.SCRIPT),
 )
 #: command-line arguments of HAProxy
 COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
@@ -84,7 +84,7 @@ def container_bytes(gateway: Gateway) -> int:
 def files(gateway: Gateway) -> dict[str, str]:
     """Return the files of the gateway's folder that hold no secret, by name."""
     own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
-    watched = {**clients.files(gateway), **progress.files(gateway, SERVER_KEYS)}
+    watched = {**clients.files(gateway), **usage.files(gateway), **progress.files(gateway, SERVER_KEYS)}
     return {**own, **operations.files(gateway), **requests.files(gateway), **answers.files(), **watched}
 
 
@@ -124,6 +124,7 @@ def _global(gateway: Gateway) -> Iterator[str]:
     yield from progress.in_global(gateway)
     yield from requests.in_global(gateway)
     yield from answers.since([f"lua-load-per-thread {answers.SCRIPT}"])
+    yield from usage.in_global(gateway)
     if gateway.tls:
         yield "ssl-default-bind-options ssl-min-ver TLSv1.2"
 
@@ -147,6 +148,7 @@ def _defaults(gateway: Gateway) -> Iterator[str]:
 
 def _frontend(gateway: Gateway) -> Iterator[str]:
     yield from listeners.frontend(gateway)
+    yield from usage.filtered(gateway)
     yield from answers.since(["filter lua.cut"])
     yield f"http-request return status 200 content-type text/plain string ok if {{ path {HEALTH} }}"
     if gateway.keyed:
@@ -158,6 +160,7 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
         yield from clients.expired(gateway)
         yield listeners.known()
     yield f"http-request use-service prometheus-exporter if {{ path {METRICS} }}"
+    yield from usage.shown(gateway)
     yield from _listed(gateway)
     yield from _refusals(gateway)
     yield from requests.routes(gateway, ROUTES)

@@ -117,6 +117,10 @@ ROUTED: dict[str, Shape] = {
 CLIENT: dict[str, Shape] = {
     "client": line,
     **dict.fromkeys(("requests", "running", "refused", "errors"), COUNT),
+    **{
+        name: Usual(COUNT, 0)
+        for name in ("prompt_tokens", "generated_tokens", "estimated", "queue_ms", "tokens_per_day")
+    },
 }
 #: of host/gateway/now.py
 GATEWAY: dict[str, Shape] = {

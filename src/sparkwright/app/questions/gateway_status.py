@@ -16,9 +16,13 @@ from sparkwright.host.gateway.admin import NOT_HAPROXY
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.visible import count
 
 KEYS = ("running", "verified", "stand_in", "models", "clients")
-USED = grid.columns(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 0), ("REFUSED", 0), ("ERRORS", 0))
+USED = grid.columns(
+    *(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 0), ("REFUSED", 0), ("ERRORS", 0), ("MEAN QUEUE", 0)),
+    *(("PROMPT TOKENS", 0), ("GENERATED", 0), ("OF A DAY'S", 0), ("ESTIMATED", 0)),
+)
 COLUMNS = grid.columns(("MODEL", 0), ("REQUESTS", 3), ("RUNNING", 0), ("QUEUED", 0), ("ERRORS", 0), ("SERVERS", 0))
 
 
@@ -52,8 +56,8 @@ def _show(gateway: Gateway, url: str, found: dict[str, Any], *, clients: bool) -
     if not clients:
         plain_table.show(COLUMNS, [_row(model) for model in found["models"]])
     elif found["clients"]:
-        keys = ("client", "requests", "running", "refused", "errors")
-        plain_table.show(USED, [[str(client[key]) for key in keys] for client in found["clients"]])
+        say("today, since 0:00 UTC:")
+        plain_table.show(USED, [_used(client) for client in found["clients"]])
     else:
         say("no clients have keys of their own: `clients` of the gateway in groups.yml gives them.")
 
@@ -61,6 +65,17 @@ def _show(gateway: Gateway, url: str, found: dict[str, Any], *, clients: bool) -
 def _row(server: dict[str, Any]) -> list[str]:
     servers = ", ".join(f"{row['host']} {row['state']} ({row['running']})" for row in server["servers"])
     return [server["model"], *(str(server[key]) for key in ("requests", "running", "queued", "errors")), servers]
+
+
+def _used(client: dict[str, Any]) -> list[str]:
+    tokens, most = client["prompt_tokens"] + client["generated_tokens"], client["tokens_per_day"]
+    return [
+        *(str(client[key]) for key in ("client", "requests", "running", "refused", "errors")),
+        f"{client['queue_ms'] / max(1, client['requests']) / 1000:.2f} s",
+        *(str(client[key]) for key in ("prompt_tokens", "generated_tokens")),
+        f"{100 * tokens // most}% of {most}" if most else "",
+        count(client["estimated"], "request") if client["estimated"] else "",
+    ]
 
 
 def _up(server: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright.engines import http
 from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI, ApiPath
-from sparkwright.engines.http import Http, Sample
+from sparkwright.engines.http import USAGES, Http, Sample, Usage
 from sparkwright.trust.bounds import count_of
 
 PORT = 8080
@@ -76,6 +76,8 @@ HTTP = Http(
     thinking={"chat_template_kwargs": {"enable_thinking": True}},
     removable=(("chat_template_kwargs",), ("timings_per_token",), ("ignore_eos",), ("stream_options",)),
     counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
+    # a stream ends with `timings`, also where its client did not ask for `usage`
+    usages=(*USAGES, Usage("timings", ("prompt_n", "cache_n"), "predicted_n")),
     public=frozenset(("/health",)),
     render=("/apply-template",),
     paths=PATHS,

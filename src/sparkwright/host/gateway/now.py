@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from sparkwright.gateway import clients, statistics
+from sparkwright.gateway import clients, statistics, usage
 from sparkwright.host.gateway import admin, good, place
 from sparkwright.host.state import StateFolder
 from sparkwright.visible import first
@@ -37,8 +38,14 @@ def inspect(state: StateFolder) -> dict[str, Any]:
         for model in statistics.models(rows)
     ]
     found = {**about, "changed": _changed(gateway, verified), "models": models}
-    named = clients.names_in(place.read(place.current(gateway).files).get(clients.KEYS, ""))
-    return found | {"clients": clients.used(admin.ask(sockets, f"show table {clients.TABLE}"), named) if named else []}
+    files = place.read(place.current(gateway).files, (clients.KEYS, clients.TOKENS))
+    named = clients.names_in(files.get(clients.KEYS, ""))
+    if not named:
+        return found | {"clients": []}
+    today = usage.FILE + time.strftime("%Y-%m-%d", time.gmtime())
+    day = place.read(sockets, (today,)).get(today, "")
+    table, most = admin.ask(sockets, f"show table {clients.TABLE}"), files.get(clients.TOKENS, "")
+    return found | {"clients": clients.used(table, day, most, named)}
 
 
 def wrong(found: dict[str, Any]) -> str:

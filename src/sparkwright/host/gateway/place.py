@@ -17,7 +17,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,8 +149,8 @@ def unaltered(files: Mapping[str, str], digest: str) -> bool:
     return digest_of({**files, render.CONFIG: config}) == digest
 
 
-def read(path: Path) -> dict[str, str]:
-    """Return the files of a folder by name; empty if it does not exist.
+def read(path: Path, names: Iterable[str] = NAMES) -> dict[str, str]:
+    """Return these files of a folder by name; empty if it does not exist.
 
     Links, pipes, files that are too large and non-text files are left out.
     """
@@ -158,7 +158,7 @@ def read(path: Path) -> dict[str, str]:
     with contextlib.suppress(OSError):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            for name in sorted(NAMES):
+            for name in sorted(names):
                 with contextlib.suppress(OSError, ValueError):
                     found[name] = _text(folder, name)
         finally:

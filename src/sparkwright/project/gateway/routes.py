@@ -107,14 +107,21 @@ def _gateway(project: Path, inventory: Inventory, gateway: Gateway, found: list[
         models=models,
         paths=api_paths.union(server.recipe.engine.http.paths for server in found),
         waits=file.not_up == "wait",
+        usages=tuple(dict.fromkeys(usage for server in found for usage in server.recipe.engine.http.usages)),
         named=tuple(_client(name, client) for name, client in sorted(file.clients.items())),
     )
 
 
 def _client(name: str, file: ClientFile) -> model.Client:
     ends = datetime.combine(file.until, datetime.min.time(), UTC) + timedelta(days=1) if file.until else None
-    rate, concurrent = file.requests_per_minute or 0, file.concurrent or 0
-    return model.Client(name, tuple(file.models), rate, concurrent, int(ends.timestamp()) if ends else 0)
+    return model.Client(
+        name,
+        models=tuple(file.models),
+        requests_per_minute=file.requests_per_minute or 0,
+        concurrent=file.concurrent or 0,
+        tokens_per_day=file.tokens_per_day or 0,
+        until_s=int(ends.timestamp()) if ends else 0,
+    )
 
 
 def _by_name(found: Iterable[Server]) -> dict[str, list[Server]]:

@@ -79,6 +79,12 @@ class ClientFile(Strict):
     models: list[str] = Field(default_factory=list, description="names of the models that it may use (default: all)")
     requests_per_minute: int | None = Field(None, description="the most requests in a minute", ge=1, le=1_000_000)
     concurrent: int | None = Field(None, description="the most requests at a time", ge=1, le=10_000)
+    tokens_per_day: int | None = Field(
+        None,
+        description="the most tokens of its prompts and answers together in a day (UTC)",
+        ge=1,
+        le=1_000_000_000_000,
+    )
     until: date | None = Field(
         None, description="the last day on which its key is valid, e.g. 2027-01-31 (UTC; default: no end)"
     )

@@ -1,0 +1,335 @@
+"""Token counts of clients with keys of their own, from the usage in the answers of their servers.
+
+Usage is at the end of an answer's body, which HAProxy's rules cannot read. A filter in Lua keeps the first and the last bytes of
+each answer to such a client, and of no other. A request whose answer has no usage is counted by an estimate: its bytes, and the
+events of the stream. Every WRITE_S seconds the counts are appended to the file of the day, so that a reload or a restart forgets
+none of them, and a process that a reload left to its streams counts too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from sparkwright.engines import dialects
+from sparkwright.gateway.listeners import SOCKETS
+from sparkwright.gateway.model import Gateway
+
+#: the script, and the beginning of the names of its files, which the day follows
+SCRIPT, FILE = "usage.lua", "usage."
+#: path of its metrics for Prometheus; for the gateway's own key
+PATH = "/metrics/clients"
+#: its counters of a client, in the order of a file's columns
+FIELDS = ("requests", "prompt_tokens", "generated_tokens", "estimated", "errors", "refused", "queue_ms")
+#: seconds between two writes, days that files are kept, and the size beyond which a file is summed up
+WRITE_S, KEPT_DAYS, MOST_BYTES = 5, 31, 2**18
+#: bytes of an answer's beginning and end that are kept, and of a usage that are read
+KEPT_BYTES, USAGE_BYTES = 4096, 600
+#: bytes of a request for each token, in an estimate
+BYTES_PER_TOKEN = 4
+#: paths whose answers are text, with usage, or streams of it: estimated if they have none
+TEXTS = (*dialects.BY_PATH, "/v1/completions")
+_ROW = re.compile(r"([a-z0-9][a-z0-9_.-]{0,39})((?: [0-9]{1,15}){7})")
+
+_SCRIPT = """-- Written by sparkwright. It counts what clients with keys of their own use, by the usage in their servers' answers.
+local FOLDER, WRITE_S, KEPT_DAYS, MOST_BYTES = "%(folder)s", %(write_s)d, %(kept_days)d, %(most_bytes)d
+local KEPT_BYTES, USAGE_BYTES, BYTES_PER_TOKEN = %(kept_bytes)d, %(usage_bytes)d, %(bytes_per_token)d
+local FIELDS = { %(fields)s }
+local TEXTS = { %(texts)s }
+-- the object that holds the counts, the keys that add up to the prompt's tokens, the key of the generated tokens
+local USAGES = { %(usages)s }
+
+-- today: as the file has it. pending: not written yet. total: since this process began
+local day, offset, today, pending, total = "", 0, {}, {}, {}
+
+local function add(counts, client, more)
+    local row = counts[client] or {}
+    for _, field in ipairs(FIELDS) do
+        row[field] = (row[field] or 0) + (more[field] or 0)
+    end
+    counts[client] = row
+end
+
+local function count(client, more)
+    add(pending, client, more)
+    add(total, client, more)
+end
+
+local function file_of(date)
+    return FOLDER .. "/%(file)s" .. date
+end
+
+local function lines_of(counts)
+    local lines = {}
+    for client, row in pairs(counts) do
+        local words = { client }
+        for _, field in ipairs(FIELDS) do
+            table.insert(words, string.format("%%d", row[field]))
+        end
+        table.insert(lines, table.concat(words, " ") .. "\\n")
+    end
+    return table.concat(lines)
+end
+
+local function read_on()
+    local file = io.open(file_of(day), "r")
+    if not file then
+        return
+    end
+    if file:seek("end") < offset then
+        today, offset = {}, 0
+    end
+    file:seek("set", offset)
+    local text = file:read(16 * MOST_BYTES) or ""
+    file:close()
+    local whole = string.match(text, "^.*\\n") or ""
+    offset = offset + #whole
+    for client, numbers in string.gmatch(whole, "([^ \\n]+)([ %%d]*)\\n") do
+        local row, n = {}, 0
+        for number in string.gmatch(numbers, "%%d+") do
+            n = n + 1
+            row[FIELDS[n] or ""] = math.tointeger(tonumber(number)) or 0
+        end
+        add(today, client, row)
+    end
+end
+
+local function sum_up()
+    local file = io.open(file_of("new"), "w")
+    if file then
+        file:write(lines_of(today))
+        file:close()
+        if os.rename(file_of("new"), file_of(day)) then
+            offset = #lines_of(today)
+        end
+    end
+end
+
+local function write()
+    local lines = lines_of(pending)
+    local file = lines ~= "" and io.open(file_of(day), "a")
+    if file then
+        local written = file:write(lines)
+        if file:close() and written then
+            pending = {}
+        end
+    end
+    read_on()
+    if offset > MOST_BYTES then
+        sum_up()
+    end
+    local date = os.date("!%%Y-%%m-%%d")
+    if date ~= day then
+        if next(today) then
+            sum_up()
+        end
+        os.remove(file_of(os.date("!%%Y-%%m-%%d", os.time() - 86400 * KEPT_DAYS)))
+        day, offset, today = date, 0, {}
+        read_on()
+    end
+end
+
+local function milliseconds()
+    local now = core.now()
+    return now.sec * 1000 + now.usec // 1000
+end
+
+local Usage = { id = "usage", flags = filter.FLT_CFG_FL_HTX }
+Usage.__index = Usage
+
+function Usage:new()
+    return setmetatable({}, Usage)
+end
+
+function Usage:start_analyze(txn, channel)
+    if self.client and channel:is_resp() then
+        self.queued_ms = milliseconds() - self.sent_ms
+    end
+end
+
+function Usage:http_headers(txn, message)
+    if not message:is_resp() then
+        self.client = txn:get_var("txn.client")
+        if self.client then
+            self.sent_ms = milliseconds()
+            self.text, self.bytes = TEXTS[txn.f:path()], txn.f:req_body_size() or 0
+        end
+    elseif self.client then
+        self.status = tonumber(message:get_stline().code)
+        self.head, self.parts, self.size, self.events = "", {}, 0, 0
+        if self.status == 200 then
+            filter.register_data_filter(self, message.channel)
+        end
+    end
+    return filter.CONTINUE
+end
+
+function Usage:http_payload(txn, message)
+    local data = message:body()
+    if not data or data == "" then
+        return
+    end
+    if #self.head < KEPT_BYTES then
+        self.head = self.head .. string.sub(data, 1, KEPT_BYTES - #self.head)
+    end
+    local at = string.find(data, "data: ", 1, true)
+    while at and self.text do
+        self.events = self.events + 1
+        at = string.find(data, "data: ", at + 6, true)
+    end
+    local part = #data > KEPT_BYTES and string.sub(data, -KEPT_BYTES) or data
+    table.insert(self.parts, part)
+    self.size = self.size + #part
+    if self.size > 4 * KEPT_BYTES then
+        self.parts = { string.sub(table.concat(self.parts), -KEPT_BYTES) }
+        self.size = KEPT_BYTES
+    end
+end
+
+local function tokens_in(text, usage, found)
+    local start = '"' .. usage.object .. '":'
+    local at = string.find(text, start, 1, true)
+    while at do
+        local part = string.sub(text, at + #start, at + #start + USAGE_BYTES)
+        local prompt
+        for n, key in ipairs(usage.prompt) do
+            local number = tonumber(string.match(part, '"' .. key .. '": ?(%%d+)'))
+            if number or n > 1 then
+                prompt = number and (prompt or 0) + number or prompt
+            else
+                break
+            end
+        end
+        found.prompt = prompt or found.prompt
+        found.generated = tonumber(string.match(part, '"' .. usage.generated .. '": ?(%%d+)')) or found.generated
+        at = string.find(text, start, at + #start, true)
+    end
+end
+
+function Usage:end_analyze(txn, channel)
+    local client = self.client
+    if not client or not channel:is_resp() then
+        return
+    end
+    self.client = nil
+    local row, found = { requests = 1, queue_ms = self.queued_ms }, {}
+    if not self.status or self.status >= 500 then
+        row.errors = 1
+    elseif self.status == 200 then
+        local text = self.head .. "\\n" .. table.concat(self.parts)
+        for _, usage in ipairs(USAGES) do
+            if not found.prompt or not found.generated then
+                tokens_in(text, usage, found)
+            end
+        end
+        if self.text and not (found.prompt and found.generated) then
+            row.estimated = 1
+            found.prompt = found.prompt or self.bytes // BYTES_PER_TOKEN
+            found.generated = math.max(found.generated or 0, self.events)
+        end
+        row.prompt_tokens, row.generated_tokens = found.prompt, found.generated
+    end
+    count(client, row)
+end
+
+core.register_filter("usage", Usage, function(class, arguments) return class end)
+
+core.register_fetches("tokens_today", function(txn)
+    local sum, client = 0, txn:get_var("txn.client") or ""
+    for _, counts in ipairs({ today, pending }) do
+        local row = counts[client] or {}
+        sum = sum + (row.prompt_tokens or 0) + (row.generated_tokens or 0)
+    end
+    return sum
+end)
+
+core.register_action("count_refused", { "http-req" }, function(txn)
+    count(txn:get_var("txn.client"), { refused = 1 })
+end)
+
+core.register_service("client_metrics", "http", function(applet)
+    local lines = {}
+    for n, field in ipairs(FIELDS) do
+        local name = "sparkwright_client_" .. field .. "_total"
+        table.insert(lines, "# TYPE " .. name .. " counter\\n")
+        for client, row in pairs(total) do
+            table.insert(lines, string.format('%%s{client="%%s"} %%d\\n', name, client, row[field]))
+        end
+    end
+    local body = table.concat(lines)
+    applet:set_status(200)
+    applet:add_header("content-type", "text/plain; version=0.0.4")
+    applet:add_header("content-length", #body)
+    applet:start_response()
+    applet:send(body)
+end)
+
+core.register_init(write)
+core.register_task(function()
+    while true do
+        core.sleep(WRITE_S)
+        write()
+    end
+end)
+"""
+
+
+def files(gateway: Gateway) -> dict[str, str]:
+    """Return the script; none if no client has a key of its own."""
+    if not gateway.named:
+        return {}
+    usages = (
+        f'{{ object = "{usage.object}", prompt = {{ {_words(usage.prompt)} }}, generated = "{usage.generated}" }}'
+        for usage in gateway.usages
+    )
+    about = {
+        "folder": SOCKETS,
+        "file": FILE,
+        "write_s": WRITE_S,
+        "kept_days": KEPT_DAYS,
+        "most_bytes": MOST_BYTES,
+        "kept_bytes": KEPT_BYTES,
+        "usage_bytes": USAGE_BYTES,
+        "bytes_per_token": BYTES_PER_TOKEN,
+        "fields": _words(FIELDS),
+        "texts": ", ".join(f'["{path}"] = true' for path in TEXTS),
+        "usages": ", ".join(usages),
+    }
+    return {SCRIPT: _SCRIPT % about}
+
+
+def _words(words: Iterable[str]) -> str:
+    return ", ".join(f'"{word}"' for word in words)
+
+
+def in_global(gateway: Gateway) -> Iterator[str]:
+    """Yield the line that loads the script."""
+    if gateway.named:
+        yield f"lua-load {SCRIPT}"
+
+
+def filtered(gateway: Gateway) -> Iterator[str]:
+    """Yield the frontend's line that counts the usage of requests."""
+    if gateway.named:
+        yield "filter lua.usage"
+
+
+def shown(gateway: Gateway) -> Iterator[str]:
+    """Yield the rule that shows the counts to the gateway's own key; a client does not see the others."""
+    if gateway.named:
+        yield f"http-request use-service lua.client_metrics if {{ path {PATH} }} !{{ var(txn.client) -m found }}"
+
+
+def totals(text: str) -> dict[str, dict[str, int]]:
+    """Return the counts of a day by client.
+
+    Args:
+        text: the day's file. Lines of another form are left out.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for line in text.splitlines():
+        if row := _ROW.fullmatch(line):
+            counts = found.setdefault(row[1], dict.fromkeys(FIELDS, 0))
+            for field, number in zip(FIELDS, row[2].split(), strict=True):
+                counts[field] += int(number)
+    return found
