@@ -416,7 +416,8 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     gate.deploy()
     stream = gate.request(stream=True, max_tokens=150)
     first = stream.read1(10)
-    gate.write(clients={"alice": {"key": {"env": "ALICE_KEY"}, "requests_per_minute": 2, "models": ["qwen3.5-35b"]}})
+    alice = {"key": {"env": "ALICE_KEY"}, "requests_per_minute": 2, "tokens_per_day": 9000, "models": ["qwen3.5-35b"]}
+    gate.write(clients={"alice": alice})
     said = gate.deploy()
     assert said.code == 0, said.out
     assert said.task("Start the gateway, or have it read its configuration")["msg"] == "reloaded; no stream was cut"
@@ -424,11 +425,15 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     answers = [gate.request(key=secret) for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
     assert gate.request().status == 200
-    for answer in answers:
-        answer.read()
-    assert gate.status()["clients"] == [{"client": "alice", "requests": 2, "running": 0, "refused": 1, "errors": 0}]
+    usages = [json.loads(answer.read())["usage"] for answer in answers[:2]]
+    wanted = {"client": "alice", "requests": 2, "running": 0, "refused": 1, "errors": 0, "estimated": 0}
+    wanted |= {"prompt_tokens": sum(usage["prompt_tokens"] for usage in usages), "tokens_per_day": 9000}
+    wanted |= {"generated_tokens": sum(usage["completion_tokens"] for usage in usages)}
+    until_s = time.monotonic() + 30  # the counts are written every 5 s
+    while not wanted.items() <= (row := gate.status()["clients"][0]).items():
+        assert time.monotonic() < until_s, row
     shown = gate.desk.run("gateway.status", "--host", "box", "--clients").out
-    assert "CLIENT" in shown and "alice" in shown
+    assert "CLIENT" in shown and "alice" in shown and "0% of 9000" in shown
     kept = [path for path in (gate.desk.sandbox / "home/.local/state/sparkwright").rglob("*") if path.is_file()]
     assert not [path for path in kept if secret in path.read_text(errors="replace")]
 

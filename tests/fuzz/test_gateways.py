@@ -12,7 +12,7 @@ import yaml
 
 from sparkwright.app.questions import answers, gateway_row, gateway_status
 from sparkwright.errors import SparkwrightError
-from sparkwright.gateway import render, statistics
+from sparkwright.gateway import clients, render, statistics, usage
 from sparkwright.host.gateway import admin, now
 from sparkwright.project import starter
 from sparkwright.project.gateway import routes
@@ -45,6 +45,7 @@ STATE = {
     "verified": True,
     "stand_in": False,
     "changed": [],
+    "clients": [{"client": "alice", **dict.fromkeys((*usage.FIELDS, "running", "tokens_per_day"), 1)}],
     "models": [{**ROUTED, "servers": [{"host": "spark1", "state": "up", "running": 1, "requests": 5}]}],
 }
 
@@ -88,6 +89,18 @@ def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     feed(read, texts([STATISTICS, INFO]))
 
 
+def test_a_days_file_and_the_table_of_clients() -> None:
+    def read(data: bytes) -> None:
+        text = data.decode(errors="replace")
+        (row,) = clients.used(text, text, text, ["alice"])
+        json.dumps(row, allow_nan=False)
+        assert row["client"] == "alice" and all(row[field] >= 0 for field in usage.FIELDS)
+
+    feed(
+        read, texts([b"alice 1 2 3 0 0 0 40\nalice 1 1 1 1 1 1 1\n", b"0x1: key=alice use=0 exp=9 gpc0=3 conn_cur=1\n"])
+    )
+
+
 def test_what_a_host_says_of_its_gateway() -> None:
     def read(value: Any) -> None:
         try:
@@ -99,6 +112,8 @@ def test_what_a_host_says_of_its_gateway() -> None:
         for row in found["models"]:
             assert all(isinstance(cell, str) for cell in gateway_status._row(row))
             gateway_status._up(row)
+        for row in found["clients"]:
+            assert all(isinstance(cell, str) for cell in gateway_status._used(row))
 
     feed(read, values([STATE]))
 

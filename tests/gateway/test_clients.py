@@ -60,6 +60,10 @@ def used(lab: Running) -> dict[str, dict[str, int]]:
     table = admin.ask(lab.sockets, f"show table {clients.TABLE}")
     rows = {row["client"]: row for row in clients.used(table, "", "", [client.name for client in lab.gateway.named])}
     text = lab.ask("GET", usage.PATH).body.decode()
+    for client, seconds in re.findall(
+        r'^sparkwright_client_queue_seconds_total\{client="(\w+)"\} ([\d.]+)$', text, re.M
+    ):
+        rows[client]["queue_ms"] = round(1000 * float(seconds))
     for field, client, number in re.findall(r'^sparkwright_client_(\w+)_total\{client="(\w+)"\} (\d+)$', text, re.M):
         rows[client][field] = int(number)
     return rows
@@ -185,6 +189,14 @@ def test_the_usage_is_read_however_a_stream_is_cut_into_pieces(counting: Running
         parts = [end[n : n + piece] for n in range(0, len(end), piece)]
         assert ask(counting, "bob", stream=True, parts=["data: 2\n\n" * 1000, *parts]).body.endswith(b"[DONE]\n\n")
     until(counting, "bob", requests=3, prompt_tokens=21, generated_tokens=9, estimated=0)
+
+
+def test_an_absurd_usage_is_none(counting: Running) -> None:
+    for number in ("9" * 30, "-1", "null", "1e400"):
+        part = f'data: {{"usage":{{"prompt_tokens":{number},"completion_tokens":{number}}}}}\n\n'
+        assert ask(counting, "bob", stream=True, parts=[part]).status == 200
+    assert until(counting, "bob", requests=4)["generated_tokens"] < 20
+    written(counting, "bob", requests=4)
 
 
 def test_text_that_looks_like_a_usage_is_none(counting: Running) -> None:

@@ -74,7 +74,8 @@ def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
         port = free.getsockname()[1]
     (tmp_path / "rules.yml").write_text(alerts.text())
     target = f"127.0.0.1:{server.server_port}"
-    scrapes = [_scrape(name, job, target) for name, job in (("spark1", "hosts"), ("lab", alerts.GATEWAY_JOB))]
+    jobs = {"spark1": "hosts", "lab": alerts.GATEWAY_JOB, "clients": alerts.CLIENTS_JOB}
+    scrapes = [_scrape(name, job, target) for name, job in jobs.items()]
     often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config = {"global": often, "rule_files": ["rules.yml"], "scrape_configs": scrapes}
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))

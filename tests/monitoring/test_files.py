@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sparkwright.gateway import usage
 from sparkwright.monitoring import alerts, dashboard, scrape
 
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
@@ -54,7 +55,7 @@ def test_promtool_takes_rules_and_scrapes(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(alerts.text())
     hosts = [scrape.Endpoint("spark1", "spark1.local", 9100), scrape.Endpoint("spark2", "fd00::2", 9100)]
     gateways = [
-        scrape.Endpoint("lab", "10.0.0.1", 8080, tls=True, keyed=True),
+        scrape.Endpoint("lab", "10.0.0.1", 8080, tls=True, keyed=True, clients=True),
         scrape.Endpoint("two", "10.0.0.2", 8080),
     ]
     text = scrape.text("x.yml", hosts, gateways)
@@ -73,4 +74,7 @@ def test_promtool_takes_rules_and_scrapes(tmp_path: Path) -> None:
         jobs[1]["authorization"] == {"credentials_file": "/etc/prometheus/lab.gateway-key"}
         and jobs[1]["scheme"] == "https"
     )
-    assert {job["static_configs"][0]["labels"]["job"] for job in jobs[1:]} == {alerts.GATEWAY_JOB}
+    assert {job["static_configs"][0]["labels"]["job"] for job in jobs[1:3]} == {alerts.GATEWAY_JOB}
+    (of_clients,) = jobs[3:]
+    assert of_clients["metrics_path"] == usage.PATH and of_clients["authorization"] == jobs[1]["authorization"]
+    assert of_clients["static_configs"][0]["labels"] == {"instance": "lab", "job": alerts.CLIENTS_JOB}

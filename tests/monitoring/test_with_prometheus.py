@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from sparkwright.gateway import usage
 from sparkwright.health import textfile
 from sparkwright.health.record import Container, Gpu, Machine, Record, Server, Serves, Speed
 from sparkwright.monitoring import alerts, dashboard
@@ -19,6 +20,11 @@ haproxy_backend_current_queue{proxy="small"} 0
 haproxy_backend_active_servers{proxy="small"} SERVERS
 haproxy_backend_http_responses_total{proxy="small",code="5xx"} 0
 """
+#: as a gateway's own `/metrics/clients` has it
+CLIENTS = "".join(
+    f'sparkwright_client_{name}_total{{client="alice"}} 1\n'
+    for name in ("queue_seconds", *(field for field in usage.FIELDS if field != "queue_ms"))
+)
 
 
 def page(state: str, *, tok_per_s: float, checked_s: float, hot: bool = False) -> str:
@@ -42,7 +48,9 @@ def page(state: str, *, tok_per_s: float, checked_s: float, hot: bool = False) -
 def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus) -> None:
     prometheus.pages["spark1"] = page("ok", tok_per_s=47.0, checked_s=time.time())
     prometheus.pages["lab"] = GATEWAY.replace("SERVERS", "1")
-    prometheus.until(lambda: len(prometheus.ask("count_over_time(haproxy_backend_active_servers[1m]) > 1")) > 0)
+    prometheus.pages["clients"] = CLIENTS
+    for name in ("haproxy_backend_active_servers", "sparkwright_client_queue_seconds_total"):
+        prometheus.until(lambda name=name: len(prometheus.ask(f"count_over_time({name}[1m]) > 1")) > 0)  # type: ignore[misc]
     unanswered = [query for query in dashboard.queries() if not prometheus.ask(query)]
     assert unanswered == []
 

@@ -86,6 +86,7 @@ def _gateways(inventory: Inventory, names: set[str]) -> list[scrape.Endpoint]:
             gateway.file.port,
             gateway.file.tls != "none",
             gateway.file.key is not None,
+            bool(gateway.file.clients),
         )
         for gateway in inventory.gateways.values()
         if gateway.host in names

@@ -34,6 +34,7 @@ _ROW = re.compile(r"([a-z0-9][a-z0-9_.-]{0,39})((?: [0-9]{1,15}){7})")
 _SCRIPT = """-- Written by sparkwright. It counts what clients with keys of their own use, by the usage in their servers' answers.
 local FOLDER, WRITE_S, KEPT_DAYS, MOST_BYTES = "%(folder)s", %(write_s)d, %(kept_days)d, %(most_bytes)d
 local KEPT_BYTES, USAGE_BYTES, BYTES_PER_TOKEN = %(kept_bytes)d, %(usage_bytes)d, %(bytes_per_token)d
+local MOST_COUNT = 10 ^ 12
 local FIELDS = { %(fields)s }
 local TEXTS = { %(texts)s }
 -- the object that holds the counts, the keys that add up to the prompt's tokens, the key of the generated tokens
@@ -48,6 +49,12 @@ local function add(counts, client, more)
         row[field] = (row[field] or 0) + (more[field] or 0)
     end
     counts[client] = row
+end
+
+-- a file's and a server's numbers are strangers' data
+local function integer(text)
+    local number = math.tointeger(tonumber(text))
+    return number and number < MOST_COUNT and number or nil
 end
 
 local function count(client, more)
@@ -88,7 +95,7 @@ local function read_on()
         local row, n = {}, 0
         for number in string.gmatch(numbers, "%%d+") do
             n = n + 1
-            row[FIELDS[n] or ""] = math.tointeger(tonumber(number)) or 0
+            row[FIELDS[n] or ""] = integer(number) or 0
         end
         add(today, client, row)
     end
@@ -193,7 +200,7 @@ local function tokens_in(text, usage, found)
         local part = string.sub(text, at + #start, at + #start + USAGE_BYTES)
         local prompt
         for n, key in ipairs(usage.prompt) do
-            local number = tonumber(string.match(part, '"' .. key .. '": ?(%%d+)'))
+            local number = integer(string.match(part, '"' .. key .. '": ?(%%d+)'))
             if number or n > 1 then
                 prompt = number and (prompt or 0) + number or prompt
             else
@@ -201,7 +208,7 @@ local function tokens_in(text, usage, found)
             end
         end
         found.prompt = prompt or found.prompt
-        found.generated = tonumber(string.match(part, '"' .. usage.generated .. '": ?(%%d+)')) or found.generated
+        found.generated = integer(string.match(part, '"' .. usage.generated .. '": ?(%%d+)')) or found.generated
         at = string.find(text, start, at + #start, true)
     end
 end
@@ -249,11 +256,13 @@ end)
 
 core.register_service("client_metrics", "http", function(applet)
     local lines = {}
-    for n, field in ipairs(FIELDS) do
-        local name = "sparkwright_client_" .. field .. "_total"
+    for _, field in ipairs(FIELDS) do
+        local seconds = field == "queue_ms"
+        local name = "sparkwright_client_" .. (seconds and "queue_seconds" or field) .. "_total"
         table.insert(lines, "# TYPE " .. name .. " counter\\n")
         for client, row in pairs(total) do
-            table.insert(lines, string.format('%%s{client="%%s"} %%d\\n', name, client, row[field]))
+            local value = seconds and string.format("%%.3f", row[field] / 1000) or row[field]
+            table.insert(lines, string.format('%%s{client="%%s"} %%s\\n', name, client, value))
         end
     end
     local body = table.concat(lines)
@@ -268,7 +277,10 @@ core.register_init(write)
 core.register_task(function()
     while true do
         core.sleep(WRITE_S)
-        write()
+        local done, why = pcall(write)
+        if not done then
+            core.Alert("usage: " .. tostring(why))
+        end
     end
 end)
 """

@@ -22,6 +22,7 @@ CHECK_LATE_S = 900
 SLOW = 1 - MAX_TOLERANCE
 #: name of Prometheus' scrape job for gateways
 GATEWAY_JOB = "sparkwright-gateway"
+CLIENTS_JOB = "sparkwright-gateway-clients"
 #: name of the job for node_exporter on the hosts
 NODE_JOB = "sparkwright-hosts"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkwright.health.record import STATES, severity
 from sparkwright.health.textfile import PREFIX
-from sparkwright.monitoring.alerts import GATEWAY_JOB
+from sparkwright.monitoring.alerts import CLIENTS_JOB, GATEWAY_JOB
 
 TITLE, UID = "sparkwright", "sparkwright-fleet"
 SCHEMA_VERSION = 39
@@ -49,6 +49,7 @@ _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
 #: backends of HAProxy whose names begin with a dash hold tables, and no model
 _IN_JOB = f'{{job="{GATEWAY_JOB}",proxy!~"-.*"}}'
+_CLIENTS = f'{{job="{CLIENTS_JOB}"}}'
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Fleet": (
@@ -111,6 +112,46 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             },
             "reqps",
             width=6,
+        ),
+    ),
+    "Clients of the gateway": (
+        Panel(
+            "Tokens a second",
+            {
+                "prompts, {{client}}": f"rate(%client_prompt_tokens_total{_CLIENTS}[5m])",
+                "generated, {{client}}": f"rate(%client_generated_tokens_total{_CLIENTS}[5m])",
+            },
+        ),
+        Panel("Requests a second", {"{{client}}": f"rate(%client_requests_total{_CLIENTS}[5m])"}, "reqps"),
+        Panel(
+            "Tokens in a day",
+            {
+                "{{client}}": f"increase(%client_prompt_tokens_total{_CLIENTS}[1d]) "
+                f"+ increase(%client_generated_tokens_total{_CLIENTS}[1d])"
+            },
+        ),
+        Panel(
+            "Errors and refused requests a second",
+            {
+                "errors, {{client}}": f"rate(%client_errors_total{_CLIENTS}[5m])",
+                "refused, {{client}}": f"rate(%client_refused_total{_CLIENTS}[5m])",
+            },
+            "reqps",
+        ),
+        Panel(
+            "Mean time in the queue",
+            {
+                "{{client}}": f"rate(%client_queue_seconds_total{_CLIENTS}[5m]) / rate(%client_requests_total{_CLIENTS}[5m])",
+            },
+            "s",
+        ),
+        Panel(
+            "Share of requests whose tokens are estimated",
+            {
+                "{{client}}": f"rate(%client_estimated_total{_CLIENTS}[5m]) / rate(%client_requests_total{_CLIENTS}[5m])",
+            },
+            "percentunit",
+            most=1,
         ),
     ),
 }

@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from sparkwright.monitoring.alerts import GATEWAY_JOB, NODE_JOB
+from sparkwright.gateway import usage
+from sparkwright.monitoring.alerts import CLIENTS_JOB, GATEWAY_JOB, NODE_JOB
 
 #: node_exporter's own port (its README)
 NODE_PORT = 9100
@@ -33,6 +34,8 @@ class Endpoint:
     tls: bool = False
     #: requires its API key
     keyed: bool = False
+    #: has clients with keys of their own
+    clients: bool = False
 
     def at(self) -> str:
         """Return the address as Prometheus writes it; an IPv6 address is in brackets."""
@@ -48,6 +51,8 @@ def text(file: str, hosts: list[Endpoint], gateways: list[Endpoint]) -> str:
         gateways: endpoints of the gateways.
     """
     jobs = [_job(NODE_JOB, [_static(host) for host in hosts]), *(_gateway(gateway) for gateway in gateways)]
+    counted = (gateway for gateway in gateways if gateway.clients)
+    jobs += [{**_gateway(gateway, CLIENTS_JOB), "metrics_path": usage.PATH} for gateway in counted]
     return HEAD.format(file=file) + yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False, width=130)
 
 
@@ -59,14 +64,14 @@ def _static(endpoint: Endpoint) -> dict[str, Any]:
     return {"targets": [endpoint.at()], "labels": {"instance": endpoint.name}}
 
 
-def _gateway(endpoint: Endpoint) -> dict[str, Any]:
+def _gateway(endpoint: Endpoint, name: str = GATEWAY_JOB) -> dict[str, Any]:
     """Return a job for one gateway.
 
     Each has a job of its own because keys may differ. Alerts and panels use the label `job`, which is the same for all.
     """
     static = _static(endpoint)
-    static["labels"]["job"] = GATEWAY_JOB
-    job = _job(f"{GATEWAY_JOB}-{endpoint.name}", [static])
+    static["labels"]["job"] = name
+    job = _job(f"{name}-{endpoint.name}", [static])
     job |= {"scheme": "https"} if endpoint.tls else {}
     return job | (
         {"authorization": {"credentials_file": KEY_FILE.format(name=endpoint.name)}} if endpoint.keyed else {}

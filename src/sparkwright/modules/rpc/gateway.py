@@ -34,7 +34,7 @@ class GatewayState(Module["GatewayState.Args"]):
 
     Returns: running, models (see gateway/statistics.py), verified (whether HAProxy reads the files that were verified last),
     changed (files that are not as they were verified), stand_in (it is the sandbox's stand-in, and not HAProxy), clients (what
-    those with keys of their own used: requests, running, refused, errors).
+    those with keys of their own used today, see gateway/usage.py).
     """
 
     @dataclass(frozen=True)
