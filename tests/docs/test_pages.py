@@ -68,7 +68,7 @@ def test_the_annotated_examples_load_as_a_users_files(tmp_path: Path) -> None:
     wanted = recipe.load(tmp_path, host.recipe or "")
     lock = lockfile.load(tmp_path)
     names = recipe.scope(host, "ops", wanted, {"image": lock.image(wanted.image), "model": None})
-    book = playbook.load(tmp_path / "playbooks/note.yml")
+    book = playbook.load(tmp_path / "playbooks/note.yml", tmp_path)
     plan = playbook.compile(book.plays[0], host, names, playbook.Options(), run_id="r", project=tmp_path)
     assert [handler.name for handler in plan.handlers] == ["Log the message"]
     assert names["container"]["volumes"] == ("/srv/home/ops/models/qwen35-35b-hf:/models/qwen35:ro",)

@@ -98,7 +98,7 @@ def test_playbooks(tmp_path: Path) -> None:
     path = project(tmp_path) / "playbooks/one.yml"
 
     def read() -> None:
-        for play in playbook.load(path).plays:
+        for play in playbook.load(path, tmp_path).plays:
             play.uses({"facts"})
 
     feed(reads(path, read), texts(seeds_of("playbooks")))

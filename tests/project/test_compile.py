@@ -23,7 +23,7 @@ def compiled(tmp_path: Path, text: str, **options: Any) -> Plan:
     (tmp_path / "templates").mkdir(exist_ok=True)
     (tmp_path / "templates/motd.j2").write_text("hello {{ name }}\n")
     path.write_text(text if text.startswith("-") else HEAD + text)
-    play = playbook.load(path).plays[0]
+    play = playbook.load(path, tmp_path).plays[0]
     names = {**HOST.vars, "home": "/home/ops"}
     return playbook.compile(play, HOST, names, Options(**options), run_id="r", project=tmp_path)
 
@@ -220,7 +220,7 @@ def test_a_cycle_among_a_hosts_variables_names_the_hosts_file(tmp_path: Path) ->
     names = {"a": "{{ b }}", "b": "{{ a }}"}
     host = Host("spark1", "spark1", vars=names, where="hosts/spark1.yml")
     with pytest.raises(Refused, match="a -> b -> a") as refused:
-        playbook.compile(playbook.load(path).plays[0], host, names, Options(), run_id="r", project=tmp_path)
+        playbook.compile(playbook.load(path, tmp_path).plays[0], host, names, Options(), run_id="r", project=tmp_path)
     assert refused.value.where == "hosts/spark1.yml"
 
 
@@ -241,7 +241,7 @@ def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) ->
     )
     path = tmp_path / "book.yml"
     path.write_text(text)
-    plays = playbook.list_tasks(playbook.load(path), Options())
+    plays = playbook.list_tasks(playbook.load(path, tmp_path), Options())
     assert plays == [
         {
             "name": "Both",

@@ -21,7 +21,7 @@ def compiled(folder: Path, tasks: str, parts: dict[str, str], **options: Any) ->
     for name, text in parts.items():
         (folder / "parts" / name).write_text(text)
     (folder / "book.yml").write_text(PLAY + tasks)
-    play = playbook.load(folder / "book.yml").plays[0]
+    play = playbook.load(folder / "book.yml", folder).plays[0]
     return playbook.compile(
         play, Host("spark1", "spark1"), {"home": "/h"}, Options(**options), run_id="r", project=folder
     )

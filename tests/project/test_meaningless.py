@@ -23,6 +23,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(project: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
+        (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text(text)
 
 
@@ -122,7 +123,7 @@ def compiled(project: Path, name: str = "spark1") -> Plan:
     image = {"digest": f"sha256:{'0' * 64}", "manifests": []}
     model: dict[str, object] = {"commit": "0" * 40, "files": []}
     names = recipe.scope(host, "ops", wanted, {"image": image, "model": model})
-    play = playbook.load(project / "playbooks/deploy.yml").plays[0]
+    play = playbook.load(starter.source() / "playbooks/deploy.yml", project).plays[0]
     given = playbook.Options(check=True, diff=False)
     return playbook.compile(play, host, names, given, run_id="x", project=project)
 

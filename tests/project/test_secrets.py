@@ -127,7 +127,7 @@ def test_in_a_playbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: st
     (tmp_path / "part.yml").write_text(f"- facts:\n  vars: {{a_token: {SECRET}}}\n")
     (tmp_path / "book.yml").write_text("- hosts: all\n" + text.replace("SECRET", SECRET))
     with pytest.raises(Refused) as caught:
-        playbook.load(tmp_path / "book.yml")
+        playbook.load(tmp_path / "book.yml", tmp_path)
     where = "part.yml" if "include" in text else "book.yml"
     assert str(caught.value).startswith(f"{where}:{line}: ")
     assert said in str(caught.value) and SECRET not in str(caught.value)
@@ -138,7 +138,7 @@ def test_what_only_names_a_secret_is_taken_in_a_playbook(tmp_path: Path) -> None
         "    - {bench_cells: {key: a-b-c, series: HF_TOKEN}, vars: {token: '{{ found }}', proxy: http://u@proxy:1}}\n"
     )
     (tmp_path / "book.yml").write_text(f"- hosts: all\n  tasks:\n{task}")
-    assert playbook.load(tmp_path / "book.yml").plays
+    assert playbook.load(tmp_path / "book.yml", tmp_path).plays
 
 
 def test_what_only_sounds_like_a_secret_is_taken(tmp_path: Path) -> None:

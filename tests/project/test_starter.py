@@ -18,16 +18,16 @@ def test_a_fresh_project_differs_in_nothing(tmp_path: Path) -> None:
 
 def test_a_projects_own_edits_and_missing_files_are_a_patch_that_git_applies(tmp_path: Path) -> None:
     starter.lay(tmp_path)
-    deploy, part, host = (
-        tmp_path / name for name in ("playbooks/deploy.yml", "playbooks/parts/swap.yml", "hosts/spark1.yml")
+    missing, recipe, host = (
+        tmp_path / name for name in ("recipes/gpt-oss-120b.yml", "recipes/qwen3-1.7b.yml", "hosts/spark1.yml")
     )
-    shipped = {path: path.read_bytes() for path in (deploy, part)}
-    deploy.write_text(deploy.read_text() + "# ours")  # without a newline at its end
-    part.unlink()
+    shipped = {path: path.read_bytes() for path in (missing, recipe)}
+    recipe.write_text(recipe.read_text() + "# ours")  # without a newline at its end
+    missing.unlink()
     host.write_text("address: 192.168.1.20\n")
-    (tmp_path / "playbooks/ours.yml").write_text("- hosts: all\n  tasks: []\n")
+    (tmp_path / "recipes/ours.yml").write_text("image: a\n")
     patch = starter.patch(tmp_path)
-    assert "-# ours\n" in patch and "ours.yml" not in patch and "hosts/" not in patch
+    assert "-# ours\n" in patch and "ours.yml" not in patch and "hosts/" not in patch and "playbooks/" not in patch
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "apply"], cwd=tmp_path, check=True, input=patch.encode())
     assert {path: path.read_bytes() for path in shipped} == shipped
@@ -36,8 +36,13 @@ def test_a_projects_own_edits_and_missing_files_are_a_patch_that_git_applies(tmp
 
 
 def test_a_folder_that_is_no_project_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no playbooks/ in"):
+    with pytest.raises(Refused, match="no hosts/ and recipes/ in"):
         starter.patch(tmp_path)
     starter.lay(tmp_path)
     with pytest.raises(Refused, match="init --diff"):
         starter.lay(tmp_path)
+
+
+def test_init_writes_hosts_recipes_and_tasks_alone(tmp_path: Path) -> None:
+    starter.lay(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == ["hosts", "recipes", "tasks.py"]

@@ -125,8 +125,8 @@ def print_lines(checked: list[CheckedRecipe], unreadable: int = 0) -> None:
     say(f"{count(len(checked) + unreadable, 'recipe')}: {counts}{missing}")
 
 
-def print_json(checked: list[CheckedRecipe]) -> None:
-    """Print one JSON object: recipes, each with its findings."""
+def print_json(checked: list[CheckedRecipe], playbooks: list[dict[str, Any]]) -> None:
+    """Print one JSON object: recipes, each with its findings, and the project's playbooks that are based on earlier ones."""
     rows = [
         {
             "recipe": checked_recipe.recipe.name,
@@ -141,7 +141,7 @@ def print_json(checked: list[CheckedRecipe]) -> None:
         }
         for checked_recipe in checked
     ]
-    say_json({"recipes": rows})
+    say_json({"recipes": rows, "playbooks": playbooks})
 
 
 def explain(name: str | None, *, as_json: bool) -> None:

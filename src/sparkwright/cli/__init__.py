@@ -31,6 +31,7 @@ from sparkwright.cli import (
     mcp,
     models,
     monitoring_files,
+    playbook,
     project,
     recipes,
     runs,
@@ -60,6 +61,7 @@ PARTS = (
     gateway,
     mcp,
     monitoring_files,
+    playbook,
     sandbox,
 )
 _tasks = [(group, tasks) for part in PARTS for group, tasks in part.TASKS.items()]

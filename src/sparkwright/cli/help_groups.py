@@ -92,6 +92,9 @@ GROUPS: dict[str, dict[str, Examples]] = {
     },
     "Project and sandbox": {
         "init": ("my-sparks", "my-sparks --address ops@spark-1a2b.local"),
+        "playbook.eject": ("parts/prove", "--list"),
+        "playbook.update": ("parts/prove --check", "parts/prove --mine"),
+        "playbook.clean": ("--check", "--yes"),
         "mcp": ("", "--project ~/lab --allow-changes"),
         "schema": ("recipe", "host --json"),
         "docs.module": ("", "container"),

@@ -18,7 +18,8 @@ from sparkwright.errors import Exit
 def lint(recipe: str = "", engine_version: str = "", model: str = "", for_: str = "", json: bool = False) -> list[Exit]:
     """Check recipes against their model and engine.
 
-    Finds what the engine would refuse, ignore or run slowly. Exit code 1 when a recipe has an error, 5 when one can't be read.
+    Finds what the engine would refuse, ignore or run slowly, and which of the project's own playbooks, parts and templates are
+    based on earlier shipped ones. Exit code 1 when a recipe has an error, 5 when one can't be read.
     """
     from sparkwright.app import findings
     from sparkwright.console.out import say_error
@@ -30,7 +31,18 @@ def lint(recipe: str = "", engine_version: str = "", model: str = "", for_: str 
         checked = client_needs.added(checked, for_)
     for error in refused:
         say_error(error, json=json)
-    findings.print_json(checked) if json else findings.print_lines(checked, len(refused))
+    from sparkwright.app import playbook_files
+    from sparkwright.project import schema_line
+    from sparkwright.project.folder import Project
+
+    root = Project.here().root
+    schema_line.refresh(root)
+    if json:
+        findings.print_json(checked, [] if recipe else playbook_files.findings(root))
+    else:
+        if not recipe:
+            playbook_files.lint(root)
+        findings.print_lines(checked, len(refused))
     return [
         *(refused.exit for refused in refused),
         *(Exit.FAILED for checked_recipe in checked if checked_recipe.served.errors),

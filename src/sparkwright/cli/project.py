@@ -68,8 +68,8 @@ def init(
     sandbox), which recipe, and whether to write. It logs in, shows what is there, and proposes the recipe. Flags answer instead:
     --address for a host, --yes for a project with an example host and nothing else.
 
-    Writes hosts/, recipes/, playbooks/, templates/, schemas/ and tasks.py. After an upgrade, `init --diff` prints what this
-    version ships differently; `init --diff | git apply` takes it.
+    Writes hosts/, recipes/ and tasks.py; playbooks and templates stay in the package until `playbook.eject` copies one. After an
+    upgrade, `init --diff` prints what this version ships differently; `init --diff | git apply` takes it.
     """
     about_a_host = bool(name or recipe or groups or offline)
     if about_a_host and not address:

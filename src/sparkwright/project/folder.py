@@ -1,4 +1,4 @@
-"""The user's folder: hosts/, recipes/, playbooks/, templates/ and spark.lock."""
+"""The user's folder: hosts/, recipes/, spark.lock, and the playbooks and templates that differ from the shipped ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 from sparkwright import here as place
 from sparkwright.errors import Refused
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 
-MARK = "hosts"
+#: a project has the first of these folders and one of the others
+MARK, OTHER_MARKS = "hosts", ("recipes", "playbooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,15 @@ class Project:
         """Return the project of the current folder or of a parent. Raises Refused if there is none."""
         here = place.folder()
         for folder in (here, *here.parents):
-            if (folder / MARK).is_dir() and (folder / "playbooks").is_dir():
+            if cls.is_one(folder):
                 return cls(folder)
         fix = "Run `sparkwright init` in an empty directory."
-        raise Refused(f"no hosts/ and playbooks/ in {here} or a parent directory.", fix=fix)
+        raise Refused(f"no hosts/ and recipes/ in {here} or a parent directory.", fix=fix)
+
+    @staticmethod
+    def is_one(folder: Path) -> bool:
+        """Return True if a folder is a project's."""
+        return (folder / MARK).is_dir() and any((folder / name).is_dir() for name in OTHER_MARKS)
 
     @classmethod
     def here_or_cwd(cls) -> Path:
@@ -38,12 +45,17 @@ class Project:
             return place.folder()
 
     def playbook(self, name: str) -> Path:
-        """Return the path of playbooks/NAME.yml, or the name itself if it is a path. Raises Refused with the nearest playbook."""
-        for path in (self.root / "playbooks" / f"{name}.yml", place.folder() / name):
-            if path.is_file():
+        """Return the path of playbooks/NAME.yml, the project's or the shipped one, or the name itself if it is a path.
+
+        Raises Refused with the nearest playbook.
+        """
+        for path in (shipped_files.find(self.root, f"playbooks/{name}.yml"), place.folder() / name):
+            if path is not None and path.is_file():
                 return path
+        if (shipped := shipped_files.find(self.root, name)) and name.startswith("playbooks/"):
+            return shipped
         from sparkwright.project.documents.validation import nearest
 
         document.refuse_other_ending(self.root / "playbooks" / f"{name}.yml")
-        known = [path.stem for path in (self.root / "playbooks").glob("*.yml")]
+        known = [path.stem for path in shipped_files.paths(self.root, "playbooks/*.yml")]
         raise Refused(f"no playbook {name!r}.", fix=nearest(name, known))

@@ -1,4 +1,4 @@
-"""The files a new user starts from: hosts/, recipes/, playbooks/, templates/, schemas/ and tasks.py."""
+"""The files a new user starts from: hosts/, recipes/ and tasks.py."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sparkwright.errors import Failed, Refused
+from sparkwright.project import schema_line, shipped_files
+from sparkwright.project.folder import Project
+from sparkwright.project.shipped_files import source as source
 
-FOLDERS = ("hosts", "recipes", "playbooks", "templates", "schemas")
+FOLDERS = ("hosts", "recipes")
 #: folders that `patch` compares; hosts are the user's own from the first day
-COMPARED = ("recipes", "playbooks", "templates", "schemas")
+COMPARED = ("recipes", *shipped_files.FOLDERS)
 #: output of commands in a project's folder that is not committed; spark.lock is
 GITIGNORE = """\
 .sandbox/
@@ -20,13 +23,6 @@ incidents/
 results/
 report.html
 """
-
-
-def source() -> Path:
-    """Return the folder of the starter files: inside the installed package, or the top of the checkout it runs from."""
-    package = Path(__file__).parents[1]
-    installed = package / "starter"
-    return installed if installed.is_dir() else package.parent.parent
 
 
 def files() -> list[Path]:
@@ -65,6 +61,7 @@ def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collectio
         for target, content in written.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
+        schema_line.refresh(folder)
     except BaseException as error:
         _take_back(written, made)  # so that the command can be repeated
         if isinstance(error, OSError):
@@ -77,8 +74,8 @@ def planned(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str
     """Return the files that `lay` writes, by path in the project. Its arguments are those of `lay`."""
     top = source()
     shipped = {str(path.relative_to(top)): path for path in files()}
-    found = {name: path.read_bytes() for name, path in shipped.items() if name not in without and name not in texts}
-    return {**found, **{name: text.encode() for name, text in texts.items()}}
+    found = {name: path.read_text() for name, path in shipped.items() if name not in without}
+    return {name: schema_line.in_project(text).encode() for name, text in {**found, **texts}.items()}
 
 
 def _folders(written: Iterable[Path]) -> list[Path]:
@@ -99,18 +96,24 @@ def _take_back(written: Iterable[Path], made: Iterable[Path]) -> None:
 def patch(folder: Path) -> str:
     """Return a patch, as `git apply` takes it, from a project's files to those of this version; empty if they are the same.
 
-    Files that only the project has are not in it. Raises Refused if there is no project.
+    Files that only the project has are not in it, and playbooks, templates and schemas that only the package has. Raises Refused
+    if there is no project.
     """
-    if not (folder / "playbooks").is_dir():
-        raise Refused(f"no playbooks/ in {folder.resolve()}.", fix="Name the project's folder: `init FOLDER --diff`.")
-    top = source()
-    return "".join(_patch_of(path.relative_to(top), folder, path) for path in _shipped(top, COMPARED))
+    if not Project.is_one(folder):
+        message = f"no hosts/ and recipes/ in {folder.resolve()}."
+        raise Refused(message, fix="Name the project's folder: `init FOLDER --diff`.")
+    shipped = [(path.relative_to(source()), path) for path in _shipped(source(), COMPARED)]
+    compared = [
+        name for name in shipped if name[0].parts[0] not in shipped_files.FOLDERS or (folder / name[0]).exists()
+    ]
+    return "".join(_patch_of(name, folder, path) for name, path in compared)
 
 
 def _patch_of(name: Path, folder: Path, shipped: Path) -> str:
     there = folder / name
     before = there.read_text(errors="replace").splitlines(keepends=True) if there.exists() else []
-    after, own = shipped.read_text().splitlines(keepends=True), f"a/{name}" if there.exists() else "/dev/null"
+    after = schema_line.in_project(shipped.read_text()).splitlines(keepends=True)
+    own = f"a/{name}" if there.exists() else "/dev/null"
     lines = difflib.unified_diff(before, after, own, f"b/{name}")
     ended = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
     header = [f"diff --git a/{name} b/{name}\n", *([] if there.exists() else ["new file mode 100644\n"])]

@@ -122,7 +122,7 @@ class Bench:
         made = cluster_play.text(tasks, self.cluster, experiment.name) if self.cluster else None
         path.write_text(typed(made or play.text(tasks, self.host.name, experiment.name)))
         loads = {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells}
-        value, token = playbook.load(path).plays[0], {TOKEN: new_token()} if self.cluster else {}
+        value, token = playbook.load(path, self.root).plays[0], {TOKEN: new_token()} if self.cluster else {}
         options = playbook.Options(who=who(), wait_s=session.WAIT_S if self.wait else 0)
         plans = {}
         for each in fleet.members:

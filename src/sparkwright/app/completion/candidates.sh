@@ -4,7 +4,7 @@
 _sparkwright_project() {
   local folder=$PWD
   while [ -n "$folder" ]; do
-    if [ -d "$folder/hosts" ] && [ -d "$folder/playbooks" ]; then
+    if [ -d "$folder/hosts" ] && { [ -d "$folder/recipes" ] || [ -d "$folder/playbooks" ]; }; then
       printf '%s' "$folder"
       return
     fi
@@ -47,7 +47,7 @@ _sparkwright_values() {
     done
     ;;
   recipes) _sparkwright_names recipes ;;
-  playbooks) _sparkwright_names playbooks ;;
+  playbooks) { _sparkwright_names playbooks; printf '%s\n' @PLAYBOOKS@; } | sort -u ;;
 @VALUES@
   esac
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sparkwright.engines import container_rules, engine, memory_rules, recipe_age, template_rules
 from sparkwright.modules.registry import NAMES
+from sparkwright.project import shipped_files
 from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 
 #: kinds of values that the shell reads from the project's folder
@@ -22,6 +23,7 @@ OPTIONS = {
 #: kind of the word after a command
 WORDS = {
     "play": PLAYBOOKS,
+    **dict.fromkeys(("playbook.eject", "playbook.update"), "shipped"),
     "schema": "schemas",
     "docs.module": "modules",
     "explain": "rules",
@@ -64,6 +66,7 @@ def choices() -> dict[str, list[str]]:
     return {
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),
+        "shipped": [shipped_files.short(name) for name in shipped_files.ejectable()],
         "rules": sorted(
             {
                 *container_rules.RULES,

@@ -4,7 +4,7 @@
 function __sparkwright_project
     set -l folder $PWD
     while test -n "$folder"
-        if test -d "$folder/hosts" -a -d "$folder/playbooks"
+        if test -d "$folder/hosts"; and test -d "$folder/recipes" -o -d "$folder/playbooks"
             echo $folder
             return
         end
@@ -33,8 +33,10 @@ function __sparkwright_values -a kind
             for name in (__sparkwright_names hosts) (__sparkwright_groups) all
                 echo "$list$name"
             end
-        case recipes playbooks
-            __sparkwright_names $kind
+        case recipes
+            __sparkwright_names recipes
+        case playbooks
+            begin; __sparkwright_names playbooks; printf '%s\n' @PLAYBOOKS@; end | sort -u
 @VALUES@
     end
 end

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sparkwright.app.completion.commands import Command, Option, choices
 from sparkwright.errors import Refused
+from sparkwright.project import shipped_files
 
 HERE = Path(__file__).parent
 
@@ -67,7 +68,8 @@ def _quoted(text: str) -> str:
 
 def _filled(template: str, parts: dict[str, str]) -> str:
     text = (HERE / template).read_text()
-    for name, value in parts.items():
+    playbooks = {path.stem for path in (shipped_files.source() / "playbooks").glob("*.yml")}
+    for name, value in {**parts, "@PLAYBOOKS@": " ".join(sorted(playbooks))}.items():
         text = text.replace(name, value)
     return text
 

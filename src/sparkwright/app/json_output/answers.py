@@ -78,6 +78,9 @@ CATALOGUED: dict[str, Shape] = {
     "old": bool,
 }
 
+#: a playbook, part or template of a project
+OWN_FILE: dict[str, Shape] = {"file": line, "state": line, "version": line, "moved": bool}
+
 ANSWERS: dict[str, Printed] = {
     "diagnose": _lines("a host", **{**KINDS["diagnosis"], "error": line, "causes": [CAUSE]}),
     "client": _lines(
@@ -185,10 +188,24 @@ ANSWERS: dict[str, Printed] = {
         },
     ),
     "schema": Printed("document", "a JSON Schema", {}),
+    **{f"playbook.{name}": Printed("lines", "a playbook, part or template", OWN_FILE) for name in ("eject", "update")},
+    "playbook.clean": Printed("lines", "an unchanged copy", {"file": line, "kept": line, "removed": bool}),
     "lint": Printed(
         "document",
         "every recipe",
-        {"recipes": [{"recipe": line, "engine_version": (None, line), "simulated": bool, "findings": [{str: object}]}]},
+        {
+            "recipes": [
+                {"recipe": line, "engine_version": (None, line), "simulated": bool, "findings": [{str: object}]}
+            ],
+            "playbooks": [
+                {
+                    **OWN_FILE,
+                    "shipped_changes": [str],
+                    "own_changes": [str],
+                    "conflicts": [{"start": COUNT, "end": COUNT}],
+                }
+            ],
+        },
     ),
     "explain": Printed("document", "without a rule their titles by name; with one the rule", {str: object}),
     "docs.module": Printed("document", "a page; name is null of the index", {"name": (None, line), "text": line}),

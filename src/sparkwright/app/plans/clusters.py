@@ -10,7 +10,7 @@ from sparkwright.app.connect import Selection
 from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import hang_up
-from sparkwright.project import playbook, recipe
+from sparkwright.project import playbook, recipe, shipped_files
 from sparkwright.project.inventory.cluster import Cluster
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import seat
@@ -42,15 +42,16 @@ def path_of(selection: Selection, book: str) -> Path:
     there is no such playbook for clusters.
     """
     usual, cluster = selection.project.playbook(book), one_of(selection)
-    if cluster is None or not _about_servers(usual):
+    root = selection.project.root
+    if cluster is None or not _about_servers(usual, root):
         return usual
     refuse_part_or_others(selection)
-    path = usual.parent / FOLDER / usual.name
+    path = shipped_files.beside(root, usual, f"{FOLDER}/{usual.name}")
     if not path.is_file():
         message = f"{cluster.name} is a cluster, and this release cannot run `{usual.stem}` on one yet."
         fix = f"`{program.name()} deploy --host {cluster.name}` works."
         raise Refused(message, where=cluster.where, fix=fix)
-    seat.refuse_unfit(recipe.load(selection.project.root, cluster.recipe), cluster)  # once, not for each member
+    seat.refuse_unfit(recipe.load(root, cluster.recipe), cluster)  # once, not for each member
     return path
 
 
@@ -97,9 +98,9 @@ def met(plan: Plan, host: Host) -> Plan:
     return replace(plan, cluster=about)
 
 
-def _about_servers(path: Path) -> bool:
+def _about_servers(path: Path, project: Path) -> bool:
     names = {*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}
-    return any(play.uses(names) for play in playbook.load(path).plays)
+    return any(play.uses(names) for play in playbook.load(path, project).plays)
 
 
 def _refuse_part(selection: Selection, cluster: Cluster) -> None:

@@ -25,6 +25,7 @@ from sparkwright import here, host_side
 from sparkwright.console.events.summary import Served
 from sparkwright.fleet.member import Member
 from sparkwright.host.state import write_atomically
+from sparkwright.project import shipped_files
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.secret_source import Source
 
 SCHEMA = 2
-#: inputs of a plan in a project's folder; a playbook includes only files from its own folder
+#: inputs of a plan in a project's folder; a playbook includes only files from its own folder, or shipped ones
 FOLDERS, LOCK = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
+#: folders of shipped files that a plan is made from
+PLANNED = ("playbooks", "templates")
 #: a larger project is planned again each time; the largest lock has 1 MB
 MOST_FILES, MOST_BYTES = 1000, 32 * MIB
 #: number and size of cached files: one per host or cluster, playbook and set of options; a plan has about 60 KB
@@ -129,7 +132,9 @@ class Place:
         self._file = host_side.cache() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
         self._inputs = ""
         #: True if plans of this command can be cached
-        self.usable = (project / "playbooks" / f"{playbook}.yml").is_file() and not any(map(given.get, OTHER_RUNS))
+        self.usable = shipped_files.find(project, f"playbooks/{playbook}.yml") is not None and not any(
+            map(given.get, OTHER_RUNS)
+        )
         if self.usable:
             with contextlib.suppress(OSError, ValueError):
                 self._inputs = inputs(project)
@@ -214,11 +219,11 @@ def _files(project: Path) -> Iterator[str]:
 
 
 def _program() -> Iterator[Any]:
-    """Yield what identifies the program that plans: Python, the installed packages, and our own files by size and time."""
+    """Yield what identifies the program that plans: Python, the installed packages, and shipped files by size and time."""
     yield sys.version
     yield host_side.content_hash()
     yield os.stat(Path(yaml.__file__).parent.parent).st_mtime_ns  # noqa: PTH116
-    folders = [str(host_side.PACKAGE)]
+    folders = [str(top) for top in (host_side.PACKAGE, *(shipped_files.source() / name for name in PLANNED))]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in sorted(entries, key=lambda dir_entry: dir_entry.name):

@@ -21,7 +21,7 @@ from sparkwright.app.plans.recipes import recipe_of, user_of
 from sparkwright.errors import Refused
 from sparkwright.host.records.restart_plans import CHECK
 from sparkwright.host.state import write_atomically
-from sparkwright.project import playbook, recipe, starter
+from sparkwright.project import playbook, recipe, shipped_files
 from sparkwright.project.documents.document import shown
 from sparkwright.project.inventory.host import Host
 from sparkwright.trust import private
@@ -57,8 +57,7 @@ def of(selection: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, 
         return {}
     root = selection.project.root
     below = f"{clusters.FOLDER}/{NAME}.yml" if host.cluster else f"{NAME}.yml"
-    own, shipped = (folder / "playbooks" / below for folder in (root, starter.source()))
-    path = own if own.is_file() else shipped
+    path = shipped_files.path_of(root, f"playbooks/{below}")
     about = _about(path, root, {**names, "cluster of the host": host.cluster})
     kept = host_side.cache() / "restart-plans" / f"{_digest(str(root.resolve()))}-{host.name.replace('/', '+')}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -77,7 +76,11 @@ def of(selection: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, 
 
 def _play(selection: Selection, path: Path, host: Host) -> playbook.Play:
     """Return the one play that restarts this host. Raises Refused if there is not exactly one."""
-    plays = [play for play in playbook.load(path).plays if host in selection.inventory.match(play.hosts)]
+    plays = [
+        play
+        for play in playbook.load(path, selection.project.root).plays
+        if host in selection.inventory.match(play.hosts)
+    ]
     if len(plays) != 1 or not plays[0].has_task("grant_restart"):
         message = f"{host.name} needs exactly one play that restarts and verifies it (`grant_restart`)"
         raise Refused(f"{message}.", where=shown(path), fix="Compare it with the shipped playbooks/restart.yml.")
@@ -86,9 +89,17 @@ def _play(selection: Selection, path: Path, host: Host) -> playbook.Play:
 
 def _about(path: Path, root: Path, names: Mapping[str, Any]) -> str:
     """Return a digest of the plan's inputs besides the playbook's files: its templates, its variables, and the program."""
-    templates = _digests(item for item in sorted((root / "templates").glob("*")) if item.is_file())
+    templates = _digests(shipped_files.paths(root, "templates/*"))
+    own = sorted(map(str, (root / "playbooks").glob("**/*.yml")))  # each may take the place of a shipped one
     compiler = {item.name: item.stat().st_mtime_ns for item in sorted(Path(playbook.__file__).parent.glob("*.py"))}
-    about = [host_side.content_hash(), compiler, str(path), templates, {name: names[name] for name in sorted(names)}]
+    about = [
+        host_side.content_hash(),
+        compiler,
+        str(path),
+        templates,
+        own,
+        {name: names[name] for name in sorted(names)},
+    ]
     return _digest(json.dumps(about, default=str))
 
 

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.playbook.blame import Blame
 from sparkwright.protocol import expressions
 
 
 def rendered(project: Path, name: str, names: Mapping[str, Any]) -> str:
-    """Render templates/NAME. Raises Refused, with the line of the template, for a mistake in it."""
-    path = project / "templates" / name
+    """Render templates/NAME, the project's or the shipped one.
+
+    Raises Refused, with the line of the template, for a mistake in it.
+    """
+    path = shipped_files.path_of(project, f"templates/{name}")
     try:
         return str(expressions.render(document.text_of(path), names))
     except expressions.ExpressionError as error:

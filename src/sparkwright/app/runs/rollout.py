@@ -21,7 +21,7 @@ from sparkwright.fleet.guard import Guard, floors
 from sparkwright.fleet.member import GOOD, Member, hang_up
 from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
 from sparkwright.fleet.rollout import Roll
-from sparkwright.project import playbook, recipe
+from sparkwright.project import playbook, recipe, shipped_files
 from sparkwright.project.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event
 
@@ -192,7 +192,7 @@ class RolloutRun:
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
-        files = sorted((project.root / "templates").glob("*.j2"))
+        files = list(shipped_files.paths(project.root, "templates/*.j2"))
         plays = json.dumps(self._book.plays[0].document.data, default=str)  # including its included files
         found = {_shown(self._book.path, project.root): _digest(plays)}
         found |= {
@@ -253,4 +253,4 @@ def _digest(text: str) -> str:
 
 
 def _shown(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+    return str(path.relative_to(root)) if path.is_relative_to(root) else shipped_files.name_of(path) or str(path)

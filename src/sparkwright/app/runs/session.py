@@ -61,7 +61,7 @@ def run(
         place: place of the cached plan of this command.
         on_event: see `Shown`.
     """
-    read = playbook.load(clusters.path_of(selection, book))
+    read = playbook.load(clusters.path_of(selection, book), selection.project.root)
     if not any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in read.plays):
         selection = machines(selection)
         selection.fleet.connect()
@@ -136,7 +136,8 @@ def tasks(
 
 def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
     """Print the tasks of a playbook with their tags, after --tags and --skip-tags. No host is touched."""
-    plays = playbook.list_tasks(playbook.load(Project.here().playbook(book)), given)
+    project = Project.here()
+    plays = playbook.list_tasks(playbook.load(project.playbook(book), project.root), given)
     if json:
         say_json({"plays": plays})
     for line in [] if json else task_list.lines(plays):

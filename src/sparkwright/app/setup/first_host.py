@@ -99,7 +99,7 @@ def _free_port() -> int:
 def _write(folder: Path, found: Found) -> Exit:
     texts, without = _texts(found)
     written = starter.lay(folder, texts, without)
-    say(f"{len(written)} files: hosts/, recipes/, playbooks/, templates/, schemas/, tasks.py")
+    say(f"{len(written)} files: hosts/, recipes/, tasks.py")
     for name in texts:
         say(f"  {name}")
     show_notes(found)

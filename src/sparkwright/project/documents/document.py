@@ -12,6 +12,7 @@ import yaml
 
 from sparkwright import here
 from sparkwright.errors import Refused
+from sparkwright.project import shipped_files
 from sparkwright.project.documents.compose import NESTED, Composer, Place, Spelled
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
@@ -130,11 +131,11 @@ def _refuse_ending(path: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path as the user would type it in the current folder."""
+    """Return a path as the user would type it in the current folder; of a shipped file its name."""
     try:
         return str(path.relative_to(here.folder()))
     except ValueError:
-        return str(path)
+        return shipped_files.name_of(path) or str(path)
 
 
 def _indent(text: str, line: int) -> str:

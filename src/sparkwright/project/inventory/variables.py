@@ -10,6 +10,7 @@ from typing import Any
 
 from sparkwright import defaults
 from sparkwright.errors import Refused
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
 
@@ -64,7 +65,7 @@ def _is_amount(value: Any) -> bool:
 def _texts(project: Path) -> Iterator[str]:
     """Yield the texts that may read a variable: playbooks, templates, and the expressions in the inventory's own values."""
     for pattern in READERS:
-        yield from _read(sorted(project.glob(pattern)))
+        yield from _read(shipped_files.paths(project, pattern))
     for text in _read(sorted((project / "hosts").glob("*.yml"))):
         opened = re.split(r"\{[{%]", text)[1:]
         yield " ".join(re.split(r"[%}]\}", item, maxsplit=1)[0] for item in opened)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Place, shown
 from sparkwright.project.documents.validation import check, nearest
@@ -222,9 +223,9 @@ class _Compiler:
         if reason:
             message = f"the template '{one_line(name, at_most=80)}' {reason}."
             raise Refused(message, where=self.where((*place, module, "src")), fix="Name a file of templates/.")
-        path = self.project / "templates" / name
+        path = shipped_files.path_of(self.project, f"templates/{name}")
         if not document.is_file(path):
-            known = [path.name for path in (self.project / "templates").glob("*")]
+            known = [path.name for path in shipped_files.paths(self.project, "templates/*")]
             at = self.where((*place, module, "src"))
             raise Refused(f"no template {src!r}.", where=at, fix=nearest(path.name, known))
         return path

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.documents.validation import check, nearest
@@ -19,12 +20,14 @@ DEEPEST = 24
 LISTS = ("tasks", "handlers", "block", "rescue", "always")
 
 
-def spliced(read: Document) -> Document:
+def spliced(read: Document, project: Path) -> Document:
     """Return the document with each include replaced by a block of the file's tasks.
 
-    Lines of an included task are those of its own file. Raises Refused for a missing file, or one that includes itself.
+    Lines of an included task are those of its own file. A project's file wins over the shipped one of its name.
+
+    Raises Refused for a missing file, or one that includes itself.
     """
-    splicer = _Splicer(read, (read.path.resolve(),), 0, [])
+    splicer = _Splicer(read, project, (read.path.resolve(),), 0, [])
     data = splicer.inside(read.data, ())
     return replace(read, data=data, grafts=splicer.grafts)
 
@@ -38,8 +41,11 @@ class _Splicer:
         included: every file included so far.
     """
 
-    def __init__(self, read: Document, opened: tuple[Path, ...], depth: int, included: list[Path]) -> None:
+    def __init__(
+        self, read: Document, project: Path, opened: tuple[Path, ...], depth: int, included: list[Path]
+    ) -> None:
         self.read = read
+        self.project = project
         self.opened = opened
         self.depth = depth
         self.included = included
@@ -66,10 +72,10 @@ class _Splicer:
 
     def _included(self, item: dict[str, Any], place: Place) -> dict[str, Any]:
         given = check(IncludeFile, self.read, item, at=place)
-        path = self.read.path.parent / given.include
+        path = shipped_files.beside(self.project, self.read.path, given.include)
         at = self.read.where(*place, "include")
         if not document.is_file(path):
-            known = [str(path.relative_to(self.read.path.parent)) for path in self.read.path.parent.rglob("*.yml")]
+            known = self._known()
             message = f"no file '{one_line(given.include, at_most=80)}' in the same directory."
             raise Refused(message, where=at, fix=nearest(given.include, known))
         if path.resolve() in self.opened:
@@ -80,7 +86,19 @@ class _Splicer:
         part = document.load(path)
         if not isinstance(part.data, list):
             raise Refused("an included file must be a list of tasks.", where=part.where())
-        inner = _Splicer(part, (*self.opened, path.resolve()), self.depth, self.included)
+        inner = _Splicer(part, self.project, (*self.opened, path.resolve()), self.depth, self.included)
         tasks = inner.inside(part.data, ())
         self.grafts[(*place, "block")] = replace(part, data=tasks, grafts=inner.grafts)
         return {"name": given.include, **{k: v for k, v in item.items() if k != "include"}, "block": tasks}
+
+    def _known(self) -> list[str]:
+        """Return the files that an include here could name, as it would name them."""
+        folder = self.read.path.parent
+        names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.yml")}
+        for top in (self.project, shipped_files.source()):
+            if folder.is_relative_to(top / "playbooks"):
+                below = folder.relative_to(top).as_posix()
+                names |= {
+                    name.removeprefix(f"{below}/") for name in shipped_files.names(self.project, f"{below}/**/*.yml")
+                }
+        return sorted(names)

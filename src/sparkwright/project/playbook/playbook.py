@@ -89,9 +89,9 @@ class Playbook:
     plays: tuple[Play, ...]
 
 
-def load(path: Path) -> Playbook:
-    """Read a playbook. Raises Refused with file and line."""
-    read = includes.spliced(document.load(path))
+def load(path: Path, project: Path) -> Playbook:
+    """Read a playbook. Its parts are the project's, or else the shipped ones. Raises Refused with file and line."""
+    read = includes.spliced(document.load(path), project)
     if not isinstance(read.data, list) or not read.data:
         raise Refused("a playbook is a list of plays (- name: ..., hosts: ..., tasks: ...).", where=read.where())
     plays = [Play(check(PlayFile, read, data, at=(n,)), read, (n,)) for n, data in enumerate(read.data)]

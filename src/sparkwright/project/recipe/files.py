@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkwright import visible
 from sparkwright.errors import Refused
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.playbook.blame import Blame
 from sparkwright.project.recipe.recipe import Recipe
@@ -44,9 +45,12 @@ def mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[str, 
 def _content(recipe: Recipe, path: str, names: Mapping[str, Any]) -> str:
     source, where = recipe.file.files[path], recipe.source.where("files", path)
     root = recipe.source.path.parents[recipe.name.count("/") + 1]
-    found = root / "templates" / source.template if source.template else root / source.file
+    found = shipped_files.path_of(root, f"templates/{source.template}") if source.template else root / source.file
     try:
-        inside, there = found.resolve().is_relative_to(root.resolve()), found.is_file()
+        inside = any(
+            found.resolve().is_relative_to(top.resolve()) for top in (root, shipped_files.source() / "templates")
+        )
+        there = found.is_file()
     except (OSError, ValueError):  # a name that no file can have
         inside, there = True, False
     if not inside:

@@ -1,0 +1,71 @@
+"""The commands about the project's own playbooks, parts and templates: `playbook.eject`, `playbook.update`, `playbook.clean`."""
+
+from __future__ import annotations
+
+from sparkwright.cli.framework.command import command
+from sparkwright.errors import Exit, Refused
+
+
+@command(
+    word="name",
+    help={
+        "name": "a shipped playbook, part or template: deploy, parts/prove, client.j2",
+        "list": "show every shipped and every own file: shipped, ejected, changed, copied (by an earlier init), own",
+        "json": "one JSON object a file",
+    },
+)
+def eject(name: str | None = None, list: bool = False, json: bool = False) -> Exit:
+    """Copy a shipped playbook, part or template to change.
+
+    All commands use the project's file from then on. The first lines note the version that it came from, and .ejected/ keeps
+    the original: `lint` says when the shipped file changes later, and `playbook.update` merges. A file that is there is not
+    replaced.
+    """
+    from sparkwright.app import playbook_files
+
+    if list:
+        return playbook_files.list_files(json=json)
+    if not name:
+        raise Refused("say which file to eject.", fix="`playbook.eject --list` shows them.")
+    return playbook_files.eject(name, json=json)
+
+
+@command(
+    positional=["name"],
+    help={
+        "name": "an ejected playbook, part or template",
+        "mine": "leave your file as it is, and compare it with the shipped one of this version from now on",
+        "check": "only show both differences; exit code 2 when the shipped file has changed",
+        "json": "one JSON object",
+    },
+)
+def update(name: str, mine: bool = False, check: bool = False, json: bool = False) -> Exit:
+    """Merge the shipped file's changes into an ejected one.
+
+    Shows what sparkwright changed since the file was ejected and what you changed, and merges both. If both changed the same
+    lines, nothing is written (exit code 5).
+    """
+    from sparkwright.app import playbook_files
+
+    return playbook_files.update(name, mine=mine, check=check, json=json)
+
+
+@command(
+    help={
+        "check": "only show; exit code 2 when something would be removed",
+        "yes": "do not ask",
+        "json": "one JSON object a file: why it is kept (empty: it may go), and if it was removed",
+    }
+)
+def clean(check: bool = False, yes: bool = False, json: bool = False) -> Exit:
+    """Remove unchanged copies of shipped files, after asking.
+
+    Earlier versions of `init` copied playbooks, templates and schemas. Files that you changed stay, and files that one of them
+    needs.
+    """
+    from sparkwright.app import playbook_files
+
+    return playbook_files.clean(check=check, yes=yes, json=json)
+
+
+TASKS = {"playbook": [eject, update, clean]}

@@ -1,0 +1,79 @@
+"""The files that sparkwright ships: playbooks, their parts, templates and schemas. A project's file of the same name wins.
+
+A file's name is its path from the project's folder, such as `playbooks/parts/swap.yml`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+#: folders in which a project has only the files that it changes or adds
+FOLDERS = ("playbooks", "templates", "schemas")
+#: folders whose files can be copied into a project
+EJECTED = ("playbooks", "templates")
+
+
+def source() -> Path:
+    """Return the folder of all shipped files: inside the installed package, or the top of the checkout it runs from."""
+    package = Path(__file__).parents[1]
+    installed = package / "starter"
+    return installed if installed.is_dir() else package.parent.parent
+
+
+def find(project: Path, name: str) -> Path | None:
+    """Return the project's file of this name, else the shipped one; None if there is neither."""
+    return next((top / name for top in (project, source()) if os.path.isfile(top / name)), None)  # noqa: PTH113
+
+
+def path_of(project: Path, name: str) -> Path:
+    """Return the path of `find`, or the path that the project's file would have."""
+    return find(project, name) or project / name
+
+
+def beside(project: Path, path: Path, relative: str) -> Path:
+    """Return the path of a file that another one names relative to its own folder.
+
+    Args:
+        path: the file that names it: the project's, a shipped one, or one elsewhere, which sees the files beside it only.
+    """
+    there = path.parent / relative
+    for top in (project, source()):
+        name = os.path.relpath(os.path.abspath(there), os.path.abspath(top))  # noqa: PTH100
+        if name.split("/", 1)[0] in FOLDERS and (found := find(project, name)):
+            return found
+    return there
+
+
+def names(project: Path, pattern: str) -> list[str]:
+    """Return the names of the project's and the shipped files that match a pattern, such as `playbooks/**/*.yml`."""
+    found = (path.relative_to(top) for top in (project, source()) for path in top.glob(pattern) if path.is_file())
+    return sorted({path.as_posix() for path in found})
+
+
+def paths(project: Path, pattern: str) -> Iterator[Path]:
+    """Yield the file of each name that matches a pattern."""
+    return (path_of(project, name) for name in names(project, pattern))
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a shipped file by its path; empty for any other file."""
+    try:
+        name = path.relative_to(source()).as_posix()
+    except ValueError:
+        return ""
+    return name if name.split("/", 1)[0] in FOLDERS else ""
+
+
+def short(name: str) -> str:
+    """Return the shortest word that `playbook.eject` takes for a file."""
+    folder, _, below = name.partition("/")
+    return below.removesuffix(".yml") if folder == "playbooks" else below
+
+
+def ejectable() -> list[str]:
+    """Return the names of all files that can be ejected."""
+    top = source()
+    found = (path for folder in EJECTED for path in (top / folder).rglob("*") if path.is_file() and path.name[0] != ".")
+    return sorted(path.relative_to(top).as_posix() for path in found)

@@ -1,0 +1,176 @@
+"""Shipped playbooks, parts and templates: found where the project has none, ejected, compared and merged."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sparkwright.app.plans import restart_plan
+from sparkwright.errors import Refused
+from sparkwright.project import ejection, playbook, shipped_files, starter
+from sparkwright.project.folder import Project
+from sparkwright.protocol import expressions
+
+PART = "playbooks/parts/prove.yml"
+TOP = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shipped files of another version, which a test may change."""
+    top = tmp_path / "package"
+    for folder in (*starter.FOLDERS, *shipped_files.FOLDERS):
+        shutil.copytree(shipped_files.source() / folder, top / folder)
+    shutil.copy(shipped_files.source() / "tasks.py", top)
+    monkeypatch.setattr(shipped_files, "source", lambda: top)
+    return top
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "project"
+    starter.lay(root)
+    monkeypatch.chdir(root)
+    return root
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def names(project: Path, book: str) -> str:
+    return str(playbook.load(Project(project).playbook(book), project).plays[0].file.model_dump())
+
+
+def test_a_projects_part_takes_the_place_of_the_shipped_one_in_every_shipped_playbook(project: Path) -> None:
+    before = {book: names(project, book) for book in ("deploy", "restart", "verify")}
+    assert ejection.eject(project, PART).state == "ejected"
+    assert {book: names(project, book) for book in before} == before, "a copy changes nothing"
+    replace(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
+    assert ["Ask it for a token" in names(project, book) for book in before] == [True, True, False]
+    # a part that a shipped part includes, from a folder of its own
+    ejection.eject(project, "playbooks/parts/cold.yml")
+    replace(project / "playbooks/parts/cold.yml", "\n- ", "\n- name: Ours\n  facts:\n\n- ")
+    assert "Ours" in names(project, "deploy")
+
+
+def test_a_playbook_of_the_projects_own_includes_shipped_parts(project: Path) -> None:
+    (project / "playbooks").mkdir()
+    book = project / "playbooks/drain.yml"
+    book.write_text("- hosts: all\n  tasks:\n    - include: parts/return.yml\n")
+    assert "parts/return.yml" in names(project, "drain")
+    book.write_text("- hosts: all\n  tasks:\n    - include: parts/retrun.yml\n")
+    with pytest.raises(Refused, match=r"playbooks/drain\.yml:3: no file .*Did you mean `parts/return.yml`"):
+        playbook.load(book, project)
+
+
+def test_a_mistake_in_a_shipped_file_is_shown_by_the_files_name(project: Path, newer: Path) -> None:
+    replace(newer / PART, "- name: Check that it generates\n", "- name: {\n")
+    with pytest.raises(Refused, match=r"^playbooks/parts/prove\.yml:\d+: "):
+        playbook.load(Project(project).playbook("deploy"), project)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_files.ejectable() if name.startswith("templates/")])
+def test_the_note_in_a_template_is_not_rendered(name: str, project: Path) -> None:
+    ejection.eject(project, name)
+    text, shipped = (project / name).read_text(), (shipped_files.source() / name).read_text()
+    assert "ejected from sparkwright" in text
+    assert text.endswith(shipped) and expressions.render(text.removesuffix(shipped) + "#!/bin/sh", {}) == "#!/bin/sh"
+
+
+def test_what_both_sides_changed_in_different_places_is_merged(project: Path, newer: Path) -> None:
+    ejection.eject(project, PART)
+    replace(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
+    assert ejection.state_of(project, PART) == ejection.FileState(PART, "changed", ejection.__version__, moved=False)
+    (newer / PART).write_text((newer / PART).read_text() + "\n- name: New in this version\n  facts:\n")
+    assert ejection.state_of(project, PART).moved
+    texts = ejection.compare(project, PART)
+    assert "+- name: New in this version" in texts.diff(own=False)
+    assert "+- name: Ask it for a token" in texts.diff(own=True)
+    assert texts.conflicts == []
+    ejection.adopt(project, PART, texts.merged())
+    merged = (project / PART).read_text()
+    assert "Ask it for a token" in merged and merged.endswith("New in this version\n  facts:\n")
+    assert not ejection.state_of(project, PART).moved
+
+
+def test_a_line_that_both_sides_changed_is_a_conflict(project: Path, newer: Path) -> None:
+    ejection.eject(project, PART)
+    for top, title in ((project, "Ask it for a token"), (newer, "Check for a token")):
+        replace(top / PART, "- name: Check that it generates\n", f"- name: {title}\n")
+    (conflict,) = ejection.compare(project, PART).conflicts
+    assert conflict.lines == ("- name: Ask it for a token\n",)
+    same = (newer / PART).read_text().replace("Check for a token", "Ask it for a token")
+    (newer / PART).write_text(same)
+    assert ejection.compare(project, PART).conflicts == [], "both made the same change"
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "shipped", "merged"),
+    [
+        ("a\nb\nc\nd\n", "a\nb\nc\nD\n", "A\nb\nc\nd\n", "A\nb\nc\nD\n"),
+        ("a\nb\nc\nd\n", "a\nc\nd\n", "a\nb\nc\nd\ne\n", "a\nc\nd\ne\n"),
+        ("a\nb\nc\n", "x\na\nb\nc\n", "a\nb\nc", "x\na\nb\nc"),
+        ("a\nb\n", "a\nb\nx\n", "a\nb\ny\n", None),
+        ("a\nb\nc\n", "a\nB\nc\n", "a\nb\nC\n", None),
+    ],
+)
+def test_merging(before: str, own: str, shipped: str, merged: str | None) -> None:
+    texts = ejection.Comparison("a", "1", before, own, shipped)
+    assert (None if texts.conflicts else texts.merged()) == merged
+
+
+def test_a_file_that_is_there_is_not_replaced(project: Path) -> None:
+    (project / "playbooks").mkdir()
+    (project / "playbooks/deploy.yml").write_text("- hosts: all\n")
+    with pytest.raises(Refused, match="playbooks/deploy.yml exists in this project"):
+        ejection.eject(project, "playbooks/deploy.yml")
+    assert (project / "playbooks/deploy.yml").read_text() == "- hosts: all\n"
+    with pytest.raises(Refused, match="Did you mean `parts/prove`"):
+        ejection.named(project, "parts/prov")
+
+
+def test_the_checkout_itself_is_left_alone(newer: Path) -> None:
+    for act in (lambda: ejection.eject(newer, PART), lambda: ejection.refuse_source(newer)):
+        with pytest.raises(Refused, match="the shipped ones themselves"):
+            act()
+
+
+def test_copies_of_an_earlier_version_are_known_by_their_hash(project: Path) -> None:
+    old = {name: TOP / "tests/data/earlier" / name for name in (PART, "templates/client.j2")}
+    for name, path in old.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, project / name)
+    assert [name for name, kept in ejection.copies(project) if not kept] == sorted(old)
+    (project / PART).write_text((project / PART).read_text() + "# ours\n")
+    assert [name for name, _ in ejection.copies(project)] == ["templates/client.j2"]
+    assert ejection.state_of(project, PART).state == "changed"
+
+
+def test_a_copy_that_a_projects_playbook_needs_is_kept_if_this_version_ships_none(project: Path, newer: Path) -> None:
+    (project / PART).parent.mkdir(parents=True)
+    shutil.move(newer / PART, project / PART)
+    assert dict(ejection.copies(project)) == {PART: ""}
+    (project / "playbooks/ours.yml").write_text("- hosts: all\n  tasks:\n    - include: parts/prove.yml\n")
+    assert "playbooks/ours.yml includes it" in dict(ejection.copies(project))[PART]
+
+
+def test_schemas_stay_while_a_first_line_names_them_and_links_are_not_followed(project: Path) -> None:
+    shutil.copytree(shipped_files.source() / "schemas", project / "schemas")
+    assert {kept for _, kept in ejection.copies(project)} == {""}
+    replace(project / "hosts/spark1.yml", "../.sparkwright/schemas/", "../schemas/")
+    assert dict(ejection.copies(project))["schemas/host.json"] == "the first line of hosts/spark1.yml names it"
+    (project / "templates").symlink_to(shipped_files.source() / "templates")
+    assert not [name for name, _ in ejection.copies(project) if name.startswith("templates/")]
+
+
+def test_a_part_that_is_ejected_is_in_the_next_restart_plan(project: Path) -> None:
+    """The laptop keeps restart plans; a new file of the project must not leave an old one in use."""
+    path = shipped_files.path_of(project, "playbooks/restart.yml")
+    before = restart_plan._about(path, project, {})
+    ejection.eject(project, PART)
+    assert restart_plan._about(path, project, {}) != before
