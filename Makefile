@@ -1,6 +1,7 @@
 # make demo: a whole deploy on a pretend Spark, nothing needed but Python 3.11+
 # make test: what tells most in a few minutes; needs neither ssh nor Docker
-# make test-all: everything that this machine can; what touches ssh and Docker runs where they are
+# make test-ci: that and a few tests of each real part (ssh, Docker, registry, browser, simulated Sparks ...), as CI runs it
+# make test-all: everything that this machine can, most of an hour; a release runs it
 # make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/); VERSION=0.19.1 for another
 # make engine-release VERSION=0.33.0: takes in a release, and prints what changed since the one before; ENGINE=sglang VERSION=0.5.23
 #            and ENGINE=llama_cpp VERSION=2026.10.11549 (of xllamacpp) take in the options of those engines
@@ -10,19 +11,10 @@ PYTHON ?= python3
 BIN = .venv/bin
 # most tests wait for something most of the time, on two cores too
 WORKERS ?= 4
-# of `make test-all` one more: those of the Docker Engine and of the simulated Sparks follow each other on one each, and wait
+# one more where real parts are tested: those of the Docker Engine and of the simulated Sparks follow each other on one each, and wait
 ALL_WORKERS ?= $(shell expr $(WORKERS) + 1)
 
-# A failure beside other tests may be the machine's doing. Up to ten failures are run once more, by themselves; both runs stand in
-# the output, and a test that fails twice has failed.
-FAILED = .pytest_cache/v/cache/lastfailed
-define pytest
-	rm -f $(FAILED)
-	$(BIN)/pytest $(1) || { [ $$? -eq 1 ] && [ $$(wc -l < $(FAILED)) -le 12 ] && \
-	  $(BIN)/pytest $(2) --last-failed --last-failed-no-failures none -v; }
-endef
-
-.PHONY: demo test test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock release release-lock bed bed-down docs picture bench clean
+.PHONY: demo test test-ci test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock release dist release-lock bed bed-down docs picture bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -43,14 +35,17 @@ LLAMA = tests/real_llama/requirements.txt
 demo: .venv/.installed
 	$(BIN)/invoke deploy --host sandbox
 
-# the slow ones are listed in tests/conftest.py
-test: export SPARKWRIGHT_FUZZ ?= 40
+# SLOW in tests/conftest.py lists the slow ones, CI_PARTS those of them that CI runs
+test test-ci: export SPARKWRIGHT_FUZZ ?= 40
 test: .venv/.installed-test lint
-	$(call pytest,-n $(WORKERS) -m 'not engine and not slow',-m 'not engine and not slow')
+	$(BIN)/pytest -n $(WORKERS) -m 'not engine and not slow'
+
+test-ci: .venv/.installed-test lint
+	$(BIN)/pytest -n $(ALL_WORKERS) --durations=25 -m 'not engine and (not slow or ci)'
 
 test-all: .venv/.installed-test lint
-	$(call pytest,-n $(ALL_WORKERS) --durations=40 -m 'not engine and not alone',-m 'not engine and not alone')
-	$(call pytest,-m alone,-m alone)
+	$(BIN)/pytest -n $(ALL_WORKERS) --durations=40 -m 'not engine and not alone'
+	$(BIN)/pytest -m alone
 
 test-engine: .venv/.installed-test
 	$(if $(VERSION),SPARKWRIGHT_ENGINE_VERSION=$(VERSION)) $(if $(STARTS),SPARKWRIGHT_ENGINE_STARTS=$(STARTS)) \
@@ -67,13 +62,16 @@ test-faults: .venv/.installed-test
 	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/bed/test_cluster_faults.py -q
 	SPARKWRIGHT_FUZZ=10000 $(BIN)/pytest tests/fuzz -q -n $(WORKERS)
 
-.venv/.installed-molecule: .venv/.installed
-	$(BIN)/python -m pip install --quiet --group molecule
+# an environment of its own: Molecule brings Ansible, and may be installed while tests run in the other
+.molecule/.installed: pyproject.toml
+	$(PYTHON) -m venv .molecule
+	.molecule/bin/python -m pip install --quiet --upgrade pip
+	.molecule/bin/python -m pip install --quiet --group molecule
 	touch $@
 
 # pretend Sparks, Molecule and Ansible's own judgement of idempotence; SCENARIO=default runs one
-molecule: .venv/.installed-molecule
-	PATH="$(CURDIR)/$(BIN):$$PATH" molecule test $(if $(SCENARIO),--scenario-name $(SCENARIO),--all)
+molecule: .venv/.installed .molecule/.installed
+	PATH="$(CURDIR)/.molecule/bin:$$PATH" molecule test $(if $(SCENARIO),--scenario-name $(SCENARIO),--all)
 
 # the types beside all the rest, which together takes half as long
 lint: .venv/.installed-test
@@ -98,9 +96,12 @@ runtime-lock: .venv/.installed
 release-lock: .venv/.installed
 	$(BIN)/python tools/lock_release.py
 
+# all tests, then what is published
+release: test-all dist
+
 # an sdist and a wheel in dist/, built with the locked versions alone; then the wheel is installed, deploys to the sandbox, and the
 # quick tests run with it
-release:
+dist:
 	rm -rf dist .release
 	$(PYTHON) -m venv .release
 	.release/bin/python -m pip install --quiet --only-binary :all: --no-deps --require-hashes --requirement release-requirements.txt
@@ -136,4 +137,4 @@ bench-%: .venv/.installed-test
 	$(BIN)/python benchmarks/$*.py
 
 clean:
-	rm -rf .venv .release dist
+	rm -rf .venv .molecule .release dist

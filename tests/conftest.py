@@ -1,8 +1,9 @@
 """Which tests run, and which of them beside each other: four at a time, for most of them wait for something, and
 beside these what shares the Docker Engine and the simulated Sparks.
 
-`make test` leaves the slow ones out, `make test-all` runs all. Those that judge times to the millisecond (marked `alone`) come after, one by one. When one of them fails and the machine was
-seen to stand still meanwhile, it is asked again: that was no answer.
+`make test` leaves the slow ones out (SLOW), `make test-ci` runs a few of these too (CI_PARTS), `make test-all` runs all. Those that judge
+times to the millisecond (ALONE) come after, one by one. One of them that fails is run again only if the machine stood still meanwhile,
+which a process beside the tests has seen (`tests/held_up.py`): its times were not the server's.
 """
 
 from __future__ import annotations
@@ -83,6 +84,49 @@ NOT_SLOW = (
     "tests/remote/test_ssh_target.py",
     "tests/runner/cluster/test_meeting_at_barriers.py",
 )
+#: of the slow ones, what `make test-ci` and CI run: what tells most of each real part. What they leave out, and why, stands in docs/testing.md
+#: (tests/docs/test_testing.py)
+CI_PARTS = (
+    # simulated Sparks: ssh, systemd and a Docker Engine in each, a registry
+    "tests/bed/test_cluster.py::test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one",
+    "tests/bed/test_deploy.py::test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothing",
+    "tests/bed/test_deploy.py::test_a_change_that_fails_puts_the_old_server_back",
+    "tests/bed/test_deploy.py::test_a_dropped_connection_does_not_stop_a_deploy",
+    "tests/bed/test_health.py::test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock",
+    "tests/bed/test_health.py::test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace",
+    "tests/bed/test_host_settings.py::test_settings_are_shown_then_made_and_undone_on_a_real_systemd",
+    "tests/bed/test_second_spark.py::test_image_and_model_are_copied_and_a_deploy_is_verified",
+    # this machine's Docker Engine, with a registry, HAProxy, the real llama-server; two engines as a cluster
+    "tests/cluster/test_deploy.py::test_both_ranks_are_started_proved_and_a_second_deploy_changes_nothing",
+    "tests/doctor/test_diagnose_docker.py",
+    "tests/escape/test_escapes.py",
+    "tests/gateway/test_container.py",
+    "tests/guard/test_start_guard.py",
+    "tests/importing/test_running_docker.py",
+    "tests/modules/test_files_of_root.py",
+    "tests/modules/test_inspect_server.py",
+    "tests/modules/test_server_key.py",
+    "tests/modules/test_stopped.py",
+    "tests/project/test_docker_words.py",
+    "tests/real_llama/test_container.py::test_engines_take_each_others_place_on_one_port",
+    "tests/registry/test_docker_image.py",
+    "tests/registry/test_lock_image.py",
+    "tests/registry/test_send_image.py",
+    # sshd on loopback, cron, a browser
+    "tests/html/test_experiment_page.py",
+    "tests/modules/test_real_cron.py",
+    "tests/remote/test_first_host.py",
+    "tests/remote/test_runtime.py",
+    "tests/remote/test_secret_of_a_deploy.py",
+    "tests/remote/test_ssh.py",
+    # the stories of a deploy on the sandbox
+    "tests/e2e/test_faults.py",
+    "tests/e2e/test_gateway.py",
+    "tests/e2e/test_restart.py",
+    "tests/faults/test_matrix.py",
+    "tests/fleet/test_rolling.py",
+    "tests/tools/",
+)
 #: of the quick ones, files that take long: none of them is begun when the others are through
 LONG = (
     "tests/cli/test_system_errors.py",
@@ -121,15 +165,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     options, name = config.option.markexpr, collection_path.relative_to(config.rootpath).as_posix()
     if options == "alone":
         return True if not name.startswith(ALONE) else None
-    slow = name.startswith(SLOW) and not name.startswith(NOT_SLOW)
-    return True if slow and "not slow" in options else None
+    left_out = is_slow(name) and "not slow" in options and not ("ci" in options and in_ci(name))
+    return True if left_out else None
+
+
+def is_slow(nodeid: str) -> bool:
+    """Whether `make test` leaves this file or test out."""
+    return nodeid.startswith(SLOW) and not nodeid.startswith(NOT_SLOW)
+
+
+def in_ci(nodeid: str) -> bool:
+    """Whether CI runs this slow test, or any test of this slow file."""
+    return any(nodeid.startswith(part) or part.startswith(f"{nodeid}::") for part in CI_PARTS)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if item.nodeid.startswith(ALONE):
         item.add_marker(pytest.mark.alone)
-    if item.nodeid.startswith(SLOW) and not item.nodeid.startswith(NOT_SLOW):
+    if is_slow(item.nodeid):
         item.add_marker(pytest.mark.slow)
+        if in_ci(item.nodeid):
+            item.add_marker(pytest.mark.ci)
 
 
 @functools.cache

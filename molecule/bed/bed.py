@@ -11,6 +11,7 @@ ports of 127.0.0.1; keys, known_hosts, an ssh configuration and a project to dep
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -42,8 +43,10 @@ def main() -> int:
 
 
 def up(hosts: int) -> None:
-    """Bring the bed up; what is up already stays."""
+    """Bring the bed up; what is up already stays. A second `up` waits for the first."""
     BED.mkdir(exist_ok=True)
+    lock = (BED / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends
     keys()
     base = base_image()
     spark = built("spark", base)

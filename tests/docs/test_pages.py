@@ -15,6 +15,7 @@ from sparkwright.app import findings, schemas
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.lock import lockfile
+from tests import conftest
 from tests.docs import engine_rules, traps
 
 TOP = Path(__file__).parent.parent.parent
@@ -52,8 +53,10 @@ def test_an_annotated_example_fits_its_schema(kind: str) -> None:
     ],
 )
 def test_the_shipped_files_fit_their_schema(kind: str, pattern: str) -> None:
+    schema = schemas.schema(kind)
+    validator = jsonschema.validators.validator_for(schema)(schema)
     for path in TOP.glob(pattern):
-        jsonschema.validate(yaml.safe_load(path.read_text()), schemas.schema(kind))
+        validator.validate(yaml.safe_load(path.read_text()))
 
 
 def test_the_annotated_examples_load_as_a_users_files(tmp_path: Path) -> None:
@@ -94,3 +97,22 @@ def test_most_traps_in_reach_are_prevented_or_named() -> None:
     found = traps.in_reach()
     assert len(found) >= traps.LEAST_IN_REACH
     assert sum(trap.answer in traps.MET for trap in found) >= traps.FLOOR
+
+
+def test_each_slow_test_is_run_by_ci_or_stands_in_the_table_of_what_it_leaves_out() -> None:
+    section = (TOP / "docs/testing.md").read_text().partition("## What CI leaves out\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    left_out = tuple(re.findall(r"`(tests/[^`]+)`", " ".join(row.split("|")[1] for row in rows)))
+    slow = [
+        name
+        for path in (TOP / "tests").rglob("test_*.py")
+        if conftest.is_slow(name := path.relative_to(TOP).as_posix())
+    ]
+    unnamed = [name for name in slow if not name.startswith((*conftest.CI_PARTS, *left_out))]
+    assert not unnamed, "neither in CI_PARTS (tests/conftest.py) nor in the table of docs/testing.md"
+    for name in left_out:
+        assert any(file.startswith(name) and not file.startswith(conftest.CI_PARTS) for file in slow), name
+    for part in conftest.CI_PARTS:
+        file, _, function = part.partition("::")
+        assert any(name.startswith(file) for name in slow), part
+        assert not function or f"def {function.partition('[')[0]}(" in (TOP / file).read_text(), part

@@ -97,9 +97,8 @@ class Server:
         return False
 
     def stop(self) -> int:
-        """Its exit code after SIGTERM."""
-        if self.exit_code is None:
-            self.process.send_signal(signal.SIGTERM)
+        """Send SIGTERM; return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOPS_WITHIN_S)
 
     def _listens(self) -> bool:
@@ -120,7 +119,7 @@ class Server:
 
 @contextlib.contextmanager
 def started(folder: Path, *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """The server with these words, host and port added, from its start on; stopped in the end. folder: for its log."""
+    """The server with these words, host and port added, from its start on; killed in the end. folder: for its log."""
     port = free_port()
     command = [
         sys.executable,
@@ -142,8 +141,6 @@ def started(folder: Path, *words: str, env: dict[str, str] | None = None) -> Ite
     try:
         yield server
     finally:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.stop()
         process.kill()
         process.wait()
 
