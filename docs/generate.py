@@ -26,13 +26,13 @@ from sparkwright.project.inventory.gateway_models import ClientFile, GatewayFile
 from sparkwright.project.inventory.models import ClusterFile, FabricFile, GroupFile, HostFile, SecretSource, ServedFile
 from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
-from sparkwright.project.recipe.models import Container, Expect, Model, ParallelFile, RecipeFile
+from sparkwright.project.recipe.models import Adapter, Container, Expect, Model, ParallelFile, RecipeFile
 
 HERE = Path(__file__).parent
 MODELS = (
     *(HostFile, ServedFile, FabricFile, GroupFile, ClusterFile, SecretSource),
     *(GatewayFile, TlsFile, GatewayLimits, ClientFile),
-    *(RecipeFile, Model, Container, Expect, ParallelFile),
+    *(RecipeFile, Model, Adapter, Container, Expect, ParallelFile),
     *(PlayFile, TaskFile, BlockFile, IncludeFile),
     *(LockFile, ImageEntry, ManifestEntry, ModelEntry, FileEntry),
 )

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,23 @@ def test_each_key_is_one_of_its_client_and_the_gateways_own_has_no_limits(lab: R
 def test_a_client_uses_its_models_only(lab: Running) -> None:
     assert ask(lab, "bob", "org/small").json["from"] == "small"
     assert refused(ask(lab, "bob")) == (403, "model_not_allowed")
+
+
+def test_an_adapter_is_allowed_without_its_model_and_the_model_without_it(
+    servers: dict[str, Server], tmp_path: Path
+) -> None:
+    small = replace(model("small", servers["small"]), aliases=("fast", "sql", "law"), adapters=("sql", "law"))
+    named = (Client("all"), Client("base", models=("fast",)), Client("one", models=("sql",)))
+    with running(tmp_path, gateway(small, named=named)) as found:
+        found.up(*small.names)
+        allowed = {
+            client.name: [name for name in small.names if ask(found, client.name, name).status == 200]
+            for client in named
+        }
+        assert refused(ask(found, "base", "sql")) == (403, "model_not_allowed")
+        assert ask(found, "one", "sql").json["from"] == "small"
+        assert servers["small"].seen[-1]["body"]["model"] == "sql"
+    assert allowed == {"all": ["small", "fast", "sql", "law"], "base": ["small", "fast"], "one": ["sql"]}
 
 
 def test_a_key_whose_time_is_over_is_refused_before_the_body(lab: Running) -> None:

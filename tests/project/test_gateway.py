@@ -226,6 +226,46 @@ def test_a_second_name_that_only_some_servers_answer_to_is_refused(project: Path
         routed(project)
 
 
+ADAPTER = "adapters: [{id: org/sql-lora, name: sql}]\n"
+
+
+def test_adapters_are_names_of_their_model(project: Path) -> None:
+    chat = project / "recipes/chat.yml"
+    chat.write_text(chat.read_text() + ADAPTER)
+    qwen, small = routed(project).models
+    assert (qwen.names, qwen.adapters) == (("qwen", "sql"), ("sql",))
+    assert small.adapters == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant", "refusal"),
+    [
+        ("small", "small", "`small` is a served name of both `small` and `qwen`"),
+        ("tables", "small", "`tables` is a served name of chat already"),
+        ("sql", "sql", "means the adapter `sql`, which its server knows by that name only"),
+    ],
+)
+def test_an_adapter_with_a_name_that_something_else_has_is_refused(
+    project: Path, name: str, meant: str, refusal: str
+) -> None:
+    chat = project / "recipes/chat.yml"
+    chat.write_text(chat.read_text() + ADAPTER.replace("name: sql", f"name: {name}"))
+    (project / "hosts/groups.yml").write_text(f"{LAB}    models: {{tables: {meant}}}\n")
+    with pytest.raises(Refused) as refused:
+        routed(project)
+    assert refusal in str(refused.value)
+
+
+def test_an_adapter_that_two_recipes_take_from_different_places_is_refused(project: Path) -> None:
+    chat = project / "recipes/chat.yml"
+    other = chat.read_text() + ADAPTER.replace("sql-lora", "other-lora")
+    chat.write_text(chat.read_text() + ADAPTER)
+    (project / "recipes/other.yml").write_text(other)
+    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
+    with pytest.raises(Refused, match="both serve the adapter `sql` of `qwen`, from different repositories"):
+        routed(project)
+
+
 def conflicts(project: Path, host: str) -> None:
     inventory = Inventory.load(project)
     routes.refuse_conflicts(project, inventory, inventory.gateways["lab"], {host})

@@ -65,6 +65,26 @@ def make(path: Path, shape: Shape = Shape()) -> Path:
     return path
 
 
+def make_adapter(path: Path, shape: Shape = Shape(), architecture: str = "llama", rank: int = 4) -> Path:
+    """Write a LoRA adapter for the model of this shape that changes its answers. Returns the path."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 40.0 * rank)
+    chance = np.random.default_rng(1)
+    for block in range(shape.layers):
+        for module in ("attn_q", "attn_output"):
+            for side in ("lora_a", "lora_b"):
+                rows, columns = (rank, shape.width) if side == "lora_a" else (shape.width, rank)
+                matrix = (chance.standard_normal((rows, columns)) * 0.1).astype(np.float32)
+                writer.add_tensor(f"blk.{block}.{module}.weight.{side}", matrix)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def _vocabulary(writer: Any) -> int:
     """A token a byte, as GPT-2 spells bytes, and one pair, for the list of merges can't be empty. Returns their number."""
     letters = _spelled_bytes()

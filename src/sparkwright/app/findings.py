@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from sparkwright.app.plans.pins import entries, simulated
 from sparkwright.console.out import say, say_json
-from sparkwright.engines import container_rules, engine, memory_rules, recipe_age, template_rules
+from sparkwright.engines import adapter_rules, container_rules, engine, memory_rules, recipe_age, template_rules
 from sparkwright.engines.advice import EXPECTED, Explained
 from sparkwright.engines.findings import Finding
 from sparkwright.errors import Refused, SparkwrightError
@@ -33,6 +33,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "publish": ("container", "ports"),
     "server_key": ("server_key",),
     "model": ("model",),
+    adapter_rules.KEY: (adapter_rules.KEY,),
     "probes": ("expect", "probes"),
     recipe_age.FLAG: (recipe_age.FLAG,),
 }
@@ -162,6 +163,7 @@ def explained(name: str) -> list[Explained]:
         container_rules.explained(name),
         memory_rules.explained(name),
         template_rules.explained(name),
+        adapter_rules.explained(name),
         recipe_age.explained(name),
         *(engine.advice.explained(name) for engine in engine.served()),
     )
@@ -192,6 +194,7 @@ def rules() -> dict[str, str]:
         container_rules.RULES.titles(),
         memory_rules.RULES.titles(),
         template_rules.RULES.titles(),
+        adapter_rules.RULES.titles(),
         recipe_age.RULES.titles(),
         *(engine.advice.titles() for engine in engine.served()),
     )

@@ -43,6 +43,9 @@ class Files(Protocol):
     def config_of(self, beginning: bytes) -> dict[str, Any] | None:
         """Return the model's shape from the beginning of its file, as the lock keeps it; None if the file does not hold it."""
 
+    def adapter_of(self, beginning: bytes) -> dict[str, Any] | None:
+        """Return the lock's entry about a LoRA adapter from the beginning of its file; None if the file is none."""
+
     @property
     def HEADER_BYTES(self) -> int:
         """The greatest number of bytes at the beginning of a model's file that `chat_of` needs."""

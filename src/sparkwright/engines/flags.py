@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-#: role of a second model
+#: role of a second model under the key `models` of a recipe
 Role = Literal["draft", "tokenizer"]
 
 
@@ -18,6 +18,25 @@ class ModelFlag:
     flag: str
     key: str = ""  #: key in the flag's JSON; "" if the flag takes the path itself
     needs: str = ""  #: flag without which this one has no effect; "" for none
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFlags:
+    """The flags by which an engine is given LoRA adapters, under their own names."""
+
+    flag: str  #: takes them: NAME=PATH each, or, of an engine that knows no names of adapters, a path
+    enable: str = ""  #: switch without which `flag` has no effect
+    named: bool = True  #: requests name an adapter; else every request gets it
+    prefixed: bool = False  #: requests name it SERVED NAME:ADAPTER
+    instead: tuple[str, ...] = ()  #: further flags that a recipe must not set beside `adapters`
+    max_rank: str = ""  #: flag with the largest rank
+    usual_rank: int = 0  #: default of that flag; 0: the engine takes it from the adapters
+    ranks: tuple[int, ...] = ()  #: values that the flag allows; empty for all
+    at_once: str = ""  #: flag with the number of adapters in one batch
+    usual_at_once: int = 0  #: default of that flag
+    base_counts: bool = False  #: requests without an adapter take one of these places
+    refused: tuple[str, ...] = ()  #: keys of adapter_config.json that the engine refuses if they are set
+    source: str = ""  #: where this is documented
 
 
 class Flags(Protocol):
@@ -49,6 +68,10 @@ class Flags(Protocol):
     @property
     def MODEL_FLAGS(self) -> Mapping[Role, ModelFlag]:
         """The second models that the engine serves with."""
+
+    @property
+    def ADAPTERS(self) -> AdapterFlags | None:
+        """The flags for LoRA adapters; None if the engine serves none."""
 
     def named(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags under their own names, in their order; of two spellings of a flag the last wins."""
@@ -114,6 +137,20 @@ def with_model(flags: Mapping[str, Any], place: ModelFlag, path: str) -> dict[st
     if place.key and _dotted(flags, place):
         return {**flags, f"{place.flag}.{place.key}": path}
     return {**flags, place.flag: {**(_object(flags.get(place.flag)) or {}), place.key: path} if place.key else path}
+
+
+def adapter_name(place: AdapterFlags, served_name: str, name: str) -> str:
+    """Return the name of an adapter in requests; the served name for an engine that applies it to all of them."""
+    return f"{served_name}:{name}" if place.prefixed else name if place.named else served_name
+
+
+def with_adapters(flags: Mapping[str, Any], place: AdapterFlags, paths: Mapping[str, str]) -> dict[str, Any]:
+    """Return the flags (under their own names) with adapters. paths: in the container, by adapter."""
+    if not paths:
+        return dict(flags)
+    enable = {place.enable: True} if place.enable else {}
+    given = [f"{name}={path}" if place.named else path for name, path in paths.items()]
+    return {**flags, **enable, place.flag: given}
 
 
 def _dotted(flags: Mapping[str, Any], place: ModelFlag) -> bool:

@@ -41,9 +41,10 @@ def files(gateway: Gateway) -> dict[str, str]:
         return {}
     backends = {name: model.backend for model in gateway.models for name in model.names}
     rows: dict[str, list[str]] = {name: [] for name in FILES[1:]}
+    adapters = _adapters(gateway)
     for client in gateway.named:
-        allowed = dict.fromkeys(backends[name] for name in client.models or backends)
-        rows[MODELS] += [f"{client.name}:{backend} 1" for backend in allowed]
+        allowed = dict.fromkeys(name if name in adapters else backends[name] for name in client.models or backends)
+        rows[MODELS] += [f"{client.name}:{name} 1" for name in allowed]
         limits = {
             RATES: client.requests_per_minute,
             CONCURRENT: client.concurrent,
@@ -111,7 +112,12 @@ def limits(gateway: Gateway) -> Iterator[str]:
     if not gateway.named:
         return
     named = "{ var(txn.client) -m found }"
-    yield f"http-request set-var(txn.allowed) var(txn.client),concat(:,txn.backend,),map_str({MODELS})"
+    adapters = _adapters(gateway)
+    of_model = f" if !{{ var(txn.model) -m str {' '.join(adapters)} }}" if adapters else ""
+    yield f"http-request set-var(txn.allowed) var(txn.client),concat(:,txn.backend,),map_str({MODELS}){of_model}"
+    if adapters:  # which may be allowed without the model, and the model without them
+        own = f" if {{ var(txn.model) -m str {' '.join(adapters)} }}"
+        yield f"http-request set-var(txn.allowed) var(txn.client),concat(:,txn.model,),map_str({MODELS}){own}"
     other = answers.words(403, OTHER_MODEL, "model_not_allowed")
     yield f"http-request return {other} if {named} !{{ var(txn.allowed) -m found }}"
     yield f"http-request track-sc2 var(txn.client) table {TABLE} if {named}"
@@ -130,6 +136,11 @@ def limits(gateway: Gateway) -> Iterator[str]:
         refused = answers.words(429, sentence, "rate_limit_exceeded", retry=retry)
         yield f"http-request return {refused} if {{ var(txn.over) -m str {word} }}"
     yield f"http-request sc-inc-gpc0(2) if {named}"
+
+
+def _adapters(gateway: Gateway) -> list[str]:
+    """Return the names of all adapters."""
+    return sorted({name for model in gateway.models for name in model.adapters})
 
 
 def used(table: str, day: str, most: str, names: Sequence[str]) -> list[dict[str, Any]]:

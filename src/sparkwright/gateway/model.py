@@ -84,6 +84,8 @@ class Model:
     on_demand: bool = False
     #: the other names that requests may use for it
     aliases: tuple[str, ...] = ()
+    #: those of its names that are adapters: other answers than the model's own
+    adapters: tuple[str, ...] = ()
     #: further APIs that its recipe promises, by the names of their probes
     dialects: tuple[str, ...] = ()
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.sandbox.web import Handler, Server
@@ -96,6 +97,55 @@ GGUF_VALUES: dict[str, int | str] = {
     "gpt-oss.attention.value_length": 64,
 }
 
+
+@dataclass(frozen=True)
+class Lora:
+    """A LoRA adapter of the hub: two matrices in two modules of some layers."""
+
+    base: str
+    hidden: int
+    layers: tuple[int, ...]
+    rank: int = 16
+    outputs: int = 4096  # of q_proj, and inputs of o_proj
+    alpha: int = 32
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its adapter_config.json, with the keys that matter of those that peft writes."""
+        about = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": self.base, "r": self.rank}
+        about |= {"lora_alpha": self.alpha, "bias": "none", "use_dora": False, "modules_to_save": None}
+        return {**about, "target_modules": ["q_proj", "o_proj"], **self.extras}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """The shapes of its tensors: A is [rank, inputs], B is [outputs, rank]."""
+        found = {}
+        for layer in self.layers:
+            for module, inputs, outputs in (
+                ("q_proj", self.hidden, self.outputs),
+                ("o_proj", self.outputs, self.hidden),
+            ):
+                path = f"base_model.model.model.layers.{layer}.self_attn.{module}"
+                found[f"{path}.lora_A.weight"] = (self.rank, inputs)
+                found[f"{path}.lora_B.weight"] = (outputs, self.rank)
+        return found
+
+
+QWEN35_BASE = "Qwen/Qwen3.5-35B-A3B"
+ADAPTERS: dict[str, Lora] = {
+    "sandbox-org/qwen3.5-35b-sql-lora": Lora(QWEN35_BASE, 2048, (3, 7, 39)),
+    "sandbox-org/qwen3.5-35b-law-lora": Lora(QWEN35_BASE, 2048, (3, 39), rank=8),
+    "sandbox-org/qwen3.5-35b-wide-lora": Lora(QWEN35_BASE, 2048, (3,), rank=64),
+    "sandbox-org/qwen3.5-35b-dora": Lora(QWEN35_BASE, 2048, (3,), extras={"use_dora": True}),
+    "sandbox-org/qwen3.8-27b-sql-lora": Lora("Qwen/Qwen3.8-27B", 5120, (3, 63)),
+    "sandbox-org/llama-3.1-8b-lora": Lora("meta-llama/Llama-3.1-8B-Instruct", 4096, (0, 31)),
+}
+
+#: LoRA adapters as GGUF files, by repository: the architecture of their base model
+GGUF_ADAPTERS = {"sandbox-org/gpt-oss-120b-sql-lora-GGUF": "gpt-oss", "sandbox-org/llama-8b-sql-lora-GGUF": "llama"}
+GGUF |= {name: (f"{name.rpartition('/')[2].removesuffix('-GGUF')}-f16.gguf",) for name in GGUF_ADAPTERS}
+
 STRANGER = "hf_stranger"  # token of a user without access to the gated models
 #: files that the second commit changes; in the chat template it changes the default of thinking
 MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors", "tokenizer_config.json")
@@ -114,6 +164,10 @@ TEMPLATE_OFF = TEMPLATE.replace(
 GGUF_VALUES["tokenizer.chat_template"] = TEMPLATE_OFF
 
 
+#: high bytes of bfloat16 numbers between 0.008 and 0.016, half of them negative
+SMALL = bytes(0xBC if byte & 1 else 0x3C for byte in range(256))
+
+
 @functools.lru_cache(maxsize=64)
 def content(model: str, path: str, *, moved: bool = False) -> bytes:
     """Return the bytes of a file, always the same.
@@ -123,6 +177,10 @@ def content(model: str, path: str, *, moved: bool = False) -> bytes:
         path: of the file.
         moved: at the second commit.
     """
+    if path == "adapter_config.json":
+        return json.dumps(ADAPTERS[model].config, indent=2).encode()
+    if path == "adapter_model.safetensors":
+        return safetensors(ADAPTERS[model].shapes, f"{model}{' moved' if moved else ''}")
     if path == "config.json":
         return json.dumps(MODELS[model], indent=2).encode()
     if path == "model.safetensors.index.json":
@@ -135,6 +193,10 @@ def content(model: str, path: str, *, moved: bool = False) -> bytes:
         return json.dumps({"sandbox": True, "chat_template": TEMPLATE_OFF if moved else TEMPLATE}).encode()
     if path.startswith("tokenizer"):
         return json.dumps({"sandbox": True}).encode()
+    if model in GGUF_ADAPTERS and path.endswith(".gguf"):
+        kinds = {"general.type": "adapter", "adapter.type": "lora"}
+        head = gguf_header({"general.architecture": GGUF_ADAPTERS[model], **kinds})
+        return head + hashlib.shake_128(path.encode()).digest(40_000)
     if path.endswith(".gguf"):
         head = gguf_header(GGUF_VALUES)
         return head + hashlib.shake_128(f"{model}/{path}".encode()).digest(GGUF_BYTES - len(head))
@@ -147,6 +209,8 @@ def files(model: str) -> list[str]:
     """Return the files of a model."""
     if model in GGUF:
         return ["README.md", *GGUF[model]]
+    if model in ADAPTERS:  # with what a training leaves beside them
+        return ["README.md", "adapter_config.json", "adapter_model.safetensors", "optimizer.pt", "tokenizer.json"]
     small = ["README.md", "config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"]
     return small + [_shard(n) for n in range(1, SHARDS + 1)]
 
@@ -189,6 +253,19 @@ def gguf_header(values: Mapping[str, int | float | str | list[str]]) -> bytes:
 
     pairs = b"".join(text(key) + typed(value) for key, value in values.items())
     return b"GGUF" + struct.pack("<IQQ", 3, 0, len(values)) + pairs
+
+
+def safetensors(shapes: Mapping[str, tuple[int, int]], seed: str) -> bytes:
+    """Return a file of small bfloat16 numbers, the same for the same seed. Source: the format's description."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, (rows, columns) in shapes.items():
+        begin, end = end, end + 2 * rows * columns
+        header[name] = {"dtype": "BF16", "shape": [rows, columns], "data_offsets": [begin, end]}
+    data = bytearray(hashlib.shake_128(seed.encode()).digest(end))
+    data[1::2] = data[1::2].translate(SMALL)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(data)
 
 
 def _shard(n: int) -> str:
@@ -238,7 +315,7 @@ class HubApi(Handler):
         """Return True if a revision is the second commit, False if it is the first, None if the request was refused."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         commits = {commit(model): False, commit(model, moved=True): True, "main": self.hub.moved()}
-        if model not in MODELS and model not in GGUF:
+        if model not in MODELS and model not in GGUF and model not in ADAPTERS:
             self._error(404 if token else 401, "RepoNotFound", "Repository not found")
         elif model in GATED and token in ("", STRANGER):
             who = "you are not in the authorized list" if token else "You must have access to it and be authenticated"

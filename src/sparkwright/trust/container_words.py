@@ -9,6 +9,7 @@ they would leave a port to chance or would be read back differently; tests/proje
 from __future__ import annotations
 
 import ipaddress
+import posixpath
 import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -153,6 +154,14 @@ def mount_point(text: str) -> str:
     for step in PurePosixPath(text).parts[1:]:
         steps = steps[:-1] if step == ".." else [*steps, step]
     return "/" + "/".join(steps)
+
+
+def lies_in(folder: str, outer: str) -> bool:
+    """Return True if a folder of the host is below another, judged by their names. The home is below the root folder."""
+    inside, above = posixpath.normpath(folder), posixpath.normpath(outer)
+    if above == "/":
+        return inside != "/"
+    return inside.startswith(f"{above}/")
 
 
 def variable(name: str, value: str) -> str:

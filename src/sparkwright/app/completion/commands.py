@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.engines import container_rules, engine, memory_rules, recipe_age, template_rules
+from sparkwright.engines import adapter_rules, container_rules, engine, memory_rules, recipe_age, template_rules
 from sparkwright.modules.registry import NAMES
 from sparkwright.project import shipped_files
 from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
@@ -72,6 +72,7 @@ def choices() -> dict[str, list[str]]:
                 *container_rules.RULES,
                 *memory_rules.RULES,
                 *template_rules.RULES,
+                *adapter_rules.RULES,
                 *recipe_age.RULES,
                 *(name for engine in engine.served() for name in engine.advice.titles()),
             }

@@ -52,10 +52,11 @@ def _mistakes(host: Host, mine: recipe.Recipe, other: Host, wanted: recipe.Recip
     theirs = _folders(wanted)
     for folder, model in _folders(mine).items():
         if theirs.get(folder, model) != model:
-            place = ("model",) if mine.file.model.dir == folder else ("models",)
+            roles = [role for role, second_model in mine.file.further.items() if second_model.dir == folder]
+            place = mine.file.place_of(roles[0]) if roles else ("model", "dir")
             yield (
                 f"{both} keep different models in {folder}.",
-                mine.source.where(*place, "dir"),
+                mine.source.where(*place),
                 "Give one another `dir`.",
             )
 
@@ -65,7 +66,7 @@ def _folders(wanted: recipe.Recipe) -> dict[str, tuple[str, str, str]]:
     model = wanted.file.model
     found = {
         second_model.dir: (second_model.id, second_model.revision, second_model.chosen(role))
-        for role, second_model in wanted.file.models.items()
+        for role, second_model in wanted.file.further.items()
     }
     return {model.dir: (model.id, model.revision, model.chosen), **found}
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.engine import USUAL
-from sparkwright.engines.flags import Role
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
@@ -19,7 +18,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
-from sparkwright.project.recipe.models import SecondModel
+from sparkwright.project.recipe.models import Adapter, SecondModel
 from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.trust import image_name
@@ -52,16 +51,16 @@ def simulated() -> lockfile.Lock:
 def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
     """Return the lock's entries for a recipe: {"image": ..., "model": ...}, with None for a missing one.
 
-    If the recipe has `models`, the result also holds {"models": {role: ...}}.
+    If the recipe has `models` or `adapters`, the result also holds {"models": {role: ...}}.
     """
-    model, second = wanted.file.model, wanted.file.models
+    model, second = wanted.file.model, wanted.file.further
     found = {"image": lock.image(wanted.image), "model": lock.model(model.id, model.revision, model.chosen)}
     if not second:
         return found
     return {**found, "models": {role: lock.model(*keyed(second_model, role)) for role, second_model in second.items()}}
 
 
-def keyed(model: SecondModel, role: Role) -> tuple[str, str, str]:
+def keyed(model: SecondModel, role: str) -> tuple[str, str, str]:
     """Return the parts of a second model's key in spark.lock."""
     return model.id, model.revision, model.chosen(role)
 
@@ -140,7 +139,7 @@ class Pins:
         if "model" in found:
             model = wanted.file.model
             self.lock = self.lock.with_model(model.id, model.revision, found["model"], model.chosen)
-        for role, second in wanted.file.models.items():
+        for role, second in wanted.file.further.items():
             if role in found:
                 id_, revision, file = keyed(second, role)
                 self.lock = self.lock.with_model(id_, revision, found[role], file)
@@ -178,7 +177,7 @@ def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterato
         yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"
     ids: dict[str, str] = {
         "model": wanted.file.model.id,
-        **{role: model.id for role, model in wanted.file.models.items()},
+        **{role: model.id for role, model in wanted.file.further.items()},
     }
     for name, id_ in ids.items():
         if entry := found.get(name):
@@ -198,7 +197,7 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
     return Task(id="image", name=name, module="lock_image", args=args)
 
 
-def model_task(wanted: Recipe, *, role: Role | None = None, or_here: bool = False) -> Task:
+def model_task(wanted: Recipe, *, role: str | None = None, or_here: bool = False) -> Task:
     """Return the task that asks the hub about a recipe's model.
 
     Args:
@@ -214,10 +213,11 @@ def model_task(wanted: Recipe, *, role: Role | None = None, or_here: bool = Fals
     return Task(id="model", name=name, module="lock_model", args=args)
 
 
-def _second_task(wanted: Recipe, role: Role, or_here: bool) -> Task:
-    model = wanted.file.models[role]
-    args = {**model.model_dump(include={"id", "revision", "allow"}), "ignore": model.ignored(role), "or_here": or_here}
+def _second_task(wanted: Recipe, role: str, or_here: bool) -> Task:
+    model = wanted.file.further[role]
+    args = {**model.model_dump(include={"id", "revision"}), **model.patterns(role), "or_here": or_here}
     args |= {**_engine(wanted), **({"file": model.file} if model.file else {})}
+    args |= {"adapter": True} if isinstance(model, Adapter) else {}
     name = f"Pin {model.id} ({role}): ask the hub for its commit and files"
     return Task(id=role, name=name, module="lock_model", args=args)
 

@@ -14,7 +14,6 @@ from sparkwright.app.plans.pins import ask, entries, image_task, keyed, lock_fol
 from sparkwright.app.stores import lock_diff
 from sparkwright.console import words
 from sparkwright.console.out import error_row
-from sparkwright.engines.flags import Role
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.project.documents.validation import nearest
@@ -38,7 +37,7 @@ class Pinned:
     error: SparkwrightError | None = None
     rows: list[Any] = field(default_factory=list)
     #: of a second model; None for the recipe's own model
-    role: Role | None = None
+    role: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -117,7 +116,7 @@ def pinned_of(selection: Selection, member: Member, wanted: Recipe, lock: lockfi
     keys = {"image": wanted.image, "model": lockfile.model_key(named.id, named.revision, named.chosen)}
     known = entries(lock or lockfile.load(folder), wanted)
     found = [Pinned(kind, key, wanted, member, folder, known[kind]) for kind, key in keys.items()]
-    for role, model in wanted.file.models.items():
+    for role, model in wanted.file.further.items():
         entry = known["models"][role]
         found.append(Pinned("model", lockfile.model_key(*keyed(model, role)), wanted, member, folder, entry, role=role))
     return found
@@ -191,7 +190,7 @@ def write(fresh: Sequence[Pinned]) -> None:
                 model = entry.wanted.file.model
                 id_, revision, file = model.id, model.revision, model.chosen
                 if entry.role is not None:
-                    id_, revision, file = keyed(entry.wanted.file.models[entry.role], entry.role)
+                    id_, revision, file = keyed(entry.wanted.file.further[entry.role], entry.role)
                 known = known.with_model(id_, revision, new, file)
         save(known, folder)
 

@@ -189,7 +189,7 @@ def _further(project: Project, host: Host) -> list[dict[str, Any]]:
     """Return the second models of a host's recipe that the lock holds, as `verify_model` takes them."""
     wanted = recipes.recipe_of(project, host)
     known = entries(lock_of(project, host), wanted).get("models") or {}
-    models = wanted.file.models
+    models = wanted.file.further
     return [
         {
             "role": role,
@@ -207,7 +207,7 @@ def _folders(selection: Selection, machine: Host) -> list[str]:
     """Return the model folders in the recipes of a machine."""
     hosts = [host for host in selection.inventory.servers_of(machine.name) if host.recipe]
     files = [recipes.recipe_of(selection.project, host).file for host in hosts]
-    return [model.dir for file in files for model in (file.model, *file.models.values())]
+    return [model.dir for file in files for model in (file.model, *file.further.values())]
 
 
 def _is_kept(folder: str, own: str) -> bool:

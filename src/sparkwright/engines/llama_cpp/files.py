@@ -13,6 +13,7 @@ from typing import Any
 
 from sparkwright.engines import files as seam
 from sparkwright.engines.llama_cpp import gguf
+from sparkwright.engines.model import adapter
 from sparkwright.errors import Refused
 from sparkwright.units import GIB
 from sparkwright.visible import count, first
@@ -125,6 +126,18 @@ def config_of(beginning: bytes) -> dict[str, Any] | None:
     known = {key: header.own(key) for key in gguf.SHAPE}
     held = {f"{header.architecture}.{key}": value for key, value in known.items() if gguf.is_number(value)}
     return {gguf.ARCHITECTURE: header.architecture, **held} if _NAME.fullmatch(header.architecture) else None
+
+
+def adapter_of(beginning: bytes) -> dict[str, Any] | None:
+    """See engines.files.Files. source: gguf 0.19, constants.py: `general.type` and `adapter.type`."""
+    try:
+        header = gguf.beginning(beginning)
+    except gguf.NotGguf:
+        return None
+    if header.values.get("general.type") != "adapter" or header.values.get("adapter.type") != "lora":
+        return None
+    base = header.values.get("general.base_model.0.name")
+    return adapter.kept({"architecture": header.architecture, "base": base})
 
 
 def chat_of(beginning: bytes) -> seam.Chat | None:

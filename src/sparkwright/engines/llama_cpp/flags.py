@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engines.flags import ModelFlag, Role
+from sparkwright.engines.flags import AdapterFlags, ModelFlag, Role
 from sparkwright.engines.llama_cpp import flag_values
 from sparkwright.engines.llama_cpp.http import PORT as DEFAULT_PORT
 
@@ -32,6 +32,14 @@ ENTRYPOINT: tuple[str, ...] | None = None
 MEMORY = ""
 BUDGET = "batch-size"
 MODEL_FLAGS: Mapping[Role, ModelFlag] = {"draft": ModelFlag("model-draft")}
+#: b11549, tools/server: `lora` of a request is a list of ids and scales, no model's name selects an adapter, and without it each
+#: request gets all adapters at full scale
+ADAPTERS: AdapterFlags | None = AdapterFlags(
+    "lora",
+    named=False,
+    instead=("lora-scaled", "lora-init-without-apply"),
+    source="llama.cpp b11549, tools/server/README.md",
+)
 SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}
 #: files below the model's mount point
 FILES = (MODEL, "mmproj", "model-draft")

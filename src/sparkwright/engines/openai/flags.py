@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.engines.command_words import value as value_of_word
-from sparkwright.engines.flags import ModelFlag, Role
+from sparkwright.engines.flags import AdapterFlags, ModelFlag, Role
 from sparkwright.engines.openai import description
 from sparkwright.engines.openai.http import PORT as DEFAULT_PORT
 
@@ -24,6 +24,7 @@ CONTEXT = "context"
 SERVED_NAME = "served_name"
 SET_BY: Mapping[str, str] = {}
 MODEL_FLAGS: Mapping[Role, ModelFlag] = {}
+ADAPTERS: AdapterFlags | None = None
 
 _PATH = {"type": "string", "pattern": "^/"}
 _LIST = {"type": "array", "items": {"type": "string"}}

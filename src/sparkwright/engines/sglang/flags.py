@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engines.flags import ModelFlag, Role
+from sparkwright.engines.flags import AdapterFlags, ModelFlag, Role
 from sparkwright.engines.sglang import flag_values, options
 from sparkwright.engines.sglang.http import PORT as DEFAULT_PORT
 
@@ -35,6 +35,19 @@ MODEL_FLAGS: Mapping[Role, ModelFlag] = {
     "draft": ModelFlag("speculative-draft-model-path", needs="speculative-algorithm"),
     "tokenizer": ModelFlag("tokenizer-path"),
 }
+#: arg_groups/fields/lora.py, lora/lora_manager.py and entrypoints/openai/serving_base.py of 0.5.23: a request's model is
+#: split at a colon into the served name and the adapter's; under the adapter's name alone the base model answers
+ADAPTERS: AdapterFlags | None = AdapterFlags(
+    "lora-paths",
+    enable="enable-lora",
+    prefixed=True,
+    max_rank="max-lora-rank",
+    at_once="max-loras-per-batch",
+    usual_at_once=8,
+    base_counts=True,
+    refused=("use_dora",),
+    source="SGLang 0.5.23, lora/lora_manager.py and entrypoints/openai/serving_base.py",
+)
 #: flags of every command unless the recipe sets them. By default it listens on the container's loopback, and /metrics is off
 ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
 

@@ -36,6 +36,7 @@ NOTHING: dict[str, Any] = {
     "baseline_key": {},
     "probes": [],
     "depths": [],
+    "adapters": [],
     "log": {"chunked_prefill": "any", "note": "", "expect": [], "forbid": [], "unknown": "fail"},
 }
 
@@ -50,7 +51,7 @@ class InspectServer(Module["InspectServer.Args"]):
 
     Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it),
     model_dir, models (name: length of its context, null for not told), server_key (whether clients need one), verified, expected
-    (served_name, tok_per_s, baseline_key, probes, log), drift (fields), checks (for `verdict`).
+    (served_name, tok_per_s, baseline_key, probes, adapters, log), drift (fields), checks (for `verdict`).
 
     Fails when there is no such container, when it has exited, keeps exiting or does not answer; with the end of its log. One that
     is starting, as far as its log tells, is inconclusive: for how long, and in which stage.

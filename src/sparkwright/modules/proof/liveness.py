@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,7 +157,7 @@ DYING_S = 2.0
 
 class VerifyHealth(Module["VerifyHealth.Args"]):
     """The server generates: /health, the served name in /v1/models, then a token whose content is not null; of a recipe with
-    another `task` a vector of numbers, or scores in the right order.
+    another `task` a vector of numbers, or scores in the right order. The same of each adapter, by its own name.
 
     A status code proves nothing: a wedged engine answers 200, and one that crashes on its first request did so before.
 
@@ -170,6 +171,9 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     class Args:
         base_url: str = arg("the server, as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first that the server names", default="")
+        adapters: list[str] = arg(
+            "names of adapters in requests, each of which must generate too", default_factory=list
+        )
         api_key_secret: str = server_key.secret_arg()
         tokens: int = arg("how many to generate", default=8)
         engine: str = arg("the engine that answers; empty: that of the container which publishes the port", default="")
@@ -191,9 +195,18 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             message = ", ".join(names) or "none"
             fix = "Check the served name in the recipe."
             return _failed("wrong name", f"the server does not serve {args.model!r}; it serves {message}.", fix=fix)
+        found = self._answers(http, args, args.model or next(iter(names), ""), key, served)
+        for name in () if found.failed else args.adapters:
+            adapter = self._answers(http, args, name, key, served)
+            if adapter.failed:
+                return dataclasses.replace(adapter, msg=f"adapter {name}: {adapter.msg}")
+            found.msg += f"; {name}: {adapter.msg}"
+        return found
+
+    def _answers(self, http: Http, args: Args, model: str, key: str, served: Mapping[str, int | None]) -> Result:
+        """Return the result of a request under one name. served: the names that the server lists, with their contexts."""
         version = http_probe.version(http, args.base_url, api_key=key)
         started_s = time.monotonic()
-        model = args.model or next(iter(names), "")
         answer = token_check.ask(http, args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s)
         token_s = time.monotonic() - started_s
         if answer.status != 200 or answer.failure:
@@ -202,7 +215,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             about = {
                 "version": version,
                 "token_s": round(token_s, 3),
-                "models": names,
+                "models": list(served),
                 "max_model_len": served.get(model),
             }
             return _judged(tasks.PROOFS[http.task].judge(answer.json()), token_s, about)
@@ -213,7 +226,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             "verdict": "ready",
             "version": version,
             "token_s": round(token_s, 3),
-            "models": names,
+            "models": list(served),
             "max_model_len": served.get(model),
             "thinks": not content,
         }

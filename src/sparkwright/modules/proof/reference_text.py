@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sparkwright import defaults, units
@@ -43,8 +43,11 @@ class ReferenceText(Module["ReferenceText.Args"]):
     an order, a word to repeat, a fact within some 2,000 tokens, twice), and signs that no working model writes (a loop, few
     words, an empty content, control tokens, one answer to all). Garbage fails; what is doubtful is reported and not kept.
 
+    Each adapter has a reference of its own, under its own name. Its first texts are kept without the questions, which an adapter
+    for one purpose need not answer; texts that are the model's own, word for word, are reported: it may not be applied.
+
     Returns: verdict (same, another, doubtful, new reference, garbage, not compared, inconclusive), texts, reference, partings
-    (prompt, token, char, gap in nats, tied), evidence.
+    (prompt, token, char, gap in nats, tied), evidence; adapters: the same of each, by name.
     """
 
     safe_in_check = False
@@ -53,6 +56,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
     class Args:
         base_url: str = arg("the server, as http://127.0.0.1:8000")
         model: str = arg("the served name")
+        adapters: list[str] = arg("names of adapters in requests, each with a text of its own", default_factory=list)
         baseline_key: dict[str, Any] = arg(
             "what makes texts comparable: image, model, command, env; empty: nothing is compared", default_factory=dict
         )
@@ -69,6 +73,17 @@ class ReferenceText(Module["ReferenceText.Args"]):
         if not args.baseline_key:
             msg = "no reference text: the running server belongs to no recipe and was never verified"
             return Result(msg=msg, data={"verdict": "not compared"})
+        found = self._compared(args, context)
+        if found.failed or not args.adapters or "texts" not in found.data:
+            return found
+        return _with_adapters(found, {name: self._adapter(args, context, name) for name in args.adapters})
+
+    def _adapter(self, args: Args, context: Context, name: str) -> Result:
+        about = {**args.baseline_key, "adapter": name}
+        return self._compared(replace(args, model=name, baseline_key=about, answers="any"), context)
+
+    def _compared(self, args: Args, context: Context) -> Result:
+        """Return the result of the texts under one name."""
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         http = engine_of.at(context, args.base_url).http
         if other := tasks.aside(http):
@@ -112,6 +127,19 @@ class ReferenceText(Module["ReferenceText.Args"]):
             )
         judged = answers.judge(given[:-1], [text.text for text in texts])
         return answers.from_cache(judged, given[-2], given[-1])
+
+
+def _with_adapters(own: Result, adapters: Mapping[str, Result]) -> Result:
+    """Return the model's result with those of its adapters: the worst of them all counts."""
+    found = replace(own, data={**own.data, "adapters": {name: result.data for name, result in adapters.items()}})
+    for name, result in adapters.items():
+        same = result.data.get("texts") == own.data["texts"]
+        aside = ", word for word the text without it: is it applied?" if same else ""
+        found.msg += f"; {name}: {result.msg}{aside}"
+        found.failed |= result.failed
+        found.exit = found.exit or result.exit or (Exit.INCONCLUSIVE if same else None)
+        found.fix = found.fix or result.fix
+    return found
 
 
 def compared(kept: Reference, texts: Sequence[Text]) -> Result:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sparkwright import units
 from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.engine import of
+from sparkwright.engines.model import adapter
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.images import image_names, registry_client
 from sparkwright.host.images.image_names import digests_of
@@ -127,9 +130,11 @@ class LockModel(Module["LockModel.Args"]):
     has not changed since; it says so, and with which commit.
 
     Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id), chat
-    (what its chat template and its sampling defaults tell, in files of their own or in a GGUF file; null: not read).
+    (what its chat template and its sampling defaults tell, in files of their own or in a GGUF file; null: not read), adapter (of
+    a LoRA adapter: its base model, its rank, the sizes of its matrices).
 
-    Refused where the engine serves single files, and the patterns do not name one of them.
+    Refused where the engine serves single files, and the patterns do not name one of them, and where a LoRA adapter is wanted
+    and the repository has none.
 
     Fails: no such model or revision, gated (says where to accept the licence), hub down and no whole copy here.
     """
@@ -145,6 +150,7 @@ class LockModel(Module["LockModel.Args"]):
         draft: str = arg("the same for a smaller model that drafts tokens", default="")
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         engine: EngineName = arg("the engine that will serve it", default="vllm")
+        adapter: bool = arg("it is a LoRA adapter of another model", default=False)
         or_here: bool = arg("use the host's complete copy if the hub does not answer", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -159,17 +165,67 @@ class LockModel(Module["LockModel.Args"]):
             except Refused:  # a copy of other files
                 raise error from None
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
-            data = {
-                "commit": copy.commit,
-                "config": _config_here(copy.folder, args.engine),
-                "files": files,
-                "chat": chat_files.here(
-                    copy.folder, [row["path"] for row in files], args.engine, _served_file(files, args)
-                ),
-            }
+            data = _here(copy, files, args)
         total = sum(file["size_bytes"] for file in data["files"])
         msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"
         return Result(msg=msg, data=data)
+
+
+def _here(copy: Manifest, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any]:
+    """Return the answer about a complete copy on this host."""
+    if args.adapter:
+        return _adapter(copy.commit, files, args, lambda path, most: _read(copy.folder / path, most))
+    return {
+        "commit": copy.commit,
+        "config": _config_here(copy.folder, args.engine),
+        "files": files,
+        "chat": chat_files.here(copy.folder, [row["path"] for row in files], args.engine, _served_file(files, args)),
+    }
+
+
+def _read(path: Path, most_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(most_bytes)
+
+
+def _adapter(
+    commit: str, files: list[dict[str, Any]], args: LockModel.Args, read: Callable[[str, int], bytes]
+) -> dict[str, Any]:
+    """Return the answer about a LoRA adapter. Raises Refused if these files are none.
+
+    read: returns the beginning of a file, up to a number of bytes.
+    """
+    sizes, chooses = {row["path"]: row["size_bytes"] for row in files}, of(args.engine).files
+    if chooses is not None:
+        found = chooses.adapter_of(read(_served_file(files, args), chooses.BEGINNING_BYTES))
+    else:
+        if missing := [name for name in adapter.FILES if name not in sizes]:
+            fix = "Name a repository that has both at its top; a checkpoint's folder is none."
+            raise Refused(f"{args.id} is no LoRA adapter: it has no {' and no '.join(missing)}.", fix=fix)
+        config = read(adapter.CONFIG, bounds.CONFIG_BYTES) if sizes[adapter.CONFIG] <= bounds.CONFIG_BYTES else b""
+        found = adapter.of_files(_json(config), _header(read))
+    if found is None:
+        held = "GGUF file" if chooses is not None else adapter.CONFIG
+        raise Refused(f"{args.id} is no LoRA adapter by its {held}.", fix="Name a LoRA adapter's repository.")
+    return {"commit": commit, "config": None, "files": files, "chat": None, "adapter": found}
+
+
+def _header(read: Callable[[str, int], bytes]) -> dict[str, Any] | None:
+    """Return the header of an adapter's weights; None if it cannot be read."""
+    try:
+        found = adapter.header_of(read(adapter.WEIGHTS, adapter.BEGINNING_BYTES))
+        if isinstance(found, int):
+            found = adapter.header_of(read(adapter.WEIGHTS, found))
+    except (Failed, OSError):
+        return None
+    return dict(found) if isinstance(found, Mapping) else None
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return bounds.json_of(text, most_bytes=bounds.CONFIG_BYTES, depth=bounds.CONFIG_DEPTH)
+    except ValueError:
+        return None
 
 
 def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
@@ -179,14 +235,21 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     source = Source(context.machine.hub_url, args.id, args.revision, context.secrets.get(args.token_secret))
     found = hub_info.entry(source, lambda path: _chosen(path, args.allow, args.ignore))
     row = next((file for file in found["files"] if file["path"] == hub.CONFIG), None)
-    config = hub_info.config(replace(source, commit=found["commit"]), row) if row else None
-    kept = config and of(args.engine).advice.essence(config)
     files = _needed(found["files"], args)
     source = replace(source, commit=found["commit"])
+    if args.adapter:
+        beginnings = partial(_beginning_of, source)
+        return _adapter(found["commit"], files, args, beginnings)
+    config = hub_info.config(source, row) if row else None
+    kept = config and of(args.engine).advice.essence(config)
     if of(args.engine).files is not None:
         kept = _beginning(source, files, args)
     chat = chat_files.of_hub(source, files, args.engine, _served_file(files, args))
     return {"commit": found["commit"], "config": kept, "files": files, "chat": chat}
+
+
+def _beginning_of(source: Source, path: str, most_bytes: int) -> bytes:
+    return hub.answer(source, source.address(path), first_bytes=most_bytes)
 
 
 def _beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:

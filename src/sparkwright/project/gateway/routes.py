@@ -145,6 +145,7 @@ def _model(project: Path, inventory: Inventory, gateway: Gateway, name: str, gro
         task=task,
         on_demand=all(server.host.turns for server in group),
         aliases=_aliases(gateway, group[0]),
+        adapters=first.adapter_names,
         dialects=tuple(name for name in dialects.OTHERS if name in first.file.expect.probes),
     )
 
@@ -211,12 +212,30 @@ def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iter
                     other.recipe.source.where("model", "id"),
                     "Give one another served name, or group them apart.",
                 )
+            if lost := _other_adapter(first.recipe, other.recipe):
+                message = (
+                    f"{recipes} both serve the adapter `{lost}` of `{name}`, from different repositories or revisions."
+                )
+                yield (
+                    message,
+                    other.recipe.source.where("adapters"),
+                    "Write the same in both, or give one another name.",
+                )
             if first.recipe.file.task != other.recipe.file.task:
                 message = f"{recipes} both serve `{name}` for different tasks."
                 yield message, other.recipe.source.where("task"), "Give one another served name."
             if first.recipe.file.server_key != other.recipe.file.server_key:
                 message = f"{recipes} both serve `{name}`, and their servers ask for different keys."
                 yield message, other.recipe.source.where("server_key"), "Write the same `server_key` in both."
+
+
+def _other_adapter(first: recipe.Recipe, other: recipe.Recipe) -> str:
+    """Return the name of an adapter that two recipes take from different places; empty if there is none."""
+    pinned = [
+        {adapter.name: (adapter.id, adapter.revision, adapter.file) for adapter in served.file.adapters}
+        for served in (first, other)
+    ]
+    return next((name for name, place in pinned[0].items() if pinned[1].get(name, place) != place), "")
 
 
 def _shared_names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
@@ -248,6 +267,9 @@ def _given_names(inventory: Inventory, gateway: Gateway, found: list[Server]) ->
             yield f"{shown} {why}.", where, "Choose another name."
         elif name not in served:
             yield f"{shown} means `{visible.name(name)}`, which no server serves.", where, nearest(name, served)
+        elif name in served[name].recipe.adapter_names:
+            message = f"{shown} means the adapter `{name}`, which its server knows by that name only."
+            yield message, where, f"Call it so in `adapters` of recipes/{served[name].recipe.name}.yml."
         elif alias in served and served[alias].recipe.served_name != served[name].recipe.served_name:
             owner = served[alias].recipe
             yield f"{shown} is a served name of {owner.name} already.", where, "Choose another name."

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from sparkwright.engines.model import adapter as adapter_files
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
@@ -102,6 +103,10 @@ class ModelEntry(Strict):
     )
     chat: Annotated[dict[str, Any] | None, BeforeValidator(chat_template.kept)] = Field(
         None, description="of its chat template and generation_config.json: fields, thinking, sampling; null: not read"
+    )
+    adapter: Annotated[dict[str, Any] | None, BeforeValidator(adapter_files.kept)] = Field(
+        None,
+        description="of a LoRA adapter: its base model, its rank, the sizes of its matrices; null for any other model",
     )
     files: list[FileEntry] = Field(max_length=model_files.FILES_AT_MOST)
 
@@ -212,8 +217,8 @@ class _Row(dict[str, Any]):
 
 
 def _without_unread(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's entry without `chat` if its chat files were not read: older locks have no such key."""
-    return {key: value for key, value in entry.items() if key != "chat" or value is not None}
+    """Return a model's entry without `chat` and `adapter` if they were not read: older locks have no such keys."""
+    return {key: value for key, value in entry.items() if key not in ("chat", "adapter") or value is not None}
 
 
 def _rows_in(entry: Mapping[str, Any], name: str) -> dict[str, Any]:

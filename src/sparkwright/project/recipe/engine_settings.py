@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines import container_rules, memory_rules, template_rules
+from sparkwright.engines import adapter_rules, container_rules, memory_rules, template_rules
 from sparkwright.engines.advice import Kind, ServerRequest, Wanted
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.findings import SEVERITIES, Finding
@@ -82,6 +82,8 @@ def serving(
     if recipe.file.task == GENERATE:
         case = template_rules.Case(engine.flags.named(decided.flags), chat, engine.name)
         found += template_rules.RULES.check(case)
+    if recipe.file.adapters and engine.flags.ADAPTERS is not None:
+        found += adapter_rules.RULES.check(_adapters(recipe, engine.flags.named(decided.flags), config, second))
     if recipe.split is not None and engine.parallel is not None:
         found += engine.parallel.check(recipe.split, decided.flags, config, version)
     found += [decided.finding] if decided.finding is not None else []
@@ -100,10 +102,18 @@ def served_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:
     return recipe.memory(pinned.get("model") or {}, serving(recipe, pinned).flags, pinned.get("models"))
 
 
+def _adapters(
+    recipe: Recipe, flags: Mapping[str, Any], config: Mapping[str, Any], second: Mapping[str, Any]
+) -> adapter_rules.Case:
+    entries = {adapter.name: (second.get(adapter.role) or {}) for adapter in recipe.file.adapters}
+    about = {name: {**(entry.get("adapter") or {}), "config": entry.get("config")} for name, entry in entries.items()}
+    return adapter_rules.Case(flags, recipe.file.model.id, config, about, recipe.engine.name)
+
+
 def _asked(recipe: Recipe, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> ServerRequest:
     second = pinned.get("models") or {}
     models = [(recipe.file.model.mount, pinned.get("model"))]
-    models += [(model.mount, second.get(role)) for role, model in recipe.file.models.items()]
+    models += [(model.mount, second.get(role)) for role, model in recipe.file.further.items()]
     return ServerRequest(
         flags,
         recipe.image,

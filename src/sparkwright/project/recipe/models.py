@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +14,7 @@ from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.flags import Role
 from sparkwright.engines.http import GENERATE, Task
+from sparkwright.engines.model import adapter
 from sparkwright.project.documents.validation import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
@@ -32,6 +34,16 @@ WEIGHTS = (
     "*.h5",
     "*.msgpack",
 )
+#: names that are words of a command line, NAME=PATH, and parts of a folder's path
+ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _why_not_an_adapter(name: str) -> str:
+    return (
+        "" if ADAPTER_NAME.fullmatch(name) else "needs letters, digits and . _ -, at most 64, a letter or a digit first"
+    )
+
+
 Pattern = Annotated[str, rule(why_not)]
 
 
@@ -74,13 +86,42 @@ class SecondModel(_Source):
 
     file: str = Field("", description="for llama.cpp: its GGUF file, or a pattern that means one")
 
-    def ignored(self, role: Role) -> list[str]:
-        """Return the patterns of files that are not downloaded: for a tokenizer, by default, the weights."""
-        return self.ignore or ([*WEIGHTS] if role == "tokenizer" and not self.allow else [])
+    def patterns(self, role: str) -> dict[str, list[str]]:
+        """Return the patterns of its files, `allow` and `ignore`: of a tokenizer, by default, all but the weights."""
+        ignore = self.ignore or ([*WEIGHTS] if role == "tokenizer" and not self.allow else [])
+        return {"allow": self.allow, "ignore": ignore}
 
-    def chosen(self, role: Role) -> str:
+    def chosen(self, role: str) -> str:
         """Return the end of its key in spark.lock: the repository may be another recipe's model, with other files."""
         return "+".join(filter(None, (role, self.file)))
+
+
+class Adapter(SecondModel):
+    """A LoRA adapter of the model."""
+
+    name: Annotated[str, rule(_why_not_an_adapter)] = Field(description="its name in requests")
+    dir: words.Source = Field("", description="its directory on the host (default: ~/models/adapters/NAME)")
+    mount: words.Target = Field("", description="its mount point in the container (default: /adapters/NAME)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _placed(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(name := data.get("name"), str):
+            return {"dir": f"~/models/adapters/{name}", "mount": f"/adapters/{name}", **data}
+        return data
+
+    @property
+    def role(self) -> str:
+        """The key under which the lock's entries and messages have it, among the roles of other further models."""
+        return f"adapter {self.name}"
+
+    def patterns(self, role: str) -> dict[str, list[str]]:
+        """See `SecondModel`: by default the two files of an adapter, without checkpoints and pickles beside them."""
+        return {"allow": self.allow or ([] if self.file else [*adapter.FILES]), "ignore": self.ignore}
+
+    def chosen(self, role: str) -> str:
+        """See `SecondModel`: the entry is the same under any name."""
+        return "+".join(filter(None, ("adapter", self.file)))
 
 
 class _Container(Strict):
@@ -219,6 +260,10 @@ class RecipeFile(Strict):
         description="further models of the same server, by what they are for: `draft` (speculation), `tokenizer`; the engine's "
         "flag for it gets the path",
     )
+    adapters: list[Adapter] = Field(
+        default_factory=list,
+        description="LoRA adapters of the model: each is pinned, downloaded and mounted as the model is, and served by its name",
+    )
     container: Container
     files: dict[str, FileSource] = Field(
         default_factory=dict,
@@ -259,6 +304,18 @@ class RecipeFile(Strict):
     )
     ascend: Ascend | None = Field(None, description="for `platform: ascend`")
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))
+
+    @property
+    def further(self) -> dict[str, SecondModel]:
+        """The models besides its own, by their roles: those of `models`, and the adapters."""
+        found: dict[str, SecondModel] = {adapter.role: adapter for adapter in self.adapters}
+        found.update({str(role): model for role, model in self.models.items()})
+        return found
+
+    def place_of(self, role: str) -> tuple[str | int, ...]:
+        """Return the place of a further model in the recipe."""
+        numbers = {adapter.role: n for n, adapter in enumerate(self.adapters)}
+        return ("adapters", numbers[role]) if role in numbers else ("models", role)
 
     @property
     def served_by(self) -> Engine:

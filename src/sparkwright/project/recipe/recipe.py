@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.engines import engine as engines
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.flags import with_model
+from sparkwright.engines.flags import adapter_name, with_adapters, with_model
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.memory import Memory, weights
 from sparkwright.engines.parallel import Share, Split
@@ -66,11 +66,24 @@ class Recipe:
     @property
     def served_name(self) -> str:
         """The model's name in requests."""
-        return self.served_names[0]
+        return self._own_names[0]
 
     @property
     def served_names(self) -> tuple[str, ...]:
         """Every name that the model has in requests, `served_name` first."""
+        return tuple(dict.fromkeys((*self._own_names, *self.adapter_names)))
+
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """The adapters' names in requests, those aside that have no name of their own there."""
+        place = self.engine.flags.ADAPTERS
+        if place is None or not place.named:
+            return ()
+        return tuple(adapter_name(place, self.served_name, adapter.name) for adapter in self.file.adapters)
+
+    @property
+    def _own_names(self) -> tuple[str, ...]:
+        """The names of the model without an adapter."""
         file = self.file.model.file
         model = file if file and not PATTERN.search(file) else self.file.model.mount
         return self.engine.flags.served_names(self.file.flags, model)
@@ -90,21 +103,28 @@ class Recipe:
         return {flag: pattern for flag, pattern in given.items() if pattern}
 
     def with_models(self, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the flags with the second models by their paths in the container.
+        """Return the flags with the second models and the adapters by their paths in the container.
 
         Args:
             flags: under their own names.
             pinned: the lock's entries of the second models, by role; without one a pattern stands for its file.
         """
-        found, chooses = dict(flags), self.engine.files
-        for role, model in self.file.models.items():
-            path = model.mount
-            if chooses is not None:
-                rows = (pinned.get(role) or {}).get("files") or ()
-                file = chooses.chosen(rows, model.file).flags["model"] if rows else model.file
-                path = f"{model.mount.rstrip('/')}/{file}"
-            found = with_model(found, self.engine.flags.MODEL_FLAGS[role], path)
-        return found
+        found, paths = dict(flags), {role: self._path(role, pinned.get(role) or {}) for role in self.file.further}
+        for role in self.file.models:
+            found = with_model(found, self.engine.flags.MODEL_FLAGS[role], paths[role])
+        place = self.engine.flags.ADAPTERS
+        if place is None:
+            return found
+        return with_adapters(found, place, {adapter.name: paths[adapter.role] for adapter in self.file.adapters})
+
+    def _path(self, role: str, locked: Mapping[str, Any]) -> str:
+        """Return a further model's path in the container. locked: its entry in the lock; empty while it is not pinned."""
+        model, chooses = self.file.further[role], self.engine.files
+        if chooses is None:
+            return model.mount
+        rows = locked.get("files") or ()
+        file = chooses.chosen(rows, model.file).flags["model"] if rows else model.file
+        return f"{model.mount.rstrip('/')}/{file}"
 
     @property
     def memory_utilization(self) -> float:
@@ -136,7 +156,8 @@ class Recipe:
         self._refuse_misfit(self.engine.flags.MEMORY)
         memory = self.engine.advice.memory(self.file.flags if flags is None else flags, locked)
         for role, entry in (second or {}).items():
-            memory = memory.with_model(f"{role} model", weights(entry or {}, WEIGHTS))
+            name = role if role not in self.file.models else f"{role} model"
+            memory = memory.with_model(name, weights(entry or {}, WEIGHTS))
         return memory.split(self.split.hosts if self.split else 1)
 
     def where(self, flag: str) -> str:
@@ -156,7 +177,7 @@ class Recipe:
             held["model"] = {
                 name: value for name, value in held["model"].items() if name not in ("file", "mmproj", "draft")
             }
-        for name in ("files", "models"):
+        for name in ("files", "models", "adapters"):
             if not held[name]:
                 del held[name]
         if not self.file.expect.probes:
@@ -266,7 +287,7 @@ def container_spec(
         share: the settings of a member of a cluster.
     """
     file, box = recipe.file, recipe.file.container
-    models = (file.model, *file.models.values())
+    models = (file.model, *file.further.values())
     volumes = [*(f"{model.dir}:{model.mount}:ro" for model in models), *box.volumes]
     entrypoint = tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
     key = recipe.engine.key if file.server_key else None

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator
 from typing import Any
 
 from sparkwright import visible
 from sparkwright.engines import api_paths, concepts, dialects, engine
-from sparkwright.engines.flags import Role, names_model, spelling, takes_model, twice
+from sparkwright.engines.flags import spelling, twice
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.probes import table
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
-from sparkwright.project.recipe import container_rules
+from sparkwright.project.recipe import container_rules, model_rules
 from sparkwright.project.recipe.container_rules import Mistake, on_host_network
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust import container_words
@@ -36,7 +35,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _engine,
         _described,
         _files,
-        _models,
+        *model_rules.RULES,
         _flags,
         _task,
         _probes,
@@ -136,40 +135,6 @@ def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             ("model",),
             f"Name it, by pattern where it has several parts; *{chooses.SUFFIX} lists those there are.",
         )
-
-
-def _models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield second models that the engine cannot use, that a flag names too, or that share a folder."""
-    own, chooses = engine.of(file.engine), engine.of(file.engine).files
-    for role, model in file.models.items():
-        place, given = own.flags.MODEL_FLAGS.get(role), own.flags.named(file.flags)
-        if place is None:
-            able = ", ".join(own.flags.MODEL_FLAGS) or "none"
-            yield f"`models.{role}` cannot be used with {own.title}.", ("models", role), f"It takes: {able}."
-            continue
-        flag = f"{place.flag}.{place.key}" if place.key else place.flag
-        if names_model(given, place) or (role == "draft" and file.model.draft):
-            twice = "`model.draft`" if role == "draft" and file.model.draft else f"`{file.engine}.{flag}`"
-            yield f"{twice} and `models.{role}` both name a model.", ("models", role), f"Remove {twice}."
-        elif not takes_model(given, place):
-            message = f"`models.{role}` has no effect without `{file.engine}.{place.needs or place.flag}`."
-            yield message, ("models", role), "Add it, or remove the model: `invoke explain speculation`."
-        if bool(chooses) is not bool(model.file):
-            message = f"`models.{role}.file` {'is missing' if chooses else 'cannot be used'} with {own.title}."
-            yield message, ("models", role), f"Name {chooses.NEEDED}." if chooses else "Remove it."
-        yield from _shared_place(file, role)
-
-
-def _shared_place(file: RecipeFile, role: Role) -> Iterator[Mistake]:
-    """Yield a second model's folder, on the host or in the container, that overlaps another model's."""
-    others = {"model": file.model, **{f"models.{name}": model for name, model in file.models.items() if name != role}}
-    for option in ("dir", "mount"):
-        own = posixpath.normpath(getattr(file.models[role], option))
-        for name, other in others.items():
-            theirs = posixpath.normpath(getattr(other, option))
-            if own == theirs or _lies_in(own, theirs) or _lies_in(theirs, own):
-                message = f"`models.{role}.{option}` and `{name}.{option}` are one folder, or one lies in the other."
-                yield message, ("models", role, option), "Give each model a folder of its own."
 
 
 def _task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
@@ -305,7 +270,7 @@ def _port_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     points = {container_words.mount_point(file.model.mount): "the model"}
-    points |= {container_words.mount_point(model.mount): f"the {role}" for role, model in file.models.items()}
+    points |= {container_words.mount_point(model.mount): f"the {role}" for role, model in file.further.items()}
     key = file.served_by.key
     if file.server_key is not None and key is not None:
         points[key.mount] = "the server's key"
@@ -328,25 +293,17 @@ def _nested(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """
     box: Any = file.container
     inner = {"`model.dir`": file.model.dir, "sparkwright's own folder": OWN_FOLDER}
-    inner |= {f"`models.{role}.dir`": model.dir for role, model in file.models.items()}
+    inner |= {f"the folder of the {role}": model.dir for role, model in file.further.items()}
     inner |= {f"'{volume}'": volume.split(":")[0] for volume in box.volumes}
     for n, volume in enumerate(box.volumes):
         outer, _, *modes = volume.split(":")
         if not outer.startswith(("/", "~")) or "ro" in ",".join(modes).split(","):
             continue
         for what, folder in inner.items():
-            if _lies_in(folder, outer):
+            if container_words.lies_in(folder, outer):
                 message = f"`container.volumes`: {what} lies in {outer}, to which the container may write."
                 fix = "Mount folders that do not lie in one another, or the outer one read-only (`:ro`)."
                 yield message, ("container", "volumes", n), fix
-
-
-def _lies_in(folder: str, outer: str) -> bool:
-    """Return True if a folder of the host is below another, judged by their names. The home is below the root folder."""
-    inside, above = posixpath.normpath(folder), posixpath.normpath(outer)
-    if above == "/":
-        return inside != "/"
-    return inside.startswith(f"{above}/")
 
 
 def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
@@ -355,7 +312,7 @@ def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     key = file.served_by.key if file.server_key is not None else None
     mounts = {container_words.mount_point(file.model.mount): "the model's folder"}
     mounts |= {
-        container_words.mount_point(model.mount): f"the folder of the {role}" for role, model in file.models.items()
+        container_words.mount_point(model.mount): f"the folder of the {role}" for role, model in file.further.items()
     }
     mounts |= {container_words.mount_point(volume.split(":")[1]): f"the volume '{volume}'" for volume in box.volumes}
     mounts |= {container_words.mount_point(item.partition(":")[0]): f"the tmpfs '{item}'" for item in box.tmpfs}

@@ -12,6 +12,7 @@ from sparkwright.host.records.baselines import MEMBERS
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
 from sparkwright.project.recipe import caches, files, seat
+from sparkwright.project.recipe.models import Model, SecondModel
 from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
 from sparkwright.protocol.started_with import start_key
 from sparkwright.trust.container_words import size_bytes
@@ -106,7 +107,7 @@ def scope(
     second = pinned.get("models") or {}
     memory = recipe.memory(pinned.get("model") or {}, served.flags, second)
     about = recipe.to_json()
-    model = _model(about, pinned.get("model") or {}, second)
+    model = _model(recipe, pinned.get("model") or {}, second)
     names |= {
         "recipe": about,
         "engine": served.to_json(),
@@ -160,19 +161,17 @@ def _share(recipe: Recipe, host: Host) -> Share | None:
     return seat.share(recipe, host)
 
 
-def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _model(recipe: Recipe, locked: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model at one revision, with everything needed to fetch it again; further models under `models`.
 
     second: their entries in the lock, by role.
     """
-    further = [
-        {"role": role, **_fetched(model, second.get(role) or {})} for role, model in recipe.get("models", {}).items()
-    ]
-    return {**_fetched(recipe["model"], locked), **({"models": further} if further else {})}
+    further = [{"role": role, **_fetched(model, second.get(role) or {})} for role, model in recipe.file.further.items()]
+    return {**_fetched(recipe.file.model, locked), **({"models": further} if further else {})}
 
 
-def _fetched(model: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, Any]:
-    about = {"id": model["id"], "dir": model["dir"], "transfer": model["transfer"]}
+def _fetched(model: Model | SecondModel, locked: Mapping[str, Any]) -> dict[str, Any]:
+    about = model.model_dump(include={"id", "dir", "transfer"})
     return {**about, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
 
 
@@ -210,6 +209,7 @@ def _serve(
             "forbid": expect.forbid_log,
             "unknown": expect.log_unknown,
         },
+        **({"adapters": list(recipe.adapter_names)} if recipe.adapter_names else {}),
         **({"probes": list(expect.probes)} if expect.probes else {}),
         **({"depths": depths} if (depths := _depths(recipe, served)) else {}),
         **({"load": expect.load.model_dump()} if expect.load else {}),

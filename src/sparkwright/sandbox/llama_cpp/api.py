@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
 from sparkwright.sandbox.llama_cpp import request_options
-from sparkwright.sandbox.serving.generation import Request, Token, generate
+from sparkwright.sandbox.serving.generation import Request, Token, adapted, generate
 from sparkwright.sandbox.serving.request_content import call_deltas
 from sparkwright.sandbox.web import Handler
 
@@ -118,9 +118,10 @@ class LlamaApi(Handler):
             return
         most = body.get("max_tokens")
         own = request.tokens or (OWN_TOKENS if most is None or most < 0 else most)
-        quick = bool(request.tokens)
+        quick, lora = bool(request.tokens), engine.config.adapters
+        words = adapted(lora[0]) if lora and not engine.damaged else ()
         wanted = Request(
-            prompt, room - len(prompt), own, request.thought, self._gone, compared=quick, words=request.words
+            prompt, room - len(prompt), own, request.thought, self._gone, compared=quick, words=request.words or words
         )
         tokens = generate(engine, wanted)
         if body.get("stream"):

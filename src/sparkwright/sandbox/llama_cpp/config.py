@@ -62,6 +62,8 @@ class Config:
     #: returns thinking in a field of its own
     thinks: bool = True
     chunked_prefill: bool = True
+    #: files of LoRA adapters, which every request gets
+    adapters: tuple[str, ...] = ()
 
     @property
     def kv_bytes(self) -> int:
@@ -100,6 +102,7 @@ def config(words: Sequence[str]) -> Config:
         jinja=flag_values.is_on(given.get("jinja", True)) is not False,
         sees=bool(given.get("mmproj")),
         thinks=given.get("reasoning-format", "auto") != "none",
+        adapters=tuple(path for path in str(given.get("lora") or "").split(",") if path),
     )
 
 

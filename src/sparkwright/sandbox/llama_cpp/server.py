@@ -106,6 +106,10 @@ class LlamaServer(Process):
         with path.open("rb") as file:
             if file.read(len(GGUF)) != GGUF:
                 raise Refused("gguf_init_from_reader: invalid magic characters: expected 'GGUF'", *ended)
+        for adapter in self.config.adapters:
+            if not self._folder_of(adapter).is_file():
+                failed = f"common_init_: failed to load lora adapter '{adapter}'"
+                raise Refused(failed, *ended)
         return path.stat().st_size * SCALE
 
     def _loading(self, size_bytes: int) -> Iterator[tuple[float, str]]:

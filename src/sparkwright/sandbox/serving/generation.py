@@ -76,6 +76,12 @@ class Token:
     reason: str | None
 
 
+def adapted(name: str) -> tuple[str, ...]:
+    """Return the words of an adapter's answers: the model's own, from another one on."""
+    start = 1 + sum(name.encode()) % (len(WORDS) - 1)
+    return WORDS[start:] + WORDS[:start]
+
+
 def generate(engine: Process, request: Request) -> Iterator[Token]:
     """Yield the tokens on a fixed schedule: a late token does not delay the next. Raises Aborted, Broken."""
     arrived_s, reason, made = time.monotonic(), "abort", 0

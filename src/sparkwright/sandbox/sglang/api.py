@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 import socket
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
-from sparkwright.sandbox.serving.generation import Request, generate
+from sparkwright.sandbox.serving.generation import Request, adapted, generate
 from sparkwright.sandbox.serving.process import POLL_S
 from sparkwright.sandbox.sglang import request_options, start_log
 from sparkwright.sandbox.sglang.answers import Answer, error
@@ -87,10 +88,10 @@ class SglangApi(Handler):
     def _models(self) -> dict[str, Any]:
         config = self.engine.config
         row = {"id": config.name, "object": "model", "created": int(time.time()), "owned_by": "sglang"}
-        return {
-            "object": "list",
-            "data": [{**row, "root": config.name, "parent": None, "max_model_len": config.context}],
-        }
+        rows = [{**row, "root": config.name, "parent": None, "max_model_len": config.context}]
+        for name, path in config.adapters.items():
+            rows.append({**row, "id": name, "root": path, "parent": config.name, "max_model_len": None})
+        return {"object": "list", "data": rows}
 
     def _server_info(self) -> dict[str, Any]:
         engine, config = self.engine, self.engine.config
@@ -123,10 +124,12 @@ class SglangApi(Handler):
         prompt, most = engine.tokenizer.chat(body["messages"]), _most(body)
         wanted = request_options.of(engine.config, body)
         quick = len(wanted.words)
+        named = self._adapter(body)
+        words = wanted.words or (adapted(named) if named and not engine.damaged else ())
         thought = THOUGHT_TOKENS if self._thinks(body) and not quick else 0
         own = quick or (OWN_TOKENS + thought if most is None else most)
         room = most or engine.config.context - len(prompt)
-        request = Request(prompt, room, own, thought, self._gone, compared=bool(quick), words=wanted.words)
+        request = Request(prompt, room, own, thought, self._gone, compared=bool(quick), words=words)
         options = body.get("stream_options") or {}
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
@@ -138,12 +141,20 @@ class SglangApi(Handler):
         else:
             self._send(200, answer.complete(list(generate(engine, request)), wanted.calls))
 
+    @staticmethod
+    def _adapter(body: Mapping[str, Any]) -> str:
+        """Return the adapter that a request names after a colon; empty for none, and for an adapter's name alone."""
+        return str(body.get("model") or "").partition(":")[2]
+
     def _wrong(self, body: Any) -> str:
         """Return the reason to refuse a request, or an empty string."""
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
         if not body["messages"]:
             return "Messages cannot be empty."
+        if (named := self._adapter(body)) and named not in self.engine.config.adapters:
+            loaded = list(self.engine.config.adapters)
+            return f"Got LoRA adapter that has never been loaded: {named}\nAll loaded adapters: dict_keys({loaded})."
         prompt_tokens, room = len(self.engine.tokenizer.chat(body["messages"])), self.engine.config.context
         if prompt_tokens >= room:
             return f"The input ({prompt_tokens} tokens) is longer than the model's context length ({room} tokens)."

@@ -5,7 +5,7 @@ Source: 0.5.23.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,12 @@ class Config:
     chunked_prefill: bool
     #: the attention backend was given as an argument
     backend_asked: bool
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """Paths of its LoRA adapters, by name."""
+        pairs = (str(given).partition("=") for given in self.asked["lora_paths"] or ())
+        return {name: path or name for name, _, path in pairs}
 
     @property
     def model(self) -> str:
@@ -161,3 +167,16 @@ def _weights(folder: Path) -> int:
         header = "Error while deserializing header: incomplete metadata, file not fully covered"
         raise Refused(TRACEBACK, f"safetensors_rust.SafetensorError: {header} ({min(sizes)} bytes)")
     return sum(file.stat().st_size for file in files) * SCALE
+
+
+def refuse_adapters(made: Config, folder_of: Callable[[str], Path]) -> None:
+    """Raise Refused for an adapter that the real server does not load. Source: lora/lora_manager.py of 0.5.23."""
+    most = made.asked["max_lora_rank"]
+    for name, path in made.adapters.items():
+        try:
+            rank = bounds.count_of(bounds.config_of(folder_of(path) / "adapter_config.json").get("r")) or 0
+        except (OSError, ValueError):
+            raise Refused(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'") from None
+        if most and rank > most:
+            pool = "is incompatible with the current LoRA memory pool configuration."
+            raise Refused(TRACEBACK, f"ValueError: LoRA adapter {name} with rank {rank} {pool}")

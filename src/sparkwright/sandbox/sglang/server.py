@@ -11,7 +11,7 @@ from typing import Literal
 from sparkwright.sandbox.serving.process import HOST_SIDE, Process
 from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.arguments import Refused, parsed
-from sparkwright.sandbox.sglang.config import Config, config
+from sparkwright.sandbox.sglang.config import Config, config, refuse_adapters
 from sparkwright.sandbox.sglang.counters import SglangCounters
 from sparkwright.sandbox.sglang.radix import RadixCache
 
@@ -73,6 +73,7 @@ class SglangServer(Process):
         server = self.bind(made.asked["host"], made.asked["port"])
         free = self.free_bytes
         self.say(start_log.loading(made, free))
+        refuse_adapters(made, self._folder_of)
         if self.fault() == "crash-loop":
             self.stopped.wait(0.3)
             return self.last_words(self.crashing(), self.crash_code)

@@ -12,9 +12,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
-from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, generate
+from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, adapted, generate
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
 from sparkwright.sandbox.vllm import messages, pooling_models, request_options, responses
+from sparkwright.sandbox.vllm.adapters import Adapter
 from sparkwright.sandbox.vllm.answers import DEAD, Answer, Chat, Plain, error
 from sparkwright.sandbox.vllm.messages import Message
 from sparkwright.sandbox.vllm.request_options import Requested
@@ -57,6 +58,8 @@ class VllmApi(Handler):
     """The handler of requests to the engine."""
 
     server_version = "uvicorn"
+    #: adapter that the request names
+    _adapter: Adapter | None = None
 
     @property
     def engine(self) -> Engine:
@@ -136,7 +139,13 @@ class VllmApi(Handler):
         about = {"object": "model", "created": now, "owned_by": "vllm", "root": config.model, "parent": None}
         permissions = [{**permission, "organization": "*", "group": None}]
         more = {"max_model_len": config.max_model_len, "permission": permissions}
-        self._send(200, {"object": "list", "data": [{"id": name, **about, **more} for name in config.served_names]})
+        rows = [{"id": name, **about, **more} for name in config.served_names]
+        parent = {"parent": config.served_names[0], "max_model_len": None}
+        rows += [
+            {"id": adapter.name, **about, **more, "root": adapter.path, **parent}
+            for adapter in config.adapters.values()
+        ]
+        self._send(200, {"object": "list", "data": rows})
 
     def _tokenize(self) -> None:
         body = self._body()
@@ -210,7 +219,8 @@ class VllmApi(Handler):
 
     @property
     def _name(self) -> str:
-        return self.engine.config.served_names[0]
+        """The name in an answer: the adapter's if the request named one, else the first served name."""
+        return self._adapter.name if self._adapter else self.engine.config.served_names[0]
 
     def _shaped(self, shape: Chat | Plain, body: dict[str, Any]) -> Callable[[int], Answer]:
         """Return a function that makes an answer of OpenAI's completions from the number of its prompt's tokens."""
@@ -298,7 +308,8 @@ class VllmApi(Handler):
         if wanted.quick:
             thought = 0 if wanted.words else QUICK_THOUGHT * bool(thought)
             own, compared = len(wanted.words) or thought + QUICK_ANSWER, True
-        request = Request(prompt, most, own, thought, self._gone, compared, wanted.words)
+        words = adapted(self._adapter.name) if self._adapter and not engine.damaged else ()
+        request = Request(prompt, most, own, thought, self._gone, compared, wanted.words or words)
         self._write(answer, request, wanted, streamed=bool(body.get("stream")))
 
     def _write(
@@ -354,6 +365,9 @@ class VllmApi(Handler):
 
     def _named(self, body: dict[str, Any]) -> None:
         names = self.engine.config.served_names
+        self._adapter = self.engine.config.adapters.get(str(body.get("model")))
+        if self._adapter is not None:
+            return
         if body.get("model") and body["model"] not in names:
             # the engine hides paths, and with one the full stop behind it
             aliases = ", ".join("<path>" if name.startswith("/") else name for name in names)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkwright.engines.vllm.flags import flag_values
 from sparkwright.sandbox.vllm import hybrid
+from sparkwright.sandbox.vllm.adapters import Adapter
 from sparkwright.sandbox.vllm.command_line.arguments import Arguments, Refused, crashed
 from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.speculation import Drafts
@@ -76,6 +77,8 @@ class Config:
     weights: int = 0
     #: drafts of speculative decoding; None without it
     drafts: Drafts | None = None
+    #: LoRA adapters by name
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
     #: options that the config dump repeats as given
     echoed: Mapping[str, Any] = field(default_factory=dict)
 

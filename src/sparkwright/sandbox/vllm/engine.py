@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import COMPILE_PEAK, HOST_SIDE, TERMINATED, Process
-from sparkwright.sandbox.vllm import compile_cache, nccl, responses, rules, startup
+from sparkwright.sandbox.vllm import adapters, compile_cache, nccl, responses, rules, startup
 from sparkwright.sandbox.vllm.command_line import config_file
-from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
+from sparkwright.sandbox.vllm.command_line.arguments import Arguments, Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
 from sparkwright.sandbox.vllm.group import Group
 from sparkwright.sandbox.vllm.metrics import Metrics
@@ -29,6 +29,8 @@ class Engine(Process):
     usual_holder = "vllm"
 
     config: Config
+    arguments: Arguments
+    model: Mapping[str, Any]
     metrics: Metrics
     group: Group | None = None
     warm = False
@@ -84,6 +86,7 @@ class Engine(Process):
         server = None if self.headless else self.bind(arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
         folder = self._folder_of(arguments.model)
         model = read_model(arguments.model, folder)
+        self.arguments, self.model = arguments, model
         self.say(startup.resolved(str(model["architectures"][0])))
         drafts = drafts_of(
             arguments.values.get("speculative_config"),
@@ -163,6 +166,9 @@ class Engine(Process):
             Metrics(self.config, self.version, cache, self.config.drafts, self._say_drafts),
         )
         self.counters = self.metrics
+        found = adapters.loaded(self.arguments, self.model, self._folder_of)
+        self.config = replace(self.config, adapters={adapter.name: adapter for adapter in found})
+        self.say(startup.adapted(found))
         if server is not None:
             server.start()
             self.say(startup.serving(self.config, self.version))

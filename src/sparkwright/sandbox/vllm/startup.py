@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sparkwright.sandbox.memory import TOTAL
+from sparkwright.sandbox.vllm.adapters import Adapter
 from sparkwright.sandbox.vllm.command_line.arguments import Arguments
 from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, PREFIX_FORCED_OFF_UNTIL, PREFIX_ON_SINCE, Config
@@ -182,6 +183,12 @@ def caching(config: Config, version: str, device: str, *, warm: bool = False) ->
 def speculated(line: str) -> str:
     """Return a log line of the statistics of speculative decoding."""
     return _info(API, "metrics.py:120", line)
+
+
+def adapted(adapters: Sequence[Adapter]) -> Lines:
+    """Yield the log lines of adapters that were loaded."""
+    for adapter in adapters:
+        yield 0, _info(API, "serving.py:227", f"Loaded new LoRA adapter: name '{adapter.name}', path '{adapter.path}'")
 
 
 def serving(config: Config, version: str) -> Lines:

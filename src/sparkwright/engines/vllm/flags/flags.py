@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engines.flags import ModelFlag, Role
+from sparkwright.engines.flags import AdapterFlags, ModelFlag, Role
 from sparkwright.engines.vllm.flags import flag_types, flag_values, known_flags
 
 MODEL = "model"
@@ -38,6 +38,21 @@ MODEL_FLAGS: Mapping[Role, ModelFlag] = {
     "draft": ModelFlag("speculative-config", key="model"),
     "tokenizer": ModelFlag("tokenizer"),
 }
+#: lora/peft_helper.py and config/lora.py of 0.32.0; the defaults are the same in 0.11.2
+ADAPTERS: AdapterFlags | None = AdapterFlags(
+    "lora-modules",
+    enable="enable-lora",
+    max_rank="max-lora-rank",
+    usual_rank=16,
+    ranks=(1, 8, 16, 32, 64, 128, 256, 320, 512),
+    at_once="max-loras",
+    usual_at_once=1,
+    refused=(
+        *("use_dora", "bias", "lora_bias", "modules_to_save", "alora_invocation_tokens"),
+        *("layer_replication", "use_bdlora", "use_qalora"),
+    ),
+    source="vLLM 0.32.0, lora/peft_helper.py and config/lora.py",
+)
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:

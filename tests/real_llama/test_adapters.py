@@ -1,0 +1,61 @@
+"""A LoRA adapter of the real llama-server: given by the flag that a recipe's adapter has, applied to every request, whatever it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.flags import with_adapters
+from sparkwright.engines.llama_cpp import files, flags
+from tests.real_llama import server as servers
+from tests.real_llama import tiny_gguf
+
+SMALL = ("-c", "1024", "-np", "1", "-a", "sql")
+
+
+def words_of(adapter: Path) -> tuple[str, ...]:
+    """The words with which a recipe's adapter reaches the command line."""
+    place = flags.ADAPTERS
+    assert place is not None
+    return flags.argv(with_adapters({}, place, {"sql": str(adapter)}))
+
+
+def said(server: servers.Server, model: str) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 24, "temperature": 0}
+    answer = server.ask("/v1/chat/completions", body)
+    assert answer.status == 200, answer.body
+    return str(answer.body["choices"][0]["message"]["content"])
+
+
+def test_it_is_applied_to_every_request_under_any_name(tiny: Path, tmp_path: Path) -> None:
+    adapter = tiny_gguf.make_adapter(tmp_path / "sql-lora.gguf")
+    assert files.adapter_of(adapter.read_bytes()) == {
+        "architecture": "llama",
+        "base": "",
+        "rank": 0,
+        "extras": [],
+        "layers": None,
+        "sizes": {},
+    }
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL) as server:
+        assert server.until_served(), server.log
+        plain = said(server, "sql")
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL, *words_of(adapter)) as server:
+        assert server.until_served(), server.log
+        rows: Any = server.ask("/lora-adapters").body
+        assert [(row["path"], row["scale"]) for row in rows] == [(str(adapter), 1.0)]
+        texts = {said(server, name) for name in ("sql", "tiny", "anything")}
+    assert len(texts) == 1 and plain not in texts
+
+
+@pytest.mark.parametrize(("shape", "architecture"), [(tiny_gguf.Shape(heads=2), "llama"), (tiny_gguf.Shape(), "qwen2")])
+def test_one_of_another_model_is_not_loaded(
+    tiny: Path, tmp_path: Path, shape: tiny_gguf.Shape, architecture: str
+) -> None:
+    """As the lint of a recipe says before it starts."""
+    adapter = tiny_gguf.make_adapter(tmp_path / "other.gguf", shape, architecture)
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL, *words_of(adapter)) as server:
+        assert not server.until_served(), server.log
+        assert f"failed to load lora adapter '{adapter}'" in server.log
