@@ -39,3 +39,56 @@ def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on
     assert any(
         bind.endswith("/models/adapters/sql:/adapters/sql:ro") for bind in container.attrs["HostConfig"]["Binds"]
     )
+    for name in ("qwen3.5-35b", "sql", "law"):
+        assert answer(desk, name)["model"] == name
+    assert len({json.dumps(answer(desk, name)["choices"]) for name in ("qwen3.5-35b", "sql", "law")}) == 3
+    health = deployed.task("Check that it generates")["msg"]
+    assert "; sql: generates: 8 tokens" in health and "; law: generates: 8 tokens" in health
+    assert deployed.task("Compare the reference text")["msg"].count("reference text") == 3
+    assert desk.run("plan", "--host", "sandbox").code == 0
+    listed = json.loads(desk.run("models.list", "--host", "sandbox", "--json").out)
+    assert {row["id"]: row["used_by"] for row in listed}[SQL] == ["qwen35"]
+    assert "nothing to free" in desk.run("models.prune", "--host", "sandbox", "--yes").out
+
+    before = (desk.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes()
+    desk.run("sandbox.fault", "moved-model")
+    updated = desk.run("lock", "--host", "sandbox", "--update", SQL, "--yes")
+    assert updated.code == 0, updated.err
+    planned = desk.run("plan", "--host", "sandbox", "--json")
+    assert planned.code == 2, planned.err
+    rows = planned.task("Compare running container with recipe")["diff"]
+    assert [row["field"] for row in rows] == ["adapter sql revision"]
+    assert desk.deploy().code == 0
+    assert (desk.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes() != before
+    rolled = desk.run("rollback", "--host", "sandbox")
+    assert rolled.code == 0, rolled.err + rolled.out
+    assert (desk.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes() == before
+    assert answer(desk, "sql")["model"] == "sql"
+
+
+def answer(desk: Desk, model: str) -> dict[str, Any]:
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
+    found = http_probe.ask(f"http://127.0.0.1:{desk.port}", "/v1/chat/completions", body=body, timeout_s=20)
+    assert found.status == 200, found.body
+    return dict(found.json())
+
+
+BAD = {
+    "another base model": ("llama-3.1-8b-lora", "its q_proj has 4096 inputs, and the model's 2048"),
+    "too wide": ("qwen3.5-35b-wide-lora", "rank 64, and max-lora-rank is 16"),
+    "DoRA": ("qwen3.5-35b-dora", "has use_dora in its adapter_config.json"),
+}
+
+
+def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_touched(desk: Desk) -> None:
+    recipe = desk.root / RECIPE
+    plain = recipe.read_text()
+    for repository, sentence in BAD.values():
+        recipe.write_text(plain.replace(SQL, f"sandbox-org/{repository}"))
+        refused = desk.deploy()
+        assert refused.code == 5 and sentence in refused.err + refused.out, refused.err + refused.out
+    recipe.write_text(plain.replace(SQL, "Qwen/Qwen3-1.7B"))
+    refused = desk.deploy()
+    assert refused.code == 5, refused.out
+    assert "Qwen/Qwen3-1.7B is no LoRA adapter: it has no adapter_config.json" in refused.err + refused.out
+    assert not desk.docker().containers.list(all=True)

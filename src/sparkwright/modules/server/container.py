@@ -235,7 +235,8 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
         for each in (found.model, model)
     )
     for role in before.keys() & after.keys():  # an added or removed model is another mount
-        changes += _revision(f"{role} model", before[role], after[role])
+        name = role if role.startswith("adapter ") else f"{role} model"
+        changes += _revision(name, before[role], after[role])
     return changes
 
 

@@ -1,0 +1,99 @@
+"""LoRA adapters of a real vLLM, with the files of the sandbox's hub: served by name, and refused where a recipe's check refuses them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.adapter_rules import RULES, Case
+from sparkwright.engines.flags import with_adapters
+from sparkwright.engines.model import adapter as adapter_files
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.http import HTTP
+from sparkwright.measure import http_probe
+from sparkwright.modules.proof.verify_health import VerifyHealth
+from sparkwright.sandbox.hub import Lora, safetensors
+from tests.modules.context import RecordingContext
+from tests.real_engine.engine import Engine, serving
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
+#: of the tiny model "dense"; a scale at which its answers change
+FITS = Lora("tiny/dense", 256, (0, 1, 2, 3), rank=8, outputs=256, alpha=4000)
+NAME, ASK_S = "tiny", 120.0
+
+
+def written(folder: Path, lora: Lora, seed: str) -> str:
+    """Write an adapter's folder. Return its path."""
+    folder.mkdir()
+    (folder / adapter_files.CONFIG).write_text(json.dumps(lora.config))
+    (folder / adapter_files.WEIGHTS).write_bytes(safetensors(lora.shapes, seed))
+    return str(folder)
+
+
+def words(engine: Engine, paths: dict[str, str], **more: Any) -> list[str]:
+    """The command line of a recipe with these adapters."""
+    place = flags.ADAPTERS
+    assert place is not None
+    given = with_adapters({"served-model-name": NAME, "max-model-len": 2048, "enforce-eager": True}, place, paths)
+    return [str(engine.models / "dense"), *flags.argv({**given, **more})]
+
+
+def said(base_url: str, model: str) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
+    answer = http_probe.ask(base_url, "/v1/chat/completions", body=body, timeout_s=ASK_S)
+    assert answer.status == 200, answer.body
+    assert answer.json()["model"] == model
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def refused(engine: Engine, lora: Lora, most: int = 16) -> str:
+    """The sentence with which `lint` refuses an adapter of the tiny model; empty if it does not."""
+    header = adapter_files.header_of(safetensors(lora.shapes, "x"))
+    assert isinstance(header, dict)
+    about = adapter_files.of_files(lora.config, header)
+    assert about is not None
+    case = Case({"max-lora-rank": most}, "tiny/dense", engine.model_config("dense"), {"sql": about})
+    return next((finding.sentence for finding in RULES.check(case) if finding.severity == "error"), "")
+
+
+def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(engine: Engine, tmp_path: Path) -> None:
+    """One of a smaller model is loaded too, without a word: only the recipe's check refuses it."""
+    small = replace(FITS, hidden=128, outputs=128)
+    paths = {
+        name: written(tmp_path / name, lora, name) for name, lora in (("sql", FITS), ("law", FITS), ("small", small))
+    }
+    argv = words(engine, paths, **{"max-loras": 3, "max-lora-rank": 8})
+    with serving(engine, argv, tmp_path / "log") as server:
+        assert server.ready, server.log.read_text()[-3000:]
+        rows = {row["id"]: row for row in server.ask("/v1/models").json()["data"]}
+        assert list(rows) == [NAME, "sql", "law", "small"]
+        assert (rows["sql"]["root"], rows["sql"]["parent"]) == (paths["sql"], NAME)
+        texts = {name: said(server.base_url, name) for name in (NAME, "sql", "law", "small")}
+        assert len({texts[NAME], texts["sql"], texts["law"]}) == 3, texts
+        args = VerifyHealth.Args(server.base_url, NAME, ["sql", "law"], timeout_s=ASK_S)
+        proved = VerifyHealth().ask(args, RecordingContext(tmp_path / "host"), HTTP)
+        assert not proved.failed and "; sql: generates: 8 tokens" in proved.msg, proved.msg
+        lost = VerifyHealth().ask(replace(args, adapters=["sql", "nobody"]), RecordingContext(tmp_path / "host"), HTTP)
+        assert lost.failed and "nobody" in lost.msg
+    assert refused(engine, FITS) == ""
+    assert "its q_proj has 128 inputs, and the model's 256" in refused(engine, small)
+
+
+REFUSED = {
+    "a larger model": (replace(FITS, hidden=512), "The size of tensor a (256) must match the size of tensor b (512)"),
+    "a rank above the flag": (replace(FITS, rank=64), "LoRA rank 64 is greater than max_lora_rank 16."),
+    "DoRA": (replace(FITS, extras={"use_dora": True}), "vLLM does not yet support DoRA."),
+}
+
+
+@pytest.mark.parametrize(("lora", "line"), REFUSED.values(), ids=REFUSED)
+def test_what_it_refuses_is_refused_before(engine: Engine, tmp_path: Path, lora: Lora, line: str) -> None:
+    """And by the sandbox's vLLM in the same words: tests/sandbox/test_vllm_adapters.py."""
+    with serving(engine, words(engine, {"sql": written(tmp_path / "sql", lora, "x")}), tmp_path / "log") as server:
+        assert not server.ready
+    assert line in server.log.read_text()
+    assert refused(engine, lora)
