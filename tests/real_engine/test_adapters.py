@@ -15,7 +15,7 @@ from sparkwright.engines.model import adapter as adapter_files
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import http_probe
-from sparkwright.modules.proof.verify_health import VerifyHealth
+from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.sandbox.hub import Lora, safetensors
 from tests.modules.context import RecordingContext
 from tests.real_engine.engine import Engine, serving
