@@ -18,7 +18,26 @@ from pathlib import Path
 from termios import TIOCSWINSZ
 
 PROGRAM = "from sparkwright.cli import main; main()"
+#: moves of the cursor that Rich's live display makes, and any other text
+_MOVES = re.compile(r"\x1b\[(\d*)([AK])|\x1b\[\?25[hl]|\r?(\n)|\r|((?:[^\x1b\r\n]|\x1b\[[0-9;]*m)+)")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
+
+
+def shown(text: str) -> list[str]:
+    """Return the lines that a terminal shows in the end, with their colours: a line is erased before it is written anew."""
+    lines, row = [""], 0
+    for count, move, newline, words in _MOVES.findall(text):
+        if move == "A":
+            row = max(0, row - int(count or 1))
+        elif move == "K":
+            lines[row] = ""
+        elif newline:
+            row += 1
+            lines += [""] * (row == len(lines))
+        lines[row] += words
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
 
 
 class Screen:
@@ -32,6 +51,11 @@ class Screen:
     @property
     def seen(self) -> str:
         return _ESCAPES.sub("", self._raw.decode(errors="replace"))
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines that the terminal shows now, without colours."""
+        return [_ESCAPES.sub("", line).rstrip() for line in shown(self._raw.decode(errors="replace"))]
 
     def wait_for(self, text: str, timeout_s: float = 60) -> str:
         """Read until the text is there, after what the last call found. Returns all between."""
@@ -87,15 +111,17 @@ class Screen:
 
 
 @contextmanager
-def screen(*words: str, cwd: Path, env: Mapping[str, str] | None = None, program: str = PROGRAM) -> Iterator[Screen]:
-    """A command that runs on a terminal of 40 lines of 120 columns."""
+def screen(
+    *words: str, cwd: Path, env: Mapping[str, str] | None = None, program: str = PROGRAM, columns: int = 120
+) -> Iterator[Screen]:
+    """A command that runs on a terminal of 40 lines."""
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(cwd)
         os.execve(
             sys.executable, [sys.executable, "-c", program, *words], {**os.environ, "TERM": "xterm", **(env or {})}
         )
-    ioctl(master, TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
+    ioctl(master, TIOCSWINSZ, struct.pack("4H", 40, columns, 0, 0))
     value = Screen(pid, master)
     try:
         yield value

@@ -145,11 +145,16 @@ def test_many_tasks_skipped_in_a_row_are_one_line_and_a_few_have_one_each() -> N
 
 
 def test_the_recap_of_a_restart_tells_what_each_stage_took() -> None:
-    tasks = (("stopped", 2.0), ("wait_exited", 0.2), ("memory", 3.0), ("container", 0.4), ("wait_ready", 95.0))
-    rows = [finished(module=module, seconds=seconds) for module, seconds in (*tasks, ("smoke_test", 9.0))]
-    rows.append(finished(module="drain", seconds=40.0, status="skipped", msg="condition is false"))
+    tasks = (
+        ("stop", "stopped", 2.0),
+        ("start", "container", 0.4),
+        ("start", "wait_ready", 95.0),
+        ("verify", "smoke_test", 9.0),
+    )
+    rows = [finished(stage=stage, module=module, seconds=seconds) for stage, module, seconds in tasks]
+    rows.append(finished(stage="drain", module="drain", seconds=40.0, status="skipped", msg="condition is false"))
     recap = event("recap", host="spark1", seconds=120, msg="", **COUNTS)
-    assert screen(*rows, recap)[-1] == "  stages: stop 2.0s, memory 3.2s, load 1m35s, verify 9.0s"
+    assert screen(*rows, recap)[-1] == "  stages: stop 2.0s, start 1m35s, verify 9.0s"
 
 
 def test_a_run_that_loaded_nothing_tells_no_stages() -> None:

@@ -100,7 +100,7 @@ class Desk:
         return subprocess.Popen(
             [sys.executable, "-c", program, *words],
             cwd=self.root,
-            env=self._env(),
+            env=self.environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -108,7 +108,7 @@ class Desk:
         )
 
     def run(self, *words: str, timeout_s: float = 120) -> Said:
-        done = commands.run(*words, cwd=self.root, env=self._env(), timeout_s=timeout_s)
+        done = commands.run(*words, cwd=self.root, env=self.environment(), timeout_s=timeout_s)
         return Said(done.returncode, done.stdout, done.stderr)
 
     def run_apart(self, *words: str, timeout_s: float = 120) -> Said:
@@ -121,7 +121,7 @@ class Desk:
                 raise
         return Said(command.returncode, out, err)
 
-    def _env(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
         env.pop("SPARKWRIGHT_SANDBOX", None)
         return env

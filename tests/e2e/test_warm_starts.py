@@ -127,7 +127,7 @@ def test_keep_starts_the_same_container_again_and_says_why_where_it_does_not(des
     assert done.task("Drop the model's page cache")["msg"].startswith("kept: ")
     assert FROM_CACHE in log(desk)
     shown = desk.run("restart", "--host", "sandbox", "--keep")
-    assert "  stages: " in shown.out and "load " in shown.out
+    assert "  stages: " in shown.out and "start " in shown.out
 
     desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
     refused = desk.run("restart", "--host", "sandbox", "--keep", "--json")

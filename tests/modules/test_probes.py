@@ -178,7 +178,7 @@ def test_a_server_without_an_api_is_told_the_release_that_has_it(
 
 def test_a_probe_is_named_once_however_often_it_was_asked(served: Any, tmp_path: Path) -> None:
     result = run(served(QWEN35_CONFIG, *TOOLS, "qwen3_coder"), tmp_path, "tool_call", "json_schema")
-    assert result.msg == "answers as its clients need it: tool_call, json_schema"
+    assert result.msg == "answers: tool_call, json_schema"
     assert {"tool_call, second turn", "tool_call, tool_choice none", "json_schema, streamed"} <= set(rows(result))
 
 
@@ -186,7 +186,7 @@ def test_what_clients_should_know_of_the_prompts_is_told_and_fails_nothing(serve
     result = run(served(QWEN35_CONFIG, "--reasoning-parser", "qwen3"), tmp_path, "reasoning")
     assert not result.failed
     assert result.data["notes"] == ["it drops the thinking of earlier turns"]
-    assert result.msg.endswith("reasoning; 1 note for its clients: it drops the thinking of earlier turns")
+    assert result.msg.endswith("reasoning; note: it drops the thinking of earlier turns")
     assert rows(result)["for its clients"][0] == "proved"
     assert {"reasoning, not said", "reasoning, off, streamed"} <= set(rows(result))
 

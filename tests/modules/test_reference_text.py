@@ -165,7 +165,7 @@ def test_a_first_text_that_is_garbage_fails_and_is_not_kept(teller: Teller, tmp_
     teller.texts = list(GARBLED)
     found = run(teller, tmp_path, answers="judged")
     assert (found.failed, found.data["verdict"]) == (True, "garbage")
-    assert "0 of 12 simple questions answered right" in found.msg
+    assert "0 of 12 simple questions right" in found.msg
     assert any("capital of France" in line and "'s't" in line for line in found.data["evidence"])
     teller.texts, teller.right = ["The sky is blue because light scatters.", "Mercury is small.", "def fib(n): ..."], 12
     assert run(teller, tmp_path, answers="judged").data["verdict"] == "new reference"

@@ -97,3 +97,30 @@ def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(tmp_path: Path
     with pytest.raises(Refused, match="no file 'xxx") as refused:
         compiled(tmp_path, f"    - include: {'x' * 5000}.yml\n", {})
     assert refused.value.where.endswith("book.yml:4") and len(str(refused.value)) < 500
+
+
+STAGES = [
+    ("    - {name: a, facts: }\n    - {name: b, facts: }\n", ["", ""]),
+    (
+        "    - {name: a, stage: one, facts: }\n    - {name: b, facts: }\n    - {name: c, stage: two, facts: }\n",
+        ["one", "one", "two"],
+    ),
+    (
+        "    - {name: a, facts: }\n    - name: Configure it\n      block: [{name: b, facts: }]\n    - {include: parts/swap.yml}\n"
+        "    - {name: d, facts: }\n",
+        ["", "Configure it", "swap", ""],
+    ),
+    (
+        "    - name: a block\n      stage: one\n      block: [{name: a, facts: }, {include: parts/swap.yml}]\n"
+        "      rescue: [{name: b, facts: }]\n    - {name: c, facts: }\n",
+        ["one", "one", "rescue", "one"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("tasks", "stages"), STAGES)
+def test_a_task_knows_its_stage_from_stage_or_from_its_block_or_part(
+    tmp_path: Path, tasks: str, stages: list[str]
+) -> None:
+    plan = compiled(tmp_path, tasks, {"swap.yml": "- {name: swap it, facts: }\n"})
+    assert [task.stage for task in tasks_of(plan.steps)] == stages

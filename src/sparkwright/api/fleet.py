@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 #: defaults of the options of a command that runs a playbook
 USUAL: dict[str, Any] = {
-    **dict.fromkeys(("check", "dry_run", "diff", "list_tasks", "wait", "resume", "skip_unreachable"), False),
+    **dict.fromkeys(("check", "dry_run", "diff", "verbose", "list_tasks", "wait", "resume", "skip_unreachable"), False),
     **dict.fromkeys(("tags", "skip_tags", "start_at_task", "serial", "max_fail_percentage"), ""),
     "canary": 0,
     "json": True,

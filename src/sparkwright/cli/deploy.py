@@ -14,6 +14,7 @@ OPTIONS: tuple[Option, ...] = (
     ("check", False, "dry run: show what would change; exit code 2 if anything would"),
     ("dry_run", False, "the same as --check"),
     ("diff", False, "show what differs, field by field"),
+    ("verbose", False, "on a terminal: every task, skipped and unchanged ones too, not a line a stage"),
     ("tags", "", "run only tasks with one of these tags, comma separated"),
     ("skip_tags", "", "skip tasks with one of these tags"),
     ("start_at_task", "", "start at the task of this name"),
@@ -120,7 +121,11 @@ def _switch(to: str, **given: Any) -> list[int]:
 TO: Option = ("to", "", "which recipe of the host's `on_demand` to wake")
 #: options of `switch`, which is always run completely for one server
 SWITCH = (
-    *(option for option in OPTIONS if option[0] in ("host", "check", "dry_run", "diff", "list_tasks", "wait", "json")),
+    *(
+        option
+        for option in OPTIONS
+        if option[0] in ("host", "check", "dry_run", "diff", "verbose", "list_tasks", "wait", "json")
+    ),
     ANYWAY,
 )
 PARTS = {"tags": "", "skip_tags": "", "start_at_task": ""}

@@ -80,7 +80,7 @@ class _Shape:
     def of(self, row: Sequence[str]) -> Iterator[Line]:
         """Yield the lines of a row, with its sentence."""
         start = sum(wide + len(GAP) for _, wide in self.kept) if self.beside else len(INDENT)
-        first, *rest = _folded(row[-1], None if self.room is None else max(LEAST_BELOW, self.room - start))
+        first, *rest = folded(row[-1], None if self.room is None else max(LEAST_BELOW, self.room - start))
         if not self.beside:
             first, rest = "", [first, *rest] if first else []
         yield from self._cells(row, first)
@@ -121,9 +121,14 @@ def _taken(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Seque
     return sum(_wide(columns, rows, n) + len(GAP) for n in kept) - (len(GAP) if last else 0)
 
 
-def _folded(sentence: str, room: int | None) -> list[str]:
-    """Wrap a sentence, keeping its own line breaks. Only a word longer than the room is broken."""
+def folded(sentence: str, room: int | None, indent: str = "") -> list[str]:
+    """Wrap a sentence, keeping its own line breaks. Only a word longer than the room is broken.
+
+    Args:
+        indent: before each line but the first of a line break.
+    """
     own = sentence.split("\n")
     if room is None:
         return own
-    return [line for item in own for line in textwrap.wrap(item, room, break_on_hyphens=False) or [""]]
+    wrap = textwrap.TextWrapper(room, break_on_hyphens=False, subsequent_indent=indent, drop_whitespace=True)
+    return [line for item in own for line in ([item] if len(item) <= room else wrap.wrap(item) or [""])]

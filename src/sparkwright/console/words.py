@@ -22,9 +22,12 @@ def names(given: Sequence[str], most: int = 12) -> str:
     return " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), *shown[-1:]])
 
 
+SIMULATED = "a simulated Spark without GPU or real model"
+
+
 def simulated(host: str) -> str:
     """Return the sentence that introduces a sandbox."""
-    return f"{host} is the sandbox: a simulated Spark without GPU or real model."
+    return f"{host} is the sandbox: {SIMULATED}."
 
 
 def as_of(host: str) -> str:

@@ -189,12 +189,18 @@ class Fleet:
         """Return the exit code of each member; 0 for one without a recap, as nothing went wrong there."""
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
-    def tell(self, member: Member, text: str) -> None:
-        """Add a note about a host, once: a host that is checked first is planned for twice."""
+    def tell(self, member: Member, text: str, *, detail: bool = False) -> None:
+        """Add a note about a host, once: a host that is checked first is planned for twice.
+
+        Args:
+            detail: of interest only to a person who reads task by task.
+        """
         if text in member.noted:
             return
         member.noted.add(text)
-        self._events.put(event("note", task="", host=member.host.name, text=text))
+        self._events.put(
+            event("note", task="", host=member.host.name, text=text, **({"detail": True} if detail else {}))
+        )
 
     def say_later(self, event: Event) -> None:
         """Send an event to the subscribers, from any thread."""

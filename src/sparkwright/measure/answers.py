@@ -114,7 +114,7 @@ def judge(answers: Sequence[str], texts: Sequence[str] = ()) -> Judged:
         f"{one_line(question.prompt[-SHOWN_CHARS:])!r}: {one_line(text.strip(), at_most=SHOWN_CHARS)!r}"
         for question, text in wrong
     )
-    score = f"{right} of {len(pairs)} simple questions answered right"
+    score = f"{right} of {len(pairs)} simple questions right"
     if right <= GARBAGE or broken:
         same = len({text.strip() for text in answers}) == 1
         why = "one answer to all of them" if same else next(iter(reasons), "")

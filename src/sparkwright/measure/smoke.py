@@ -281,7 +281,7 @@ def judge(
         message = f"{median:.1f} tok/s is below half of the {bounds.expected:g} expected by the recipe"
         return "misconfigured", message, ""
     if baseline is None:
-        message = "first measurement of this image, model and arguments on this host"
+        message = "no earlier measurement"
         return ("new baseline" if last else "unclear"), message, ""
     share, tolerance = statistics.median(baseline.share(run) for run in runs), baseline.tolerance
     against = f"{median:.1f} tok/s against {baseline.median:.1f} before"

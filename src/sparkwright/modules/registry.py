@@ -82,6 +82,34 @@ FILES: dict[str, tuple[str, ...]] = {
 WHERE = {name: f"{__package__}.{file}" for file, names in FILES.items() for name in names}
 NAMES: tuple[str, ...] = tuple(sorted(WHERE))
 
+#: modules whose message is something proved: a terminal shows it even if nothing changed
+PROVES = frozenset(
+    {
+        "assert_memory_fits",
+        "container",
+        "depth_rates",
+        "fabric_ready",
+        "gateway_check",
+        "gateway_proof",
+        "gpu_used",
+        "hf_model",
+        "inspect_server",
+        "liveness",
+        "load_proof",
+        "lock_image",
+        "lock_model",
+        "prefix_cache",
+        "probes",
+        "rank_joined",
+        "reference_text",
+        "same_server",
+        "second_models",
+        "smoke_test",
+        "verify_health",
+        "verify_logs",
+    }
+)
+
 #: modules that never use the Docker Engine: a playbook of these alone needs no Docker client
 WITHOUT_ENGINE = frozenset(
     {

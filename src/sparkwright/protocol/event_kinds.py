@@ -48,7 +48,7 @@ FLAG = Usual(bool, False)
 OBJECT = Usual({str: object}, {})
 BYTES = Usual((None, COUNT), None)
 #: of a task that runs or has run
-TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE}
+TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE, "stage": LINE}
 CHANGE: dict[str, Shape] = {"field": line, "before": Usual(object, None), "after": Usual(object, None), "why": TEXT}
 
 #: of a diagnosis
@@ -57,7 +57,7 @@ CAUSE: dict[str, Shape] = {"cause": text, "verdict": line, "evidence": TEXT, "fi
 KINDS: dict[str, dict[str, Shape]] = {
     "alive": {},
     "raw": {"text": text},
-    "note": {"task": LINE, "text": text},
+    "note": {"task": LINE, "text": text, "detail": FLAG},
     "part": {"n": COUNT, "of": COUNT, "text": str},
     "run_started": {"run": LINE, "play": LINE, "check": FLAG, "who": LINE, "sandbox": FLAG},
     "task_started": TASK,
@@ -66,6 +66,7 @@ KINDS: dict[str, dict[str, Shape]] = {
         **TASK,
         "status": frozenset(STATUSES),
         "msg": TEXT,
+        "proof": FLAG,
         "fix": TEXT,
         "diff": Usual([CHANGE], []),
         "data": OBJECT,

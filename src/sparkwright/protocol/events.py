@@ -3,11 +3,13 @@
 Subscribers (console, `--json`, journal, lock file) read the same stream; the runner does not know them.
 
     run_started     run, host, play, playbook, check, who, schema
-    task_started    task (id), name, module, where
+    task_started    task (id), name, module, where, stage
     progress        task, done, total, unit ("bytes", "tokens", "s", ""), text      total 0: unknown
                     parts: of a download, the files in progress (path, done, total, rate, left_s)
-    note            task, text                                                       a sentence of its own line
-    task_finished   task, name, module, status, msg, diff, data, seconds, fix, exit  status: one of STATUSES
+    note            task, text, detail                                               a sentence of its own line
+                    detail: of interest only to who reads task by task
+    task_finished   task, name, module, where, stage, status, msg, diff, data, seconds, fix, exit
+                    status: one of STATUSES; proof: the message is what was proved, changed or not
     recap           host, ok, changed, failed, skipped, unreachable, exit, seconds, msg
     part            n, of, text                                                      a piece of an event longer than a line
 Every event has `event` and `time` (seconds since the epoch). event_kinds.py has the fields of a host's events.

@@ -60,6 +60,8 @@ class Task:
     #: the container whose record this task keeps, if it is not the plan's own; may be an open expression
     server: str = ""
     tags: tuple[str, ...] = ()
+    #: the part of the run that it belongs to, a line on a terminal: prepare, stop, start, verify
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,7 @@ class PlayRun:
         message = {
             "status": "ignored" if ignored else result.status,
             "msg": shown.msg,
+            "proof": task.module in registry.PROVES and not (result.skipped or result.failed),
             "fix": shown.fix,
             "data": shown.data,
             "diff": [dataclasses.asdict(change) for change in shown.diff],
@@ -330,4 +331,4 @@ class PlayRun:
 
 def _about(task: Task) -> dict[str, str]:
     """Return the fields that all events of a task have."""
-    return {"task": task.id, "name": task.name, "module": task.module, "where": task.where}
+    return {"task": task.id, "name": task.name, "module": task.module, "where": task.where, "stage": task.stage}

@@ -150,8 +150,6 @@ class Planner:
         with _ONE_BY_ONE:
             if serving is not None and pinned != known:
                 serving = _linted(wanted, pinned)
-            if serving is not None and serving.note:
-                self._tell(member, f"chunked prefill: {serving.note}.")
             if serving is not None:
                 from sparkwright.app import findings
 

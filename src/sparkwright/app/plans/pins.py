@@ -23,6 +23,9 @@ from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.trust import image_name
 
+#: the stage of a run in which the lock is filled
+PIN = "pin"
+
 
 def lock_folder(project: Project, host: Host) -> Path:
     """Return the folder of the lock that counts for a host.
@@ -102,9 +105,8 @@ class Pins:
             known = self.lock.image(ref)
             if known is None:
                 args = {"ref": ref, "mirror": member.host.registry_mirror or ""}
-                task = Task(
-                    id="image", name=f"Pin {ref}: ask the registry for its digest", module="lock_image", args=args
-                )
+                name = f"Pin {ref}: ask the registry for its digest"
+                task = Task(id="image", name=name, module="lock_image", args=args, stage=PIN)
                 known = ask(fleet, member, [task], run_id)["image"]
                 self.lock = self.lock.with_image(ref, known)
                 self._write()
@@ -124,7 +126,8 @@ class Pins:
                 return
             self.lock = self.lock.with_image(image, {**entry, **learnt})
             self._write()
-            fleet.tell(member, f"{_lock_name(member)}: {image} holds {wanted.engine.title} {member.engine_version}.")
+            text = f"{_lock_name(member)}: {image} holds {wanted.engine.title} {member.engine_version}."
+            fleet.tell(member, text, detail=True)
 
     def _missing(self, wanted: Recipe, host: Host) -> list[Task]:
         known = entries(self.lock, wanted)
@@ -163,8 +166,9 @@ def save(lock: lockfile.Lock, folder: Path) -> None:
 
 def _tell(fleet: Fleet, member: Member, pinned: str) -> None:
     """Report a new pin, which counts for every other host too; a pin of a sandbox counts only there."""
-    after = "" if member.host.connection == "sandbox" else "; commit it, so that the next host gets the same"
-    fleet.tell(member, f"{_lock_name(member)}: {pinned}{after}.")
+    simulated = member.host.connection == "sandbox"
+    after = "" if simulated else "; commit it, so that the next host gets the same"
+    fleet.tell(member, f"{_lock_name(member)}: {pinned}{after}.", detail=simulated)
 
 
 def _lock_name(member: Member) -> str:
@@ -194,7 +198,7 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
     ref = wanted.image if follow else image_name.pinned(wanted.image, pinned)
     args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else "", **_engine(wanted)}
     name = f"Pin {wanted.image}: ask the registry for its digest"
-    return Task(id="image", name=name, module="lock_image", args=args)
+    return Task(id="image", name=name, module="lock_image", args=args, stage=PIN)
 
 
 def model_task(wanted: Recipe, *, role: str | None = None, or_here: bool = False) -> Task:
@@ -210,7 +214,7 @@ def model_task(wanted: Recipe, *, role: str | None = None, or_here: bool = False
     args = {**model.model_dump(include={"id", "revision", "allow", "ignore"}), "or_here": or_here, **_engine(wanted)}
     args |= model.model_dump(include={"file", "mmproj", "draft"}) if model.chosen else {}
     name = f"Pin {model.id}: ask the hub for its commit and files"
-    return Task(id="model", name=name, module="lock_model", args=args)
+    return Task(id="model", name=name, module="lock_model", args=args, stage=PIN)
 
 
 def _second_task(wanted: Recipe, role: str, or_here: bool) -> Task:
@@ -219,7 +223,7 @@ def _second_task(wanted: Recipe, role: str, or_here: bool) -> Task:
     args |= {**_engine(wanted), **({"file": model.file} if model.file else {})}
     args |= {"adapter": True} if isinstance(model, Adapter) else {}
     name = f"Pin {model.id} ({role}): ask the hub for its commit and files"
-    return Task(id=role, name=name, module="lock_model", args=args)
+    return Task(id=role, name=name, module="lock_model", args=args, stage=PIN)
 
 
 def _engine(wanted: Recipe) -> dict[str, str]:

@@ -46,7 +46,7 @@ MOST_FILES, MOST_BYTES = 1000, 32 * MIB
 KEPT, PLAN_BYTES = 64, 8 * MIB
 ABOUT_HOST = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
 #: options that affect only the output
-OUTPUT = ("json",)
+OUTPUT = ("json", "verbose")
 #: options of runs with a record of their hosts, or without a plan to run
 OTHER_RUNS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 

@@ -52,7 +52,13 @@ def _same_login(made: CachedPlan) -> bool:
 
 
 def run(
-    pending: PendingConnections, made: Sequence[CachedPlan], *, diff: bool, json: bool, on_event: Listener | None = None
+    pending: PendingConnections,
+    made: Sequence[CachedPlan],
+    *,
+    diff: bool,
+    json: bool,
+    verbose: bool,
+    on_event: Listener | None = None,
 ) -> list[int]:
     """Run cached plans and return each host's exit code. Raises as `session.run` does.
 
@@ -61,7 +67,9 @@ def run(
     """
     hosts = [cached_plan.host for cached_plan in made]
     fleet = Fleet([Member(host) for host in hosts])
-    shown = Shown(SelectedHosts(Project.here(), hosts, fleet), json=json, diff=diff, rows=True, on_event=on_event)
+    shown = Shown(
+        SelectedHosts(Project.here(), hosts, fleet), json=json, diff=diff, rows=True, verbose=verbose, on_event=on_event
+    )
     again = _Again(fleet, made, shown)
     with ending(fleet):
         pending.give(fleet.members)

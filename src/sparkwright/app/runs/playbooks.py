@@ -35,7 +35,9 @@ def run(playbook: str, command: str, *, on_event: Listener | None = None, **give
     place = cached_run.place_of(playbook, given)
     plans = cached_run.find(pending, place)
     if plans:
-        return cached_run.run(pending, plans, diff=given["diff"], json=given["json"], on_event=on_event)
+        return cached_run.run(
+            pending, plans, diff=given["diff"], json=given["json"], verbose=given["verbose"], on_event=on_event
+        )
     selection = checked(pending)
     behind = playbook == "deploy" and bool(selection.inventory.gateways)
     if behind:
@@ -45,7 +47,16 @@ def run(playbook: str, command: str, *, on_event: Listener | None = None, **give
 
     rolling = RolloutOptions(command, **{name: given[name] for name in ROLLING if name in given})
     options = session.options(**given)
-    codes = session.run(selection, playbook, options, rolling, json=given["json"], place=place, on_event=on_event)
+    codes = session.run(
+        selection,
+        playbook,
+        options,
+        rolling,
+        json=given["json"],
+        verbose=given["verbose"],
+        place=place,
+        on_event=on_event,
+    )
     if not behind:
         return codes
     from sparkwright.app.runs import gateway_after

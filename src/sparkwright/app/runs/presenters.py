@@ -24,12 +24,21 @@ class Shown:
     """The output of a command: JSON lines, or text (live on a terminal) with a panel at the end.
 
     Args:
-        rows: show one row per host and no panels if there are several hosts; for a cluster, the panel of its head too.
+        rows: it is a playbook's run: one row per host and no panels if there are several hosts; for a cluster, the panel of its
+            head too. For one host on a terminal, a line per stage.
+        verbose: show every task of every host.
         on_event: a program that receives the events instead; nothing is printed then.
     """
 
     def __init__(
-        self, selection: SelectedHosts, *, json: bool, diff: bool, rows: bool = False, on_event: Listener | None = None
+        self,
+        selection: SelectedHosts,
+        *,
+        json: bool,
+        diff: bool,
+        rows: bool = False,
+        verbose: bool = False,
+        on_event: Listener | None = None,
     ) -> None:
         self._project = selection.project
         self._workers = {host.name for host in selection.hosts if host.cluster and host.cluster.head != host.name}
@@ -44,10 +53,11 @@ class Shown:
             return
         from sparkwright.console.events.tables import Tables
 
-        many = rows and not diff and len(selection.hosts) > 1
-        lines = _lines(diff, many=many, together=bool(self._workers))
+        tasks = diff or verbose or not rows
+        many = not tasks and len(selection.hosts) > 1
+        lines = _lines(diff, tasks=tasks, many=many, together=bool(self._workers))
         lines.hosts([host.name for host in selection.hosts])
-        self._summary = Summary(self._snippet, lines.write)
+        self._summary = Summary(lines.write)
         panels = not many or bool(self._workers)
         selection.fleet.subscribers = [lines, Tables(lines.write), *([self._summary] if panels else [])]
 
@@ -56,20 +66,22 @@ class Shown:
         if self._summary is not None and served.host not in self._workers:
             self._summary.serves(served)
 
-    def _snippet(self, served: Served) -> str:
-        from sparkwright.app.questions import client_settings
 
-        return client_settings.text(self._project, served)
-
-
-def _lines(diff: bool, *, many: bool, together: bool) -> Any:
-    """Return the presenter of lines: every task of a host, or one row per host unless `diff` is set."""
+def _lines(diff: bool, *, tasks: bool, many: bool, together: bool) -> Any:
+    """Return the presenter of lines: of tasks, of stages on a terminal, or one row per host."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines
         from sparkwright.console.events.lines import Lines
 
         return HostLines(together=together) if many else Lines(diff=diff)
-    from sparkwright.console.events.host_table import HostTable
-    from sparkwright.console.events.live_lines import Live
+    if many:
+        from sparkwright.console.events.host_table import HostTable
 
-    return HostTable(together=together) if many else Live(diff=diff)
+        return HostTable(together=together)
+    if tasks:
+        from sparkwright.console.events.live_lines import Live
+
+        return Live(diff=diff)
+    from sparkwright.console.events.stage_lines import StageLines
+
+    return StageLines()

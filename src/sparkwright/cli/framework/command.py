@@ -17,8 +17,8 @@ Body = Callable[..., int | Sequence[int] | None]
 #: the last option of every command
 DEBUG = Parameter("debug", Parameter.KEYWORD_ONLY, default=False)
 
-#: all short options, the same in all commands: Fabric's -H, Ansible's -C and -D, Invoke's -d
-SHORT = {"host": "H", "check": "C", "diff": "D", "json": "j", "debug": "d"}
+#: all short options, the same in all commands: Fabric's -H, Ansible's -C, -D and -v, Invoke's -d
+SHORT = {"host": "H", "check": "C", "diff": "D", "json": "j", "verbose": "v", "debug": "d"}
 
 #: help of these options, unless a command has its own
 USUAL = {

@@ -10,7 +10,6 @@ from typing import Any
 from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.events import rollout_lines
-from sparkwright.console.events.run_stages import RunStages
 from sparkwright.engines.budget import Budget
 from sparkwright.protocol.events import KNOWN_AFTER, Event
 from sparkwright.protocol.recap import shown
@@ -23,6 +22,9 @@ SKIPPED_EACH = 3
 COMPARED = 200_000
 #: the module that reports the memory budget of a start
 BUDGET = "assert_memory_fits"
+#: a run without this module replaced and restarted nothing: its stages are not worth a line
+LOADS = "wait_ready"
+LEAST_S = 0.05
 #: events that do not end a sequence of skipped tasks
 SAYS_NOTHING = ("task_started", "recap", "rolled")
 
@@ -43,7 +45,8 @@ class Lines:
         self._reported: set[str] = set()
         self._skipped: dict[str, list[str]] = {}
         self._failures: dict[str, set[str]] = {}
-        self._stages: dict[str, RunStages] = {}
+        self._stages: dict[str, dict[str, float]] = {}  # seconds of each stage, by host
+        self._loaded: set[str] = set()
         self._width = 0
         self._many = False
         self._recaps: list[Event] = []
@@ -116,7 +119,7 @@ class Lines:
 
     def _on_task_finished(self, event: Event) -> None:
         self._progress_at.pop(event["host"], None)
-        self._stages.setdefault(event["host"], RunStages()).add(event)
+        self._add_to_stage(event)
         if _is_skip(event):
             self._skipped.setdefault(event["host"], []).append(event["name"])
             return
@@ -134,6 +137,12 @@ class Lines:
                 self.write("muted", f"{' ' * (WIDTH_STATUS + 1)}{text}")
         if self.diff:
             self._differences(event)
+
+    def _add_to_stage(self, event: Event) -> None:
+        if event.get("stage") and event["status"] != "skipped":
+            stages = self._stages.setdefault(event["host"], {})
+            stages[event["stage"]] = stages.get(event["stage"], 0.0) + event["seconds"]
+            self._loaded |= {event["host"]} if event["module"] == LOADS else set()
 
     def _not_shown(self, event: Event) -> str:
         """Return a task's message without a failure that was printed before: a rescue's message begins with its failure."""
@@ -176,8 +185,10 @@ class Lines:
         """
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(style, f"{recap['host']:<{self._width}} : {shown(recap)}  in {units.duration(recap['seconds'])}")
-        if (stages := self._stages.get(recap["host"])) is not None and stages.sentence:
-            self.write("muted", f"  stages: {stages.sentence}")
+        if recap["host"] in self._loaded:
+            stages = self._stages[recap["host"]].items()
+            text = ", ".join(f"{name} {units.duration(seconds)}" for name, seconds in stages if seconds >= LEAST_S)
+            self.write("muted", f"  stages: {text}")
         message = recap.get("msg")
         if message and message not in self._failures.get(recap["host"], ()):  # not printed with the failed task
             first = shown_of.setdefault(message, recap["host"])

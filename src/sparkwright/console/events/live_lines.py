@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TimeRemainingColumn
 from rich.text import Text
@@ -9,6 +11,7 @@ from rich.text import Text
 from sparkwright import units
 from sparkwright.console import words
 from sparkwright.console.events.lines import Lines
+from sparkwright.console.grid import folded
 from sparkwright.console.terminal import column, terminal
 from sparkwright.protocol.events import Event
 from sparkwright.visible import visible
@@ -24,6 +27,10 @@ STYLES = {
     **dict.fromkeys(("rescued", "ignored"), "magenta"),
     **dict.fromkeys(("title", "fix"), "bold"),
 }
+#: styles that are a line's first word, which alone is coloured
+WORDS = ("ok", "changed", "failed", "skipped", "ignored")
+#: the start of a line that its further lines leave free
+HANGING = re.compile(r" *(?:\S{1,16} {2,8}|[|→] )?")
 
 
 class Live(Lines):
@@ -79,13 +86,23 @@ class Live(Lines):
 
     def _print(self, style: str, text: str) -> None:
         """Print a line above the bars."""
-        self._console.print(styled(style, text), soft_wrap=True)
+        printed(self._console, style, text)
+
+
+def printed(console: Console, style: str, text: str) -> None:
+    """Print a line, wrapped at words. Further lines are indented as deep as the text after a first word and its gap."""
+    text = visible(text).rstrip()
+    indent = " " * min(len(match[0]) if (match := HANGING.match(text)) else 0, console.width // 2)
+    first, *rest = folded(text, console.width, indent)
+    console.print(styled(style, first), soft_wrap=True)
+    for line in rest:
+        console.print(Text(line, "" if style in WORDS else STYLES.get(style, "")), soft_wrap=True)
 
 
 def styled(style: str, text: str) -> Text:
     """Return a line in the colour of its style. If it begins with a status, only that is coloured."""
     line = Text(visible(text).rstrip())
-    if style in ("ok", "changed", "failed", "skipped", "ignored") and text.startswith(style):
+    if style in WORDS and text.startswith(style):
         line.stylize(STYLES[style], 0, len(style))
     elif style in STYLES:
         line.stylize(STYLES[style])

@@ -1,4 +1,4 @@
-"""The panel at the end of a run: the running server, its proofs, and for a new server the settings of a client."""
+"""The panel at the end of a run: the running server, and where its clients find it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.console import words
 from sparkwright.engines.http import GENERATE
-from sparkwright.engines.model import chat_template
+from sparkwright.program import typed
 from sparkwright.protocol.events import Event
 
 #: the module that records the last verified state, and the field of its diff for a different server
 GRANT, LAST_GOOD = "grant_restart", "last good state"
-PROOFS = (
-    "verify_health",
-    "probes",
-    "liveness",
-    "gpu_used",
-    "verify_logs",
-    "smoke_test",
-    "depth_rates",
-    "reference_text",
-)
-#: verdicts of a check that proved nothing
-OPEN = ("off", "not asked for", "unknown", "not compared", "doubtful", "inconclusive")
+#: modules that prove that the server answers
+PROOFS = ("verify_health", "liveness")
 
 
 @dataclass
@@ -58,8 +47,8 @@ class Served:
     cluster: str = ""
     #: members of the cluster, which serve together
     members: tuple[str, ...] = ()
-    #: by module, so that only the proof of the last start counts
-    proved: dict[str, str] = field(default_factory=dict)
+    #: True if the run proved something of the running server
+    proved: bool = False
     done: bool = False
     #: True if the server differs from the previous one: clients may need other settings
     new: bool = False
@@ -71,14 +60,12 @@ class Summary:
     """A subscriber that prints the panel.
 
     Args:
-        snippet: renders templates/client.j2 for a host.
         write: called with the style and the text of a line.
     """
 
-    def __init__(self, snippet: Callable[[Served], str], write: Callable[[str, str], None]) -> None:
+    def __init__(self, write: Callable[[str, str], None]) -> None:
         self._served: dict[str, Served] = {}
         self._bad: set[str] = set()
-        self._snippet = snippet
         self._write = write
 
     def serves(self, served: Served) -> None:
@@ -92,10 +79,11 @@ class Summary:
         if served is None:
             return
         if event["event"] == "task_finished" and event["status"] in ("ok", "changed"):
-            self._learn(served, event["module"], event["msg"], event["data"])
+            self._learn(served, event["module"], event["data"])
+            served.proved |= event["module"] in PROOFS and event["data"].get("serves") is not False
             served.new |= event["module"] == GRANT and any(row["field"] == LAST_GOOD for row in event.get("diff", ()))
         elif event["event"] == "recap":
-            served.done = event["exit"] == 0 and bool(served.proved)
+            served.done = event["exit"] == 0 and served.proved
 
     def close(self) -> None:
         for served in self._served.values():
@@ -103,32 +91,27 @@ class Summary:
                 self._panel(served)
 
     @staticmethod
-    def _learn(served: Served, module: str, msg: str, data: dict[str, Any]) -> None:
+    def _learn(served: Served, module: str, data: dict[str, Any]) -> None:
         version = data.get("version") or data.get("engine_version")
         if module in ("docker_image", "verify_health", "liveness") and isinstance(version, str):
             served.engine_version = version
         if module == "verify_health" and isinstance(data.get("max_model_len"), int):
             served.max_model_len = data["max_model_len"]
-        if module in PROOFS and msg and data.get("serves") is not False and data.get("verdict") not in OPEN:
-            served.proved[module] = msg
 
     def _panel(self, served: Served) -> None:
-        self._write("", "")
-        self._write("title", f"{served.cluster or served.host} serves {served.served_name}  ({served.recipe})")
-        rows = [
-            ("image", words.short(served.image)),
-            ("model", f"{served.model} @ {served.commit[:12]}" if served.commit else served.model),
-            ("engine", f"{served.engine} {served.engine_version}" if served.engine_version else "version unknown"),
-            *((label, text) for label, text in chat_template.lines(served.chat) if label in ("thinking", "sampling")),
-            *(("proved", proof) for proof in served.proved.values()),
-            *([("reach", served.reach)] if served.reach else []),
-        ]
-        for name, value in rows:
-            self._write("", f"  {name:<8} {value}")
+        host = served.cluster or served.host
+        engine = (
+            f"{served.engine} {served.engine_version}" if served.engine_version else f"{served.engine}, version unknown"
+        )
+        self._write("title", f"{host} serves {served.served_name} ({engine}) at {served.url}/v1")
+        if served.reach:
+            self._row("reach", served.reach)
+        if served.new and served.key_variable:
+            self._row("key", f"${served.key_variable}: the key that the recipe's `server_key` names")
+        if served.new:
+            self._row("client", typed(f"`invoke client --host {served.host}` prints the settings of a client"))
         if served.warning:
-            self._write("fix", f"  {'warning':<8} {served.warning}")
-        if not served.new:
-            return
-        self._write("", "")
-        for line in self._snippet(served).splitlines():
-            self._write("muted", f"  {line}")
+            self._row("warning", served.warning, "fix")
+
+    def _row(self, label: str, value: str, style: str = "") -> None:
+        self._write(style, f"  {label:<8} {value}")

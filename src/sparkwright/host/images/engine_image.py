@@ -50,7 +50,7 @@ def ask(context: Context, ref: str, ids: Collection[str] = (), engine: Engine | 
     kept = context.state.read(name)
     if kept is not None and "options" in kept and own_image.is_current(kept["options"]):
         return EngineImage(kept["version"], kept["options"], own_image.applied(kept["options"]))
-    context.note("reading the image's version and options (once)")
+    context.note("reading the image's version and options (once)", detail=True)
     version = own_image.version_of(image.get("Config") or {})
     version = version or own_image.version_in(_run(context, image["Id"], own_image.ASK_VERSION))
     shapes = own_image.listed(_run(context, image["Id"], own_image.ASK_OPTIONS))

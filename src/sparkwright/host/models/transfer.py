@@ -120,7 +120,7 @@ class Transfer:
                     return attempt, mode
                 if "chose" in line:
                     mode = line["chose"]
-                    self.context.note(f"transfer: {mode} ({line['why']})")
+                    self.context.note(f"transfer: {mode} ({line['why']})", detail=True)
                 self._hear(line, attempt)
                 now = self._on_disk()
                 if now != seen or line:

@@ -128,9 +128,13 @@ class RunContext:
         if self.cluster is not None and (why := self.cluster.failed_elsewhere()):
             raise Failed(f"{why.rstrip('.')}.")
 
-    def note(self, text: str) -> None:
-        """Emit a note: a sentence with a line of its own while the task runs."""
-        self.emit(event("note", task=self.task, text=text))
+    def note(self, text: str, *, detail: bool = False) -> None:
+        """Emit a note: a sentence with a line of its own while the task runs.
+
+        Args:
+            detail: of interest only to a person who reads task by task.
+        """
+        self.emit(event("note", task=self.task, text=text, **({"detail": True} if detail else {})))
 
 
 def engine_went_away(error: Exception) -> bool:

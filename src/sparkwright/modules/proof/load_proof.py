@@ -83,7 +83,7 @@ class LoadProof(Module["LoadProof.Args"]):
             context.go_on()
             context.progress(len(found), len(steps), text=f"{rung.context} tokens x {rung.streams}")
             found.append(_measured(rung, asker, args, context))
-            context.note(str(found[-1]))
+            context.note(str(found[-1]), detail=True)
         return found
 
 

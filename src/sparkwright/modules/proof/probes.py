@@ -17,7 +17,7 @@ from sparkwright.measure import http_probe, stream
 from sparkwright.modules.proof.verdict import ASIDE
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.bounds import count_of
-from sparkwright.visible import count, one_line
+from sparkwright.visible import one_line
 
 SHOWN_CHARS = 200
 #: name of the row with notes for clients
@@ -119,8 +119,9 @@ def result_of(checks: list[Check], thinking_field: str = "", notes: Sequence[str
     if unclear := [check for check in checks if check.verdict == "inconclusive"]:
         msg = "; ".join(f"{check.check}: {check.evidence}" for check in unclear)
         return Result(msg=f"{msg}.", exit=Exit.INCONCLUSIVE, data={**data, "verdict": "inconclusive"})
-    noted = f"; {count(len(notes), 'note')} {NOTES}{', first' if notes[1:] else ''}: {notes[0]}" if notes else ""
-    return Result(msg=f"answers as its clients need it: {names}{noted}", data=data)
+    more = f" ({len(notes)} notes, this is the first)" if notes[1:] else ""
+    noted = f"; note: {notes[0]}{more}" if notes else ""
+    return Result(msg=f"answers: {names}{noted}", data=data)
 
 
 def _prompts(http: Http, args: Probes.Args, key: str) -> dict[str, prompts.Prompt]:

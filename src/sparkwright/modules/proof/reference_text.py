@@ -102,7 +102,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
         if not (args.record or args.new_baseline):
             msg = "no reference text of this image, model and arguments yet; one is kept once all checks pass"
             return Result(msg=msg, data={**data, "verdict": "not compared"})
-        score = ""
+        score = _prompts(texts)
         if args.answers == "judged":
             try:
                 judged = self._judged(args, context, http, key, texts)
@@ -112,10 +112,9 @@ class ReferenceText(Module["ReferenceText.Args"]):
                 if judged.verdict == "garbage":
                     Baselines(context.state).remove(name)
                 return _not_recorded(judged, engine_of.at(context, args.base_url), data)
-            score = f"; {judged.sentence}"
+            score = judged.sentence
         references.write(context.state, name, texts)
-        msg = f"reference text of this image, model and arguments recorded ({_prompts(texts)}{score})"
-        return Result(msg=msg, data=data)
+        return Result(msg=f"reference text recorded ({score})", data=data)
 
     def _judged(self, args: Args, context: Context, http: Http, key: str, texts: Sequence[Text]) -> Judged:
         """Judge the texts, and answers to questions; the longest question is asked twice, new and from the prefix cache."""

@@ -326,7 +326,7 @@ def _delta(seen: Seen, name: str) -> float | None:
 def _sentence(found: Measured) -> str:
     if found.in_bursts:
         return f"no decode rate: {found.reason}; no baseline"
-    first = f", first token after {found.ttft_s * 1000:.0f} ms" if found.ttft_s is not None else ""
+    first = f", TTFT {found.ttft_s * 1000:.0f} ms" if found.ttft_s is not None else ""
     counted = " (counted in chunks: approximate)" if found.approximate else ""
     note = f"; {found.note}" if found.note else ""
     return f"{found.tok_per_s:.1f} tok/s (median of {len(found.runs)}){counted}{first}; {found.reason}{note}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from sparkwright.errors import Refused
@@ -28,6 +28,8 @@ from sparkwright.visible import one_line
 #: modules whose `content` may be the `src` of a file of templates/
 TEMPLATED = frozenset({"template", "run_script"})
 BLOCK_KEYS = ("block", "rescue", "always")
+#: the stage of a rescue's tasks
+RESCUE = "rescue"
 
 
 def compile(
@@ -93,8 +95,16 @@ class _Inherited:
 
 
 class _Compiler:
+    """Compiles the tasks of a play in reading order.
+
+    A stage begins with the task, block or include that has `stage:` and lasts until the next one. In a play without any, each
+    outermost block or include is a stage, by its name. The tasks of a `rescue` are a stage of their own.
+    """
+
     def __init__(self, play: Play, blame: Blame, names: Names, project: Path) -> None:
         self.play, self.blame, self.names, self.project = play, blame, names, project
+        self.stage = ""
+        self.named_stages = _names_stages(play.file.tasks)
         self.notified: dict[str, str] = {}
         self.handler_names: set[str] = set()
         self._count = 0
@@ -121,21 +131,31 @@ class _Compiler:
     def _block(self, item: dict[str, Any], place: Place, above: _Inherited) -> Block:
         file = check(BlockFile, self.play.document, item, at=place)
         self._count += 1
+        before = self.stage
+        self.stage = file.stage or before or ("" if self.named_stages else _block_stage(file.name))
         inside = _Inherited(
             become=above.become if file.become is None else file.become,
             tags=above.tags + selection.words(file.tags),
             server=self._server(file.server, place, {**above.vars, **file.vars}) or above.server,
             vars={**above.vars, **file.vars},
         )
-        return Block(
+        block = Block(
             id=f"b{self._count}",
             name=file.name or "block",
             when=self._conditions(file.when, (*place, "when"), inside.vars),
             where=self.where(place),
             tasks=self.steps(file.block, (*place, "block"), inside),
-            rescue=self.steps(file.rescue, (*place, "rescue"), inside),
+            rescue=self._rescue(file.rescue, (*place, "rescue"), inside),
             always=self.steps(file.always, (*place, "always"), inside),
         )
+        self.stage = self.stage if self.named_stages else before
+        return block
+
+    def _rescue(self, items: list[dict[str, Any]], place: Place, above: _Inherited) -> tuple[Step, ...]:
+        before, self.stage = self.stage, RESCUE
+        steps = self.steps(items, place, above)
+        self.stage = before
+        return steps
 
     def _task(self, item: dict[str, Any], place: Place, above: _Inherited) -> Task:
         file = check(TaskFile, self.play.document, item, at=place)
@@ -145,6 +165,7 @@ class _Compiler:
         notify = selection.words(file.notify)
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
+        self.stage = file.stage or self.stage
         title = self.names.render(file.name, self.names.beside(local), self.blame.place(*place, "name"))
         return Task(
             id=f"t{self._count}",
@@ -167,6 +188,7 @@ class _Compiler:
             check_mode=file.check_mode,
             server=self._server(file.server, place, local) or above.server,
             tags=above.tags + selection.words(file.tags),
+            stage=self.stage,
         )
 
     def _server(self, given: str | None, place: Place, local: Mapping[str, Any]) -> str:
@@ -263,6 +285,17 @@ class _Compiler:
         for name, where in self.notified.items():
             if name not in self.handler_names:
                 raise Refused(f"no handler named {name!r}.", where=where, fix=nearest(name, self.handler_names))
+
+
+def _names_stages(items: list[dict[str, Any]]) -> bool:
+    """Return True if any of these tasks, or of those inside, has `stage:`."""
+    mappings = [item for item in items if isinstance(item, dict)]
+    return any(item.get("stage") or any(_names_stages(item.get(key) or []) for key in BLOCK_KEYS) for item in mappings)
+
+
+def _block_stage(name: str) -> str:
+    """Return the stage of an outermost block: its name, or the name of its file without path and suffix."""
+    return PurePath(name).stem if name.endswith((".yml", ".yaml")) else name
 
 
 def _registers(items: list[dict[str, Any]]) -> set[str]:

@@ -26,6 +26,11 @@ class Common(Strict):
         None, description="of a host with several servers: the container that it is about, if not the play's own"
     )
     vars: dict[str, Any] = Field(default_factory=dict, description="variables")
+    stage: str = Field(
+        "",
+        max_length=24,
+        description="the stage of the run that begins here, a line on a terminal: prepare, stop, start",
+    )
 
 
 class TaskFile(Common):

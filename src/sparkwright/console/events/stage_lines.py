@@ -1,0 +1,373 @@
+"""A run on a terminal: a line for each stage, with what it proved and changed, and at the end the story of a failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from sparkwright import units
+from sparkwright.console import words
+from sparkwright.console.events import rollout_lines
+from sparkwright.console.events.live_lines import STYLES, printed
+from sparkwright.console.grid import folded
+from sparkwright.console.terminal import terminal
+from sparkwright.program import typed
+from sparkwright.protocol.events import KNOWN_AFTER, Event
+from sparkwright.protocol.recap import shown
+from sparkwright.visible import count, visible
+
+A_SECOND = 4
+BAR = 16
+#: characters of a stage's name and of its duration, in columns
+WIDTH_STAGE, WIDTH_TIME = 8, 6
+#: least characters of a line for what a stage proved; a narrower terminal wraps by itself
+LEAST = 24
+#: lines of a terminal for a failure's evidence, so that the stages above it stay on the screen; characters of such a line, and
+#: of a line of evidence
+EVIDENCE, LINE, EVIDENCE_WIDTH = 10, 74, 240
+#: the module that keeps the diagnostics of a failed server
+INCIDENT = "incident"
+#: verdicts of a check that was not asked for
+SILENT = ("off", "not asked for")
+#: a stage that proved and changed nothing has a line if it took this long, seconds
+SLOW_S = 2.0
+MARKS = {"ok": "✓", "changed": "✓", "failed": "✗", "unfinished": "…"}
+
+
+@dataclass
+class Stage:
+    """A stage of one host's run."""
+
+    name: str
+    #: monotonic seconds
+    began_s: float
+    seconds: float = 0.0
+    #: (style, text) of what it proved, changed and noted
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    finished: int = 0
+    outcome: str = "ok"
+
+
+@dataclass
+class HostRun:
+    """The run of one host, as far as its events tell."""
+
+    stage: Stage | None = None
+    #: the running task, and its progress
+    task: str = ""
+    task_began_s: float = 0.0
+    progress: Event | None = None
+    failures: list[Event] = field(default_factory=list)
+    #: True if the diagnostics of a failed server were kept
+    incident: bool = False
+
+
+class StageLines:
+    """Prints a line for each stage, and below them a line of each host that works.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console or terminal()
+        self._clock = clock
+        self._runs: dict[str, HostRun] = {}
+        self._play = self._title = ""
+        self._who = 0
+        self._sandboxes: set[str] = set()
+        self._recaps: list[Event] = []
+        self._rolled: Event | None = None
+        self._live = Live(
+            get_renderable=self._below, console=self._console, refresh_per_second=A_SECOND, transient=True
+        )
+        self._live.start()
+
+    def hosts(self, names: list[str]) -> None:
+        """Set the hosts of the run. With a single host, lines have no host name."""
+        self._who = max(map(len, names)) if len(names) > 1 else 0
+
+    def write(self, style: str, text: str) -> None:
+        """Print a line, wrapped at words."""
+        printed(self._console, style, text)
+
+    def on(self, event: Event) -> None:
+        if event["event"] not in ("play_started", "run_started"):
+            self._print_title("")
+        handle = getattr(self, f"_on_{event['event']}", None)
+        if handle is not None:
+            handle(event)
+
+    def close(self) -> None:
+        for host, run in self._runs.items():
+            if run.stage is not None:
+                run.stage.outcome = "unfinished" if run.task else run.stage.outcome
+            self._end_stage(host)
+        self._live.stop()
+        for recap in sorted(self._recaps, key=lambda row: str(row["host"])):
+            self._recap(recap)
+        for style, text in rollout_lines.lines(self._rolled) if self._rolled else ():
+            self.write(style, text)
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _on_play_started(self, event: Event) -> None:
+        for host in self._runs:
+            self._end_stage(host)
+        self._print_title("")
+        self._play = event["play"]
+        self._title = f"PLAY [{event['play']}] {words.names(event['hosts'])}"
+
+    def _on_run_started(self, event: Event) -> None:
+        host, simulated = event["host"], ""
+        if event.get("sandbox") and host not in self._sandboxes:
+            self._sandboxes.add(host)
+            simulated = words.simulated(host)
+        if simulated and self._title.endswith(f" {host}"):
+            self._print_title(f": {words.SIMULATED}")
+        else:
+            self._print_title("")
+            if simulated:
+                self.write("muted", simulated)
+        if event.get("check"):
+            self.write("muted", f"check mode: no changes on {host}.")
+
+    def _on_looking(self, event: Event) -> None:
+        self.write("muted", rollout_lines.looking(event))
+
+    def _on_batch_started(self, event: Event) -> None:
+        self.write("title", rollout_lines.batch(event))
+
+    def _on_rolled(self, event: Event) -> None:
+        self._rolled = event
+
+    def _on_task_started(self, event: Event) -> None:
+        run = self._run(event)
+        name = event.get("stage") or (run.stage.name if run.stage else self._play.lower() or "run")
+        if run.stage is None or run.stage.name != name:
+            self._end_stage(event["host"])
+            run.stage = Stage(name, self._clock())
+        run.task, run.task_began_s, run.progress = event["name"], self._clock(), None
+
+    def _on_progress(self, event: Event) -> None:
+        self._run(event).progress = event
+
+    def _on_note(self, event: Event) -> None:
+        run = self._run(event)
+        if event.get("detail"):
+            return
+        if event.get("task") and run.stage is not None:
+            run.stage.facts.append(("muted", event["text"]))
+            return
+        self._end_stage(event["host"])
+        self._line(event["host"], "muted", "", event["text"])
+
+    def _on_raw(self, event: Event) -> None:
+        self._line(event["host"], "muted", "", event["text"])
+
+    def _on_run(self, event: Event) -> None:
+        mode = " (check)" if event.get("check") else ""
+        text = f"{event['run']}  {event['state']:<8} {event['play']}{mode}  {event['who']}"
+        self._line(event["host"], "", "", text)
+
+    def _on_task_finished(self, event: Event) -> None:
+        run = self._run(event)
+        run.task, run.progress = "", None
+        if event["status"] == "skipped" and not event["msg"].startswith(KNOWN_AFTER):
+            return
+        if run.stage is None:  # a block that is reported without a start
+            run.stage = Stage(event.get("stage") or self._play.lower() or "run", self._clock())
+        stage = run.stage
+        stage.finished += 1
+        stage.seconds += event["seconds"]
+        run.incident |= event["module"] == INCIDENT and event["status"] in ("ok", "changed")
+        if event["status"] == "failed":
+            retold = any(failure["msg"] and event["msg"].startswith(failure["msg"]) for failure in run.failures)
+            run.failures.append(event)
+            if retold:  # a rescue's report of what it did: the end of the run tells it
+                return
+            stage.outcome = "failed"
+        stage.facts += _facts(event)
+        if event["status"] == "changed" and stage.outcome == "ok":
+            stage.outcome = "changed"
+
+    def _on_waiting(self, event: Event) -> None:
+        self._end_stage(event["host"])
+
+    _on_host_finished = _on_waiting
+
+    def _on_recap(self, event: Event) -> None:
+        self._end_stage(event["host"])
+        self._recaps.append(event)
+
+    # -- lines ---------------------------------------------------------------------------------------------------
+
+    def _run(self, event: Event) -> HostRun:
+        return self._runs.setdefault(event["host"], HostRun())
+
+    def _print_title(self, more: str) -> None:
+        title, self._title = self._title, ""
+        if title:
+            self.write("title", title + more)
+
+    def _end_stage(self, host: str) -> None:
+        """Print the line of a host's stage, if one has begun."""
+        run = self._runs[host] if host in self._runs else HostRun()
+        stage, run.stage, run.progress = run.stage, None, None
+        task, run.task = run.task, ""
+        if stage is None or not (stage.facts or task or stage.seconds >= SLOW_S):
+            return
+        for line in self._block(host, stage, MARKS[stage.outcome], stage.seconds):
+            self._console.print(line, soft_wrap=True)
+
+    def _block(self, host: str, stage: Stage, mark: str, seconds: float) -> Iterator[Text]:
+        """Yield the lines of a stage: its name and duration, with what it proved and changed beside them."""
+        facts = stage.facts or [("muted", f"{count(stage.finished, 'task')}, nothing to change")]
+        start = f"{mark} {self._host(host)}{stage.name:<{WIDTH_STAGE}} {units.duration(seconds):>{WIDTH_TIME}}  "
+        indent = 2 + len(self._host("")) + WIDTH_STAGE + 1 + WIDTH_TIME + 2
+        style = STYLES["failed" if stage.outcome == "failed" else "ok"]
+        for n, line in enumerate(_flowed(facts, max(LEAST, self._console.width - indent))):
+            head = Text(" " * indent) if n else Text(visible(start))
+            if n == 0:
+                head.stylize(style, 0, 1)
+            yield Text.assemble(head, *line)
+
+    def _line(self, host: str, style: str, mark: str, text: str) -> None:
+        start = f"{mark:<2}{self._host(host)}"
+        room = max(LEAST, self._console.width - len(start))
+        for n, line in enumerate(folded(visible(text), room)):
+            self._console.print(
+                Text(f"{start if n == 0 else ' ' * len(start)}{line}", style=STYLES.get(style, "")), soft_wrap=True
+            )
+
+    def _host(self, host: str) -> str:
+        return f"{host:<{self._who}}  " if self._who else ""
+
+    def _recap(self, recap: Event) -> None:
+        style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
+        text = f"{recap['host']:<{self._who}} : {shown(recap)}  in {units.duration(recap['seconds'])}"
+        if style != "failed" and recap["exit"] in (0, 2):
+            self.write(style, text)
+            return
+        self.write("", "")
+        self.write(style, text)
+        run = self._runs.get(recap["host"], HostRun())
+        for line_style, line in _story(run, recap.get("msg") or "", recap["host"]):
+            self.write(line_style, line)
+
+    def _below(self) -> Group:
+        """Return the line of each host that works; of a single host also what its stage has proved so far."""
+        lines: list[Text] = []
+        for host, run in self._runs.items():
+            if run.stage is not None and run.task:
+                took_s = self._clock() - run.stage.began_s
+                lines += self._block(host, run.stage, " ", took_s) if run.stage.facts and not self._who else ()
+                lines.append(self._working(host, run))
+        return Group(*lines)
+
+    def _working(self, host: str, run: HostRun) -> Text:
+        assert run.stage is not None
+        shown_above = run.stage.facts and not self._who
+        took = units.duration(self._clock() - (run.task_began_s if shown_above else run.stage.began_s))
+        name = "" if shown_above else run.stage.name
+        text = Text(f"  {self._host(host)}{name:<{WIDTH_STAGE}} {took:>{WIDTH_TIME}}  ", no_wrap=True)
+        text.append(f"{visible(run.task)}  ")
+        progress = run.progress
+        if progress is not None:
+            if progress["total"]:
+                done = min(BAR, int(BAR * progress["done"] / progress["total"]))
+                text.append("━" * done, STYLES["ok"]).append("━" * (BAR - done), "dim").append("  ")
+            text.append(_far(progress, self._clock() - run.task_began_s), "dim")
+        text.truncate(self._console.width, overflow="ellipsis")
+        return text
+
+
+def _far(progress: Event, seconds: float) -> str:
+    """Return the progress of a task as text, with its speed."""
+    far = (
+        words.amount(progress["done"], progress["total"], progress["unit"])
+        if progress["done"] or progress["total"]
+        else ""
+    )
+    if progress["unit"] == "bytes" and seconds >= 1:
+        far += f", {units.speed(progress['done'] / seconds)}"
+    return "  ".join(part for part in (far, visible(words.short(progress["text"]))) if part)
+
+
+def _facts(event: Event) -> Iterator[tuple[str, str]]:
+    """Yield style and text of what a finished task adds to its stage's line."""
+    status, msg, name = event["status"], event["msg"], event["name"]
+    if status == "skipped":
+        yield "later", f"{name}: {msg}"
+    elif status in ("failed", "ignored"):
+        yield status, f"{name}: {words.short(msg, 160)}" if msg else name
+    elif event.get("proof") and msg:
+        if (event.get("data") or {}).get("verdict") not in SILENT:
+            yield "", words.line(msg)
+    elif status == "changed":
+        yield "", words.line(f"{name}: {msg}" if msg else name)
+
+
+def _flowed(facts: list[tuple[str, str]], room: int) -> Iterator[list[tuple[str, str]]]:
+    """Yield the lines of facts, each as (text, style) parts. A fact follows another on its line if it fits there in full."""
+    line: list[tuple[str, str]] = []
+    for style, text in facts:
+        used = sum(len(part) for part, _ in line)
+        found = folded(visible(text), room)
+        if line and len(found) == 1 and used + 2 + len(found[0]) <= room:
+            line += [("; ", ""), (found[0], STYLES.get(style, ""))]
+            continue
+        if line:
+            yield line
+        for item in found[:-1]:
+            yield [(item, STYLES.get(style, ""))]
+        line = [(found[-1], STYLES.get(style, ""))]
+    yield line
+
+
+def _story(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
+    """Yield style and text of the end of a failed run: task, reason, evidence, what was restored, what to do.
+
+    Args:
+        outcome: the recap's message, which begins with the reason of the failure that decided.
+    """
+    failures = run.failures
+    if not failures:
+        if outcome:
+            yield "fix", f"  {outcome}"
+        return
+    decided = (failure for failure in reversed(failures[:-1]) if failure["msg"] and outcome.startswith(failure["msg"]))
+    root = next(decided, failures[0])
+    yield "failed", f"failed   {root['name']}: {root['msg']}"
+    yield from _evidence(root, host)
+    fixes = list(dict.fromkeys(event["fix"] for event in (root, failures[-1]) if event.get("fix")))
+    rest = outcome.removeprefix(root["msg"]).strip()
+    for fix in fixes:
+        rest = rest.removesuffix(fix).removeprefix(fix).strip()
+    if rest:
+        yield "title", f"outcome  {rest}"
+    if run.incident and not fixes:
+        fixes = [typed(f"`invoke incident --host {host}` downloads the diagnostics of the failed server.")]
+    yield from (("fix", f"→ {fix}") for fix in fixes)
+
+
+def _evidence(root: Event, host: str) -> Iterator[tuple[str, str]]:
+    """Yield style and text of a failure's evidence, the last lines of it, and of its place."""
+    rows = (root.get("data") or {}).get("evidence", ())
+    lines = [line for row in (rows if isinstance(rows, list | tuple) else ()) for line in str(row).splitlines()]
+    kept: list[str] = []
+    for line in reversed(lines):
+        kept.insert(0, words.short(line, EVIDENCE_WIDTH))
+        if sum(1 + len(shown) // LINE for shown in kept) >= EVIDENCE:
+            break
+    if len(lines) > len(kept):
+        text = typed(f"`invoke attach --host {host}` shows all of it")
+        yield "muted", f"  | {count(len(lines) - len(kept), 'more line')}: {text}"
+    yield from (("muted", f"  | {line}") for line in kept)
+    if root.get("where"):
+        yield "muted", f"  at {root['where']}"
