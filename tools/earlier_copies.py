@@ -22,7 +22,19 @@ MOST_VERSIONS = 2000
 
 def versions(last: str = LAST) -> dict[str, list[str]]:
     """Return the ids of all versions of each file up to a commit."""
-    words = ["git", "log", "--format=", "--raw", "--no-abbrev", "--no-renames", last, "--", *FOLDERS]
+    words = [
+        "git",
+        "log",
+        "--format=",
+        "--raw",
+        "--no-abbrev",
+        "--no-renames",
+        "--full-history",
+        "-m",
+        last,
+        "--",
+        *FOLDERS,
+    ]
     shown = subprocess.run(words, cwd=TOP, capture_output=True, text=True, check=True, timeout=120).stdout
     found: dict[str, set[str]] = {}
     for line in shown.splitlines():

@@ -151,12 +151,29 @@ def test_copies_of_an_earlier_version_are_known_by_their_hash(project: Path) -> 
     assert ejection.state_of(project, PART).state == "changed"
 
 
-def test_a_copy_that_a_projects_playbook_needs_is_kept_if_this_version_ships_none(project: Path, newer: Path) -> None:
-    (project / PART).parent.mkdir(parents=True)
-    shutil.move(newer / PART, project / PART)
-    assert dict(ejection.copies(project)) == {PART: ""}
-    (project / "playbooks/ours.yml").write_text("- hosts: all\n  tasks:\n    - include: parts/prove.yml\n")
-    assert "playbooks/ours.yml includes it" in dict(ejection.copies(project))[PART]
+def test_what_a_changed_playbook_includes_stays_with_it_unless_it_is_as_shipped(project: Path, newer: Path) -> None:
+    shutil.copytree(newer / "playbooks", project / "playbooks")
+    assert {kept for _, kept in ejection.copies(project)} == {""}
+    (project / "playbooks/deploy.yml").write_text((project / "playbooks/deploy.yml").read_text() + "# ours\n")
+    assert {kept for _, kept in ejection.copies(project)} == {""}, "all its parts are as this version ships them"
+    cold = "playbooks/parts/cold.yml"  # parts/prove.yml includes it
+    (newer / cold).unlink()
+    replace(newer / PART, "- name: Check that it generates\n", "- name: Check for a token\n")
+    kept = {name: why for name, why in ejection.copies(project) if why}
+    assert sorted(kept) == [cold, PART], "restart.yml includes them too, and is as shipped"
+    assert kept[cold] == "playbooks/deploy.yml includes it, and this version's is another"
+
+
+def test_copies_that_include_what_stays_stay_too_if_they_are_not_as_shipped(project: Path, newer: Path) -> None:
+    shutil.copytree(newer / "playbooks", project / "playbooks")
+    (project / "playbooks/deploy.yml").write_text((project / "playbooks/deploy.yml").read_text() + "# ours\n")
+    replace(newer / PART, "- name: Check that it generates\n", "- name: Check for a token\n")
+    replace(newer / "playbooks/restart.yml", "- name: ", "- name: A ")
+    shutil.copytree(newer / "templates", project / "templates")
+    replace(newer / "templates/client.j2", "OpenAI", "Open AI")
+    kept = {name: why for name, why in ejection.copies(project) if why}
+    assert kept["playbooks/restart.yml"] == f"it includes {PART}, which stays"
+    assert sorted(kept) == [PART, "playbooks/restart.yml"]
 
 
 def test_schemas_stay_while_a_first_line_names_them_and_links_are_not_followed(project: Path) -> None:

@@ -107,8 +107,6 @@ def _show_copies(root: Path, found: Sequence[tuple[str, str]]) -> None:
         say(f"keep    {name}  changed in this project")
     removing = sum(not kept for _, kept in found)
     say(f"{count(removing, 'file')} to remove." if removing else "No copies to remove.")
-    if removing and changed:
-        say("The changed ones use parts of this version from then on: run `plan` before a deploy.")
 
 
 def _remove(root: Path, names: Sequence[str]) -> None:

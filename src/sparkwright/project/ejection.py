@@ -9,8 +9,9 @@ import difflib
 import functools
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,8 @@ EARLIER = Path(__file__).parent / "earlier_copies.json"
 HASH = 16
 _NOTE = re.compile(r"(?:# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16})\n|"
                    r"\{# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16}) #\})")  # fmt: skip
+
+_INCLUDE = re.compile(r"(?m)\binclude: {0,9}['\"]?([^\s'\"#}]{1,200})")
 
 #: shipped: only in the package; ejected: as it was copied; changed: with the project's changes; copied: by an earlier `init` and
 #: not changed since; own: not shipped
@@ -210,16 +213,9 @@ def copies(project: Path) -> Iterator[tuple[str, str]]:
     Links, and files below one, are never among them.
     """
     found = [name for name in sorted(_candidates(project)) if is_copy(project, name)]
-    kept = [
-        path for path in (project / "playbooks").rglob("*.yml") if path.relative_to(project).as_posix() not in found
-    ]
+    needed = _needed(project, found)
     for name in found:
-        if name.startswith("schemas/"):
-            yield name, _named_by_a_first_line(project, name)
-        elif (shipped_files.source() / name).is_file():
-            yield name, ""
-        else:
-            yield name, _included_by(project, name, kept)
+        yield name, _named_by_a_first_line(project, name) if name.startswith("schemas/") else needed.get(name, "")
 
 
 def _candidates(project: Path) -> Iterator[str]:
@@ -241,12 +237,39 @@ def _named_by_a_first_line(project: Path, name: str) -> str:
     return ""
 
 
-def _included_by(project: Path, name: str, kept: Sequence[Path]) -> str:
-    for path in kept:
-        for part in re.findall(r"(?m)\binclude: {0,9}['\"]?([^\s'\"#}]{1,200})", _text(path) or ""):
-            if (path.parent / part).resolve() == (project / name).resolve():
-                return f"{path.relative_to(project).as_posix()} includes it, and this version ships none"
-    return ""
+def _needed(project: Path, found: Collection[str]) -> dict[str, str]:
+    """Return the copies that must stay for a project's own playbooks, each with the reason.
+
+    An own playbook was written for the parts that it includes, at any depth, and the copies that include these parts were written
+    for them too: with files of another version they may be refused, or do something else.
+    """
+    paths = [path.relative_to(project).as_posix() for path in sorted((project / "playbooks").rglob("*.yml"))]
+    included = {name: _included(project, name, paths) for name in paths}
+    other = {
+        name for name in found if name in included and _text(project / name) != _text(shipped_files.source() / name)
+    }
+    books, why = [name for name in paths if name not in found], dict[str, str]()
+    while books:
+        book = books.pop()
+        for part in included[book] & other - why.keys():
+            why[part] = f"{book} includes it, and this version's is another"
+            for name in sorted(name for name in other - why.keys() if part in included[name]):
+                why[name] = f"it includes {part}, which stays"
+                books.append(name)
+    return why
+
+
+def _included(project: Path, book: str, names: Collection[str]) -> set[str]:
+    """Return the project's files that one of its playbooks includes, at any depth."""
+    left, seen = [book], set[str]()
+    while left:
+        name = left.pop()
+        for part in _INCLUDE.findall(_text(project / name) or ""):
+            at = os.path.normpath(f"{name}/../{part}")
+            if at in names and at not in seen:
+                seen.add(at)
+                left.append(at)
+    return seen
 
 
 def _text(path: Path) -> str | None:
