@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from sparkwright import __version__
+from sparkwright.errors import Refused
 from sparkwright.host.records.state_shapes import shape_of
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
 from sparkwright.trust.names import STEP, matched
+from sparkwright.visible import one_line
 
 #: records of one server, by the first part of their name; with several servers, each has them below SERVERS/NAME
 OF_SERVER = frozenset(
@@ -25,6 +28,8 @@ OF_SERVER = frozenset(
     )
 )
 SERVERS = "servers"
+#: format of all records together, increased when an earlier version could no longer use them; its file also names the last writer
+FORMAT, FORMAT_FILE = 1, "format"
 #: tolerance for a file system's clock that is ahead of the processor's
 SLACK_NS = 10**9
 
@@ -108,6 +113,20 @@ class StateFolder:
         if found != data or data is None:
             print(f"{path} is damaged, ignoring it: {why}", file=sys.stderr, flush=True)
         return found
+
+    def refuse_newer(self) -> None:
+        """Raise Refused if a newer sparkwright has written the records in a format that this one does not know."""
+        kept = self.read(FORMAT_FILE)
+        if kept and kept["format"] > FORMAT:
+            writer = f"sparkwright {one_line(kept['version'], at_most=40)} (format {kept['format']})"
+            message = f"the records on this host are those of {writer}, and this is {__version__} (format {FORMAT})."
+            raise Refused(message, fix="Upgrade sparkwright here.")
+
+    def note_format(self) -> None:
+        """Record the format of the records and the version that writes them."""
+        about = {"format": FORMAT, "version": __version__}
+        if self.read(FORMAT_FILE) != about:
+            self.write(FORMAT_FILE, about)
 
     def write(self, name: str, data: dict[str, Any]) -> None:
         """Store a JSON object in NAME.json. If the disk is full, the runs' ballast is freed first."""

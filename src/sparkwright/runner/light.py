@@ -36,7 +36,9 @@ def main() -> int:
         os.environ.update(request.get("env", {}))
         os.environ["LC_ALL"] = "C"
         machine = Machine.here()
-        events = list(verb(request, machine, StateFolder.of(machine.home).of_server(request.get("server", ""))))
+        state = StateFolder.of(machine.home)
+        state.refuse_newer()
+        events = list(verb(request, machine, state.of_server(request.get("server", ""))))
     except Refused as refusal:
         return int(_every().refuse(refusal))
     except Exception:  # another verb, or an error that `main` explains

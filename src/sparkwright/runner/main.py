@@ -74,6 +74,7 @@ def answer(request: dict[str, Any]) -> int:
     try:
         state = StateFolder.of(machine.home)
         state.tighten()
+        state.refuse_newer()
         private.close(machine.home / ".local/share/sparkwright")  # the runtime of this very process
         _say(_verb(request["verb"])(request, machine, state.of_server(request.get("server", ""))), hidden)
     except SparkwrightError as error:
@@ -115,6 +116,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
         plan = Plan.from_json(request.get("plan") or {})
     except (ValueError, TypeError, RecursionError) as error:
         raise Refused(f"invalid plan: {one_line(str(error), at_most=200)}.") from None
+    state.note_format()
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
     book = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
     bell, book.bell = os.pipe()

@@ -33,7 +33,7 @@ def main(words: list[str]) -> int:
 
 
 def _check() -> int:
-    from sparkwright.errors import SparkwrightError
+    from sparkwright.errors import Refused, SparkwrightError
     from sparkwright.health import model_hashes
     from sparkwright.health.check import DOCKER_S
     from sparkwright.health.schedule.settings import Settings
@@ -46,6 +46,11 @@ def _check() -> int:
     from sparkwright.runner.verbs.health_on_demand import sentence
 
     machine = Machine.here()
+    try:
+        StateFolder.of(machine.home).refuse_newer()
+    except Refused as refused:
+        print(f"{refused.message} Run `sparkwright health.install` again", flush=True)
+        return 75
     failed, checked = 0, []
     for state in StateFolder.of(machine.home).servers():
         of = f"{state.server}: " if state.server else ""

@@ -189,6 +189,7 @@ SHAPES: dict[str, Partial] = {
     "before_start": Partial({"available_bytes": number, "run": text}, ("available_bytes",)),
     "start_memory": Partial({"version": integer, "starts": [{}]}, ("version", "starts")),
     "restart_plans": Partial({"runtime": text, "plan": {text: object}}, ("runtime", "plan")),
+    "format": Partial({"format": integer, "version": text}, ("format", "version")),
     "engines": Partial({"version": (None, text), "options": engine_options}, ("version",)),
     "baselines": _BASELINE,
     "references": _REFERENCE,

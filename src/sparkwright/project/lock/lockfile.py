@@ -126,14 +126,6 @@ class LockFile(Strict):
     images: dict[ImageName, ImageEntry] = Field(default_factory=dict)
     models: dict[ModelKey, ModelEntry] = Field(default_factory=dict)
 
-    @field_validator("schema_number")
-    @classmethod
-    def _known(cls, value: int) -> int:
-        if value != SCHEMA:
-            age = "newer than this sparkwright" if value > SCHEMA else "unknown to this sparkwright"
-            raise ValueError(f"lock format {value} is {age} (format {SCHEMA}).")
-        return value
-
 
 @dataclass(frozen=True)
 class Lock:
@@ -183,11 +175,22 @@ def load(project: Path) -> Lock:
         fix = "Take one side with git, then `invoke lock` adds what is missing; without the file `invoke lock` makes it anew."
         raise Refused("it has the markers of a merge conflict.", where=where, fix=fix)
     read = document.parse(text, path)
+    _refuse_other_format(read)
     found = check(LockFile, read)
     return Lock(
         images={ref: image.model_dump(mode="json") for ref, image in found.images.items()},
         models={key: model.model_dump(mode="json") for key, model in found.models.items()},
     )
+
+
+def _refuse_other_format(read: document.Document) -> None:
+    """Raise Refused for a lock of another format, before its keys are checked: another format may have other keys."""
+    number = read.data.get("schema", SCHEMA) if isinstance(read.data, dict) else SCHEMA
+    if type(number) is int and number != SCHEMA:
+        newer = number > SCHEMA
+        age = "newer than this sparkwright" if newer else "unknown to this sparkwright"
+        fix = "Upgrade sparkwright here." if newer else "Without the file `invoke lock` makes it anew."
+        raise Refused(f"lock format {number} is {age} (format {SCHEMA}).", where=read.where("schema"), fix=fix)
 
 
 def entry(kind: str, key: str, found: Mapping[str, Any]) -> dict[str, Any]:
