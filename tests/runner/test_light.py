@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sparkwright import host_side
 
 STATE = ".local/state/sparkwright"
 
@@ -47,3 +52,12 @@ def test_without_an_input_it_says_what_is_wrong_and_does_not_stumble_over_itself
     words = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, program]
     done = subprocess.run(words, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, check=False)
     assert done.returncode != 0 and b"UnboundLocalError" not in done.stderr
+
+
+def test_the_modules_that_a_runtime_imports_ahead_exist() -> None:
+    """boot.py imports them by name, and a host with a missing one runs nothing."""
+    tree = ast.parse((Path(host_side.__file__).parent / "runner/boot.py").read_text())
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    names = {text for text in strings if re.fullmatch(r"[a-z_]+\.[a-z_]+", text)}
+    assert len(names) >= 6
+    assert [name for name in sorted(names) if importlib.util.find_spec(f"sparkwright.modules.{name}") is None] == []
