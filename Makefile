@@ -126,7 +126,7 @@ docs: .venv/.installed
 
 # docs/deploy.svg, from a real deploy in a terminal; after the words on the screen have changed
 picture: .venv/.installed
-	$(BIN)/python tools/picture.py
+	$(BIN)/python -m tools.picture
 
 # beside Ansible and pyinfra, which it installs into .bench/peers; needs root and sshd, some minutes
 bench: .venv/.installed-test

@@ -1,16 +1,13 @@
 """Makes docs/deploy.svg from a real run: `sparkwright deploy --host sandbox` in a new project, in a terminal of its own.
 
-.venv/bin/python tools/picture.py [PORT]  (`make picture`; again after the words on the screen have changed)
+.venv/bin/python -m tools.picture [PORT]  (`make picture`; again after the words on the screen have changed)
 
 PORT: where the pretend server is published, when the sandbox's usual port is taken here.
-
-The last part of the screen, a snippet for one client's configuration, is left out.
 """
 
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
 import pty
 import re
@@ -24,14 +21,11 @@ from pathlib import Path
 
 from rich.console import CONSOLE_SVG_FORMAT, Console
 from rich.text import Text
+from tests.on_a_terminal import shown
 
 PICTURE = Path(__file__).parents[1] / "docs/deploy.svg"
-COLUMNS = 112
+COLUMNS = 80
 COMMAND = ("deploy", "--host", "sandbox")
-#: a terminal erases the line and begins it anew: what came before is not seen
-ERASED = re.compile(r".*\x1b\[2K")
-CURSOR = re.compile(r"\x1b\[\?25[lh]")
-LEFT_OUT = "# openclaw"
 #: fonts would be fetched from elsewhere
 FONTS = re.compile(r"@font-face \{\{.*?\n    \}\}\n", re.S)
 
@@ -47,16 +41,16 @@ def main() -> int:
         _sparkwright("init", folder=folder, env=env)
         host = folder / "hosts/sandbox.yml"
         host.write_text(re.sub(r"(?<=serve_port: )\d+", sys.argv[1] if sys.argv[1:] else r"\g<0>", host.read_text()))
-        code, shown = _terminal(folder, env)
+        code, screen = _terminal(folder, env)
     finally:
         _sparkwright("sandbox.down", folder=folder, env=env)
         shutil.rmtree(folder)
-    if code != 0 or str(folder) in shown:
+    if code != 0 or str(folder) in screen:
         print(
-            shown, f"\nno picture: the deploy ended with {code}, or its screen names a folder of this machine.", sep=""
+            screen, f"\nno picture: the deploy ended with {code}, or its screen names a folder of this machine.", sep=""
         )
         return 1
-    PICTURE.write_text(_svg(shown))
+    PICTURE.write_text(_svg(screen))
     return 0
 
 
@@ -82,15 +76,13 @@ def _terminal(folder: Path, env: dict[str, str]) -> tuple[int, str]:
             written += data
     except OSError:  # the command has ended, and its terminal with it
         pass
-    lines = CURSOR.sub("", written.decode()).replace("\r\n", "\n").split("\n")
-    return command.wait(), "\n".join(ERASED.sub("", line) for line in lines)
+    return command.wait(), "\n".join(shown(written.decode()))
 
 
-def _svg(shown: str) -> str:
+def _svg(screen: str) -> str:
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True, color_system="256")  # noqa: SIM115
     console.print(Text(f"$ sparkwright {' '.join(COMMAND)}", "bold"))
-    lines = itertools.takewhile(lambda line: LEFT_OUT not in line, shown.splitlines())
-    console.print(Text.from_ansi("\n".join(lines)), overflow="fold")
+    console.print(Text.from_ansi(screen))
     return console.export_svg(
         title="a first deploy, on the sandbox", code_format=FONTS.sub("", CONSOLE_SVG_FORMAT), unique_id="deploy"
     )

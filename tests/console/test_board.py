@@ -11,6 +11,8 @@ from rich.console import Console
 from sparkwright.console.events.board import Board
 from sparkwright.console.events.host_lines import HostLines
 from sparkwright.console.events.host_table import HostTable
+from sparkwright.console.events.plan_groups import PlanGroups
+from sparkwright.console.events.stage_lines import StageLines
 from sparkwright.protocol.events import Event, event
 
 COUNTS = {"ok": 3, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0}
@@ -146,3 +148,68 @@ def test_the_table_of_a_terminal_ends_with_every_host_and_what_was_not_done() ->
     end = out.getvalue().split("HOST")[-1]
     assert all(f"{host} " in end for host in hosts)
     assert "restart stopped: s28 failed." in end and "invoke restart --resume" in end
+
+
+def plan_of(*hosts: str, before: int = 8, after: int = 6) -> list[Event]:
+    change = {"field": "--max-num-seqs", "before": before, "after": after, "why": ""}
+    return [
+        row
+        for host in hosts
+        for row in (
+            task(host, status="changed", diff=[change]),
+            task(host, status="changed", diff=[change], module="container"),
+            task(host, status="skipped", msg="condition is false"),
+            finished(host, 2, changed=2),
+        )
+    ]
+
+
+def test_a_plan_shows_hosts_whose_changes_are_alike_once_and_nothing_that_is_equal() -> None:
+    shown: list[str] = []
+    groups = PlanGroups(write=lambda style, text: shown.append(text))
+    many = [f"s{n:02}" for n in range(48)]
+    groups.hosts([*many, "other", "same"])
+    for item in (*plan_of(*many), *plan_of("other", before=4), finished("same")):
+        groups.on(item)
+    groups.close()
+    assert shown[0] == "48 hosts: --max-num-seqs 8 -> 6"
+    assert shown[1].strip() == f"{', '.join(many[:12])} and 36 more"
+    assert shown[2:] == [
+        "other: --max-num-seqs 4 -> 6",
+        "1 host without changes: same",
+        "50 hosts: 49 would change, 1 ok",
+    ]
+
+
+def test_a_plan_says_a_reason_once_with_all_its_hosts() -> None:
+    shown: list[str] = []
+    groups = PlanGroups(write=lambda style, text: shown.append(text))
+    groups.hosts(["s1", "s2"])
+    for host in ("s1", "s2"):
+        groups.on(finished(host, 5, msg="the port is taken."))
+    groups.close()
+    assert shown == ["refused: s1 and s2: the port is taken.", "2 hosts: 2 refused"]
+
+
+def test_the_stages_of_several_hosts_begin_with_the_hosts_name() -> None:
+    out = io.StringIO()
+    lines = StageLines(console=Console(file=out, width=80, force_terminal=False))
+    lines.hosts(["s1", "spark2"])
+    for host in ("s1", "spark2"):
+        lines.on(task(host, "task_started", stage="prepare"))
+    for host in ("s1", "spark2"):
+        lines.on(task(host, stage="prepare", proof=True, msg=f"{'every word of it ' * 6}ends"))
+        lines.on(task(host, "task_started", stage="stop"))
+        lines.on(task(host, stage="stop", status="changed", name="Stop it"))
+        lines.on(event("recap", host=host, **{**COUNTS, "exit": 0, "seconds": 3, "msg": ""}))
+    lines.close()
+    shown = out.getvalue().splitlines()
+    assert [line[:17].rstrip() for line in shown if line.startswith("✓")] == [
+        "✓ s1      prepare",
+        "✓ s1      stop",
+        "✓ spark2  prepare",
+        "✓ spark2  stop",
+    ]
+    assert max(map(len, shown)) <= 80
+    wrapped = shown[shown.index(next(line for line in shown if "prepare" in line)) + 1]
+    assert wrapped.startswith(" " * 27) and wrapped.strip().startswith(("every", "word", "of", "it"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -235,6 +236,16 @@ def test_the_gateway_routes_each_server_of_the_host(both: Desk) -> None:
         recipe.write_text(kept)
         groups.write_text(text)
         (both.root / "hosts/sandbox.yml").write_text(hosts)
+
+
+@pytest.mark.parametrize("pattern", ["sandbox2", "sandbox2/qwen3-1.7b"])
+def test_a_fault_is_of_the_host_whichever_of_its_servers_is_named(desk: Desk, pattern: str) -> None:
+    serves(desk, CHAT, "qwen3-1.7b")
+    (desk.root / "hosts/sandbox.yml").rename(desk.root / "hosts/sandbox2.yml")
+    done = desk.run("sandbox.fault", "slow", "--host", pattern)
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(desk.run("sandbox.status", "--host", "sandbox2", "--json").out)["fault"] == "slow"
+    assert (desk.sandbox / "hosts/sandbox2/fault").read_text() == "slow"
 
 
 def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) -> None:

@@ -91,12 +91,14 @@ def _folder(host: str) -> Path:
 
     if host == HOST:
         return control.default_folder()
-    found = Inventory.load(Project.here().root).match(host)
-    if len(found) > 1:
-        raise Refused(f"--host names {len(found)} hosts.", fix="Name one sandbox: `--host sandbox1`.")
-    if found[0].connection != "sandbox":
-        raise Refused(f"{found[0].name} is not a sandbox.", where=found[0].where, fix="Name one: `--host sandbox1`.")
-    return control.folder_of(found[0].name)
+    servers = Inventory.load(Project.here().root).match(host)
+    machines = sorted({server.machine for server in servers})  # of a host with several servers: one
+    if len(machines) > 1:
+        fix = f"Name one sandbox: `--host {machines[0]}`."
+        raise Refused(f"--host {host} names {len(machines)} hosts.", fix=fix)
+    if servers[0].connection != "sandbox":
+        raise Refused(f"{machines[0]} is not a sandbox.", where=servers[0].where, fix="Name one: `--host sandbox1`.")
+    return control.folder_of(machines[0])
 
 
 def _show(found: Mapping[str, Any], width: int, *, json: bool) -> None:

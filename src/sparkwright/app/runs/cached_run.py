@@ -56,6 +56,7 @@ def run(
     made: Sequence[CachedPlan],
     *,
     diff: bool,
+    check: bool,
     json: bool,
     verbose: bool,
     on_event: Listener | None = None,
@@ -68,7 +69,13 @@ def run(
     hosts = [cached_plan.host for cached_plan in made]
     fleet = Fleet([Member(host) for host in hosts])
     shown = Shown(
-        SelectedHosts(Project.here(), hosts, fleet), json=json, diff=diff, rows=True, verbose=verbose, on_event=on_event
+        SelectedHosts(Project.here(), hosts, fleet),
+        json=json,
+        diff=diff,
+        check=check,
+        rows=True,
+        verbose=verbose,
+        on_event=on_event,
     )
     again = _Again(fleet, made, shown)
     with ending(fleet):

@@ -36,7 +36,13 @@ def run(playbook: str, command: str, *, on_event: Listener | None = None, **give
     plans = cached_run.find(pending, place)
     if plans:
         return cached_run.run(
-            pending, plans, diff=given["diff"], json=given["json"], verbose=given["verbose"], on_event=on_event
+            pending,
+            plans,
+            diff=given["diff"],
+            check=given["check"],
+            json=given["json"],
+            verbose=given["verbose"],
+            on_event=on_event,
         )
     selection = checked(pending)
     behind = playbook == "deploy" and bool(selection.inventory.gateways)

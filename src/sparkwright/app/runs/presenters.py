@@ -26,6 +26,7 @@ class Shown:
     Args:
         rows: it is a playbook's run: one row per host and no panels if there are several hosts; for a cluster, the panel of its
             head too. For one host on a terminal, a line per stage.
+        check: with `diff`, it is a plan: the changes of several hosts are grouped, and on a terminal those of one host too.
         verbose: show every task of every host.
         on_event: a program that receives the events instead; nothing is printed then.
     """
@@ -37,6 +38,7 @@ class Shown:
         json: bool,
         diff: bool,
         rows: bool = False,
+        check: bool = False,
         verbose: bool = False,
         on_event: Listener | None = None,
     ) -> None:
@@ -53,18 +55,40 @@ class Shown:
             return
         from sparkwright.console.events.tables import Tables
 
+        plan = check and diff and not verbose and (len(selection.hosts) > 1 or sys.stdout.isatty())
         tasks = diff or verbose or not rows
         many = not tasks and len(selection.hosts) > 1
-        lines = _lines(diff, tasks=tasks, many=many, together=bool(self._workers))
+        lines = _plan() if plan else _lines(diff, tasks=tasks, many=many, together=bool(self._workers))
         lines.hosts([host.name for host in selection.hosts])
         self._summary = Summary(lines.write)
-        panels = not many or bool(self._workers)
+        panels = not plan and (not many or bool(self._workers))
         selection.fleet.subscribers = [lines, Tables(lines.write), *([self._summary] if panels else [])]
 
     def serves(self, served: Served) -> None:
         """Store the server that a host is going to run, for the panel."""
         if self._summary is not None and served.host not in self._workers:
             self._summary.serves(served)
+
+
+def _plan() -> Any:
+    """Return the presenter of a plan's changes. On a terminal it shows how many hosts have been checked meanwhile."""
+    from sparkwright.console.events.plan_groups import PlanGroups
+
+    if not sys.stdout.isatty():
+        return PlanGroups()
+    from sparkwright.console.events.live_lines import printed
+    from sparkwright.console.terminal import terminal
+
+    console = terminal()
+    status = console.status("")
+    status.start()
+
+    def working(text: str) -> None:
+        status.update(text)
+        if not text:
+            status.stop()
+
+    return PlanGroups(write=lambda style, text: printed(console, style, text), working=working)
 
 
 def _lines(diff: bool, *, tasks: bool, many: bool, together: bool) -> Any:

@@ -68,7 +68,9 @@ def run(
         selection.fleet.connect()
     fleet, codes = selection.fleet, list[int]()
     rollout = RolloutRun(selection, read, given, rolling)
-    shown = Shown(selection, json=json, diff=given.diff, rows=True, verbose=verbose, on_event=on_event)
+    shown = Shown(
+        selection, json=json, diff=given.diff, check=given.check, rows=True, verbose=verbose, on_event=on_event
+    )
     with ending(fleet, rollout.left_behind), contextlib.closing(rollout):
         if rollout.may_begin():
             for n, play in enumerate(read.plays):

@@ -172,8 +172,8 @@ class Lines:
         indent = " " * (WIDTH_STATUS + 1)
         for change in event.get("diff", ()):
             why = f"   # {change['why']}" if change.get("why") else ""
-            for field, before, after in _fields(change):
-                for sign, row in _rows(before, after):
+            for field, before, after in changed_fields(change):
+                for sign, row in changed_rows(before, after):
                     style = {"-": "removed", "+": "added"}.get(sign, "muted")
                     self.write(style, f"{indent}{sign} {field}: {row}{why if sign == '+' else ''}")
 
@@ -221,7 +221,7 @@ def budget_lines(data: Any) -> list[str]:
         return []
 
 
-def _fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def changed_fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield a field with both values. For a mapping, yield the keys that differ, each as a field."""
     field, before, after = change["field"], change["before"], change["after"]
     if not (isinstance(before, dict) and isinstance(after, dict)):
@@ -232,7 +232,7 @@ def _fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
             yield f"{field}.{key}", before.get(key), after.get(key)
 
 
-def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
+def changed_rows(before: Any, after: Any) -> list[tuple[str, str]]:
     """Return the removed and added lines, each with its sign.
 
     For texts of several lines these are the changed lines, with one line of context.

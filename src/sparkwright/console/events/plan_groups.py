@@ -1,0 +1,150 @@
+"""The changes that a plan would make: hosts whose changes are alike together, and nothing of what is equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparkwright.console import words
+from sparkwright.console.events import rollout_lines
+from sparkwright.console.events.board import Board
+from sparkwright.console.events.lines import changed_fields, changed_rows, explained, plain
+from sparkwright.protocol.events import Event
+
+#: modules that write what other changes imply: their name says enough
+IMPLIED = ("run_script",)
+#: modules whose message is of interest although they change nothing, besides what was proved
+TELLING = ("drain",)
+#: characters of a value
+VALUE = 160
+#: fields of a task that are shown; more are counted
+FIELDS = 10
+#: lines of one changed field
+FIELD_LINES = 20
+
+#: (style, text) of the lines of one change
+Change = tuple[tuple[str, str], ...]
+
+
+class PlanGroups:
+    """Prints the changes when all hosts have been checked.
+
+    Args:
+        write: called with the style and the text of a line.
+        working: called with a text of how far the check is; empty at its end.
+    """
+
+    def __init__(
+        self, *, write: Callable[[str, str], None] = plain, working: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.write = write
+        self._working = working
+        self._board = Board()
+        self._changes: dict[str, dict[Change, None]] = {}
+        self._proofs: dict[str, list[str]] = {}
+        self._simulated: set[str] = set()
+
+    def hosts(self, names: list[str]) -> None:
+        """Set the hosts of the plan."""
+        self._board.hosts(names)
+
+    def on(self, event: Event) -> None:
+        self._board.on(event)
+        kind, host = event["event"], event.get("host", "")
+        if kind == "play_started":
+            self.write("title", f"PLAY [{event['play']}] {words.names(event['hosts'])}: what would change")
+        elif kind == "run_started" and event.get("sandbox"):
+            self._simulated.add(host)
+        elif kind == "note" and not event.get("detail"):
+            self._changes.setdefault(host, {})[(("muted", event["text"]),)] = None
+        elif kind == "task_finished":
+            self._add(event)
+        ended = sum(row.ended for row in self._board.rows.values())
+        self._working(f"{ended} of {rollout_lines.how_many(self._board.rows)} checked")
+
+    def close(self) -> None:
+        self._working("")
+        if self._simulated:
+            simulated = "is simulated" if len(self._simulated) == 1 else "are simulated"
+            self.write("muted", f"{words.names(sorted(self._simulated))} {simulated}, without GPU or real model.")
+        if len(self._board.rows) == 1:
+            for proof in next(iter(self._proofs.values()), []):
+                self.write("muted", f"  {proof}")
+        for hosts, changes in self._groups():
+            self._group(hosts, changes)
+        self._unchanged()
+        self._failed()
+        self.write("title", self._board.totals())
+
+    def _add(self, event: Event) -> None:
+        if event["status"] == "changed":
+            changes = self._changes.setdefault(event["host"], {})
+            changes.update(dict.fromkeys(_changes(event)))
+        elif event["status"] == "ok" and event["msg"] and (event.get("proof") or event["module"] in TELLING):
+            self._proofs.setdefault(event["host"], []).append(event["msg"])
+
+    def _groups(self) -> Iterator[tuple[list[str], list[Change]]]:
+        """Yield hosts and the changes that exactly these hosts have, the most hosts first."""
+        hosts_of: dict[Change, list[str]] = {}
+        for host in (name for name in self._board.rows if name in self._changes):
+            for change in self._changes[host]:
+                hosts_of.setdefault(change, []).append(host)
+        groups: dict[tuple[str, ...], list[Change]] = {}
+        for change, hosts in hosts_of.items():
+            groups.setdefault(tuple(hosts), []).append(change)
+        for names in sorted(groups, key=len, reverse=True):
+            yield list(names), groups[names]
+
+    def _group(self, hosts: list[str], changes: list[Change]) -> None:
+        """Print a group: on one line if it is one change of one line, and which hosts it has unless they are all."""
+        lines = [line for change in changes for line in change]
+        who = words.names(hosts) if len(hosts) == 1 else rollout_lines.how_many(hosts)
+        if len(lines) == 1:
+            self.write(lines[0][0], f"{who}: {lines[0][1]}")
+        else:
+            self.write("title", f"{who}:")
+        if 1 < len(hosts) < len(self._board.rows):
+            self.write("muted", f"  {words.names(hosts)}")
+        for style, text in lines if len(lines) > 1 else ():
+            self.write(style, f"  {text}")
+
+    def _unchanged(self) -> None:
+        fine = [row.host for row in self._board.rows.values() if row.ended and row.verdict == "ok"]
+        if fine:
+            self.write("ok", f"{rollout_lines.how_many(fine)} without changes: {words.names(fine)}")
+
+    def _failed(self) -> None:
+        """Print each reason of a failure once, with its hosts."""
+        rows = [row for row in self._board.rows.values() if row.ended and row.style == "failed"]
+        for row in (row for row in rows if not row.like):
+            hosts = [row.host, *(other.host for other in rows if other.like == row.host)]
+            self.write("failed", f"{row.verdict}: {words.names(hosts)}: {row.stage}")
+            for style, text in explained(row.failure, "  ") if row.failure else ():
+                self.write(style, text)
+
+
+def _changes(event: Event) -> Iterator[Change]:
+    """Yield the changes of a task: each field that differs, or the task's name if it names none."""
+    diff: list[dict[str, Any]] = event.get("diff") or []
+    if not diff or event["module"] in IMPLIED or len(diff) > FIELDS:
+        about = event["msg"] or (f"{len(diff)} differences" if len(diff) > FIELDS else "")
+        yield (("changed", f"{event['name']}: {about}" if about else event["name"]),)
+        return
+    for change in diff:
+        why = f"   # {change['why']}" if change.get("why") else ""
+        for field, before, after in changed_fields(change):
+            rows = changed_rows(before, after)
+            if len(rows) == 2 and rows[0][0] == "-" and rows[1][0] == "+":
+                old, new = (words.short(text, VALUE) for _, text in rows)
+                yield (("changed", f"{field} {old} -> {new}{why}"),)
+            else:
+                lines = [
+                    (_style(sign), f"{sign} {field}: {words.short(text, VALUE)}{why if n == len(rows) - 1 else ''}")
+                    for n, (sign, text) in enumerate(rows[:FIELD_LINES])
+                ]
+                more = len(rows) - len(lines)
+                yield (*lines, *([("muted", f"  {field}: {more} more lines")] if more > 0 else []))
+
+
+def _style(sign: str) -> str:
+    return {"-": "removed", "+": "added"}.get(sign, "muted")
