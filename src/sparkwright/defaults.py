@@ -13,6 +13,8 @@ READY_S = 900
 TOKEN_S = 30
 #: how long requests may take to end before a server is stopped, and a stop before it kills, seconds
 DRAIN_S, STOP_S = 30, 60
+#: how long a server on demand that is awake keeps its turn against requests for another one
+STAY_AWAKE = "10m"
 #: memory that must stay free beside the engine, GiB
 RESERVE_GIB = 4
 #: the limit of all compile caches of a host together, GiB

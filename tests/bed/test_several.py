@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -73,6 +74,59 @@ def turns(both: Lab) -> Lab:
     path = both.root / "hosts/spark1.yml"
     path.write_text(path.read_text().replace("serves: [", "on_demand: ["))
     return both
+
+
+#: what a gateway answers its host; a client asks for the small one all the time
+GATEWAY = """
+import http.server, json
+SERVERS = [{"backend": name, "server": f"spark1:{name}", "status": "UP", "running": 0, "requests": 1} for name in ("bed", "small")]
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_PUT(self):
+        asleep = [{"backend": "small", "server": "spark1:small", "asked_s": 1}]
+        body = json.dumps({"servers": asleep if self.path.endswith("/asleep") else SERVERS}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PUT
+
+http.server.ThreadingHTTPServer(("127.0.0.1", 18081), Answer).serve_forever()
+"""
+
+
+def test_the_hosts_own_unit_switches_when_its_gateway_was_asked(turns: Lab) -> None:
+    """Confined as a real systemd confines it, with a gateway's control port beside it, and no laptop."""
+    lab, host = turns, turns.root / "hosts/spark1.yml"
+    host.write_text(host.read_text().replace("[bed, small]", "[bed, {recipe: small, wake: on_request}]"))
+    with (lab.root / "hosts/groups.yml").open("a") as groups:
+        groups.write("box: {hosts: [spark1], gateway: {host: spark1, port: 18080, tls: none}}\n")
+    state = ".local/state/sparkwright"
+    try:
+        for words in (("deploy",), ("switch", "--to", "small"), ("switch", "--to", "bed")):
+            said = lab.run(*words, "--host", "spark1")
+            assert said.code in (0, 4), said.out[-3000:] + said.err
+        key = json.dumps({"key": "11" * 32}).replace('"', '\\"')
+        lab.on("spark1", f'umask 077; echo "{key}" > {state}/gateway-key.json')
+        done = lab.run("health.install", "--host", "spark1", "--every", "5m", "--smoke-every", "0")
+        assert done.code == 0, done.out + done.err
+        assert lab.on("spark1", AS_USER + "is-active sparkwright-wake.service") == "active"
+        script = GATEWAY.replace("'", "'\\''")
+        lab.on("spark1", f"nohup python3 -c '{script}' >/dev/null 2>&1 & echo $! > /tmp/gateway.pid")
+        until_s = time.monotonic() + 180
+        while '"who": "the wake service"' not in lab.on("spark1", f"cat {state}/servers/small/history.jsonl"):
+            assert time.monotonic() < until_s, lab.on(
+                "spark1", AS_USER + "status -n 30 sparkwright-wake.service || true"
+            )
+            time.sleep(1)
+        rows = [json.loads(line) for line in lab.run("status", "--host", "spark1", "--json").out.splitlines()]
+        assert [(row["host"], row["state"]) for row in rows] == [("spark1/bed", "asleep"), ("spark1/small", "up")], rows
+    finally:
+        lab.on("spark1", "kill $(cat /tmp/gateway.pid); rm -f /tmp/gateway.pid")
+        lab.run("health.uninstall", "--host", "spark1")
+        lab.on("spark1", f"docker rm -f small small-previous; rm -f {state}/turns.json {state}/gateway-key.json")
+    assert lab.on("spark1", f"find {state} ~/.config/systemd -name '*wake*'") == ""
 
 
 def test_two_take_turns_and_a_timer_wakes_none(turns: Lab) -> None:

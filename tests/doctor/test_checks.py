@@ -20,7 +20,7 @@ from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.host.memory import service_guard, start_guard
-from sparkwright.host.records import good_states
+from sparkwright.host.records import good_states, restart_plans, wakes
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.host.settings_table import CLOCK, PATHS, UNIT
 from tests.doctor import link_tree, tree
@@ -347,6 +347,20 @@ def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path
     assert {name for name, verdict in verdicts.items() if verdict == "ok"} <= {"disk", "Ollama", "memory budget"}, (
         "no recipe, no budget"
     )
+
+
+def test_a_server_that_requests_may_wake_without_the_service_is_a_warning(tmp_path: Path) -> None:
+    host = tree.host(tmp_path, {})
+    state = host.context.state.of_server("small")
+    good = {"spec": {"name": "small", "image": "vllm@sha256:1"}, "model": {}, "serve": {}}
+    good_states.remember(state, good)
+    wake = {"on_request": True, "sleep_after_s": 0, "stay_awake_s": 600, "gateways": [], "plan": {}}
+    state.write(f"{restart_plans.FOLDER}/{restart_plans.name_of(good)}", {"runtime": "1", "plan": {}, "wake": wake})
+    found = tree.findings(host, "memory budget")["wake on request"]
+    assert (found.verdict, found.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
+    with (host.context.state.path / wakes.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert tree.findings(host, "memory budget")["wake on request"].verdict == "ok"
 
 
 def test_a_verified_server_without_the_guard_of_the_memory_is_a_warning(tmp_path: Path) -> None:

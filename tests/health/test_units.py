@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ tools = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-
 
 
 def laid(clock: Clock, folder: Path) -> Path:
+    (folder / units.WAKE).write_text(units.wake(replace(clock, wake=(*PROGRAM, "wake"))))
     (folder / units.TIMER).write_text(units.timer(clock))
     (folder / units.SERVICE).write_text(units.service(clock))
     return folder / units.SERVICE
@@ -38,7 +40,14 @@ def laid(clock: Clock, folder: Path) -> Path:
 @pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS.keys())
 def test_systemd_finds_nothing_wrong(clock: Clock, tmp_path: Path) -> None:
     service = laid(clock, tmp_path)
-    words = ["systemd-analyze", "verify", "--man=no", str(service), str(tmp_path / units.TIMER)]
+    words = [
+        "systemd-analyze",
+        "verify",
+        "--man=no",
+        str(service),
+        str(tmp_path / units.TIMER),
+        str(tmp_path / units.WAKE),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 

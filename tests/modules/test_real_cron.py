@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.health.store import latest
+from sparkwright.host.records import wakes
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
 
@@ -63,3 +64,28 @@ def test_cron_checks_without_a_laptop_and_goes_without_a_trace(tmp_path: Path) -
         assert now is not None and began is not None and now.time_s > began.time_s
         assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
         assert subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=True).stdout == mine
+
+
+def test_cron_keeps_the_wake_service_running_and_an_uninstall_ends_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    host = RecordingContext(home, root=str(tmp_path / "root"), env={"PATH": os.environ["PATH"], "HOME": str(home)})
+    deadline_s = time.monotonic() + FIRES_S
+    with crontab(f"HOME={home}\n"):
+        assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host).changed
+        again = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host)
+        assert not again.changed and not wakes.running(host.state)
+        with cron():
+            while not wakes.running(host.state):
+                assert time.monotonic() < deadline_s, "cron never started it"
+                time.sleep(0.2)
+        assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600), host).changed, (
+            "no request wakes any more"
+        )
+        table = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=True).stdout
+        assert "sparkwright wake" not in table and "sparkwright health" in table
+        while wakes.running(host.state):
+            assert time.monotonic() < deadline_s + 10, "it was not told to end"
+            time.sleep(0.05)
+        assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
+    assert not list(host.state.path.glob("wake*"))

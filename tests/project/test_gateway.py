@@ -357,3 +357,58 @@ def test_the_counters_of_each_engine_that_show_progress_are_read_and_not_those_o
     )
     (project / "recipes/small.yml").write_text(other)
     assert routed(project).models[1].upstreams[0].progress is None
+
+
+def test_a_request_may_wake_what_its_hosts_file_says_and_nothing_else(project: Path) -> None:
+    (project / "hosts/spark3.yml").write_text(
+        "address: 10.0.0.3\non_demand: [{recipe: chat, port: 8003}, {recipe: small, wake: on_request}]\n"
+    )
+    qwen, small = routed(project).models
+    assert [upstream.wakes for upstream in (*qwen.upstreams, *small.upstreams)] == [False, False, False, True]
+    files = render.files(routed(project))
+    asleep = [line for line in files["operations.map"].splitlines() if "/asleep " in line]
+    assert asleep == ["spark3:PUT:/gateway/servers/small/spark3:small/asleep asleep small/spark3:small"]
+    assert "model_asleep" in files[render.CONFIG].partition("\nbackend small\n")[2]
+    assert "model_asleep" not in files[render.CONFIG].partition("\nbackend small\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "refusal"),
+    [
+        ("serves: [{recipe: small, wake: on_request}]", "`wake` of small: it is always on, and takes no turns."),
+        ("serves: [{recipe: small, stay_awake: 5m}]", "`stay_awake` of small: it is always on, and takes no turns."),
+        (
+            "on_demand: [chat, {recipe: small, sleep_after: 5m}]",
+            "`sleep_after` of small: no request wakes it, so nothing",
+        ),
+        (
+            "on_demand: [chat, {recipe: small, stay_awake: 5m}]",
+            "`stay_awake` of small: no request wakes another one in its",
+        ),
+        ("on_demand: [chat, {recipe: small, wake: always}]", "`on_demand.1.wake` must be 'on_request', got 'always'."),
+        (
+            "on_demand: [chat, {recipe: small, stay_awake: 5s}]",
+            "`on_demand.1.stay_awake`: '5s' is not a time of a minute",
+        ),
+        ("on_demand: [chat, {recipe: small, wakes: x}]", "unknown key `wakes`. Did you mean `wake`?"),
+    ],
+)
+def test_what_cannot_be_woken_is_refused_with_its_line(project: Path, written: str, refusal: str) -> None:
+    (project / "hosts/spark3.yml").write_text(f"address: 10.0.0.3\n{written}\n")
+    with pytest.raises(Refused) as caught:
+        Inventory.load(project)
+    assert str(caught.value).startswith(f"hosts/spark3.yml:2: {refusal}")
+
+
+def test_one_that_no_gateway_routes_to_cannot_be_asked_for(project: Path) -> None:
+    (project / "hosts/spark4.yml").write_text("on_demand: [chat, {recipe: small, wake: on_request}]\n")
+    with pytest.raises(Refused, match=r"hosts/spark4.yml:1: `wake: on_request` of small: no gateway routes to spark4"):
+        Inventory.load(project)
+
+
+def test_a_request_wakes_one_server_of_a_model(project: Path) -> None:
+    for n in (2, 3):
+        wakes = "on_demand: [{recipe: chat, port: 8003}, {recipe: small, wake: on_request}]"
+        (project / f"hosts/spark{n}.yml").write_text(f"address: 10.0.0.{n}\n{wakes}\n")
+    with pytest.raises(Refused, match=r"on spark2/small and on spark3/small: a request for `small` would wake both"):
+        routed(project)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from sparkwright import units
@@ -51,8 +50,8 @@ def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
     }
     heals = given["heal"] == "restart"
 
-    def steps(host: Host) -> tuple[Task, ...]:
-        timer = _task({**args, "host": host.machine}, become=given["system"])
+    def steps(host: Host, *, wakes: bool) -> tuple[Task, ...]:
+        timer = _task({**args, "host": host.machine, "wake": wakes}, become=given["system"])
         return (_KEEP_TOKEN, timer) if host.cluster else (timer,)
 
     return _on_each(pattern, json, steps, heals=heals)
@@ -63,7 +62,7 @@ def uninstall(pattern: str, *, json: bool) -> list[int]:
     absent: dict[str, Any] = {"state": "absent"}
     users = _task(absent, register="users")
     system = _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
-    return _on_each(pattern, json, lambda host: (users, system), removes=True)
+    return _on_each(pattern, json, lambda host, *, wakes: (users, system), removes=True)
 
 
 def _hashes(every: str, hours: str) -> dict[str, Any]:
@@ -114,10 +113,18 @@ def _task(args: dict[str, Any], **more: Any) -> Task:
 _KEEP_TOKEN = Task(id="token", name="Renew the secret of the cluster's checks", module="keep_heal_token")
 
 
-def _on_each(
-    pattern: str, json: bool, steps: Callable[[Host], tuple[Task, ...]], *, heals: bool = False, removes: bool = False
-) -> list[int]:
-    selection = machines(choose(pattern)) if removes or not heals else choose(pattern)
+class _Steps(Protocol):
+    """Returns the tasks for a host. wakes: requests may wake servers of its machine."""
+
+    def __call__(self, host: Host, *, wakes: bool) -> tuple[Task, ...]: ...
+
+
+def _on_each(pattern: str, json: bool, steps: _Steps, *, heals: bool = False, removes: bool = False) -> list[int]:
+    selection = choose(pattern)
+    waking = {server.machine for server in selection.inventory.hosts.values() if server.wake.on_request}
+    plans = heals or any(member.host.machine in waking for member in selection.fleet.members)
+    if removes or not plans:
+        selection = machines(selection)
     if not removes:
         clusters.refuse_parts(selection)
     tokens: dict[str, Secret] = defaultdict(new_token)
@@ -126,7 +133,9 @@ def _on_each(
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}
         if heals and member.host.cluster:
             member.secrets[HEAL_TOKEN] = tokens[member.host.cluster.name]
-    if heals:
+    if plans and not removes:
         restart_plan.give(selection)
     # without the host's lock: the first check would find the lock held by the install itself
-    return session.tasks(selection, "Health", steps, exclusive=False, json=json)
+    return session.tasks(
+        selection, "Health", lambda host: steps(host, wakes=host.machine in waking), exclusive=False, json=json
+    )

@@ -58,6 +58,8 @@ class Upstream:
     interim_port: int = 0
     #: None if its engine reports no progress
     progress: Progress | None = None
+    #: a request for its model may wake it
+    wakes: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from sparkwright.gateway import answers, listeners
+from sparkwright.gateway import answers, listeners, wake
 from sparkwright.gateway.model import Gateway
 
 #: URL prefix on the control port
@@ -36,8 +36,8 @@ core.register_service("operate", "http", function(applet)
             server[methods[action]](server)
         end
         local stats = server:get_stats()
-        local row = '{"backend":"%%s","server":"%%s","status":"%%s","running":%%d}'
-        table.insert(rows, string.format(row, backend, name, stats["status"], stats["scur"]))
+        local row = '{"backend":"%%s","server":"%%s","status":"%%s","running":%%d,"requests":%%d}'
+        table.insert(rows, string.format(row, backend, name, stats["status"], stats["scur"], stats["stot"]))
     end
     local body = '{"servers":[' .. table.concat(rows, ",") .. "]}\\n"
     applet:set_status(200)
@@ -68,7 +68,8 @@ def _allowed(gateway: Gateway) -> Iterator[str]:
             machine = upstream.machine or upstream.name
             for server in upstream.names:
                 own.setdefault(machine, []).append(f"{model.backend}/{server}")
-                for action in METHODS:
+                actions = (*METHODS, wake.ASLEEP) if upstream.wakes and server == upstream.name else METHODS
+                for action in actions:
                     yield f"{machine}:PUT:{url(action, model.backend, server)} {action} {model.backend}/{server}\n"
     for machine, servers in own.items():
         yield f"{machine}:GET:{PATH} {READ} {' '.join(servers)}\n"
@@ -112,4 +113,5 @@ def frontend(gateway: Gateway) -> Iterator[str]:
     other = answers.words(403, "A host reads, drains and returns its own servers only.", "not_allowed")
     body = "{ req.body_size gt 0 } || { req.fhdr(transfer-encoding) -m found }"
     yield f"http-request return {other} if !{{ var(txn.operation) -m found }} || {body}"
+    yield from wake.reports(gateway)
     yield "http-request use-service lua.operate"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from sparkwright.engines import tasks
-from sparkwright.gateway import answers, clients, listeners, operations, progress, requests, usage
+from sparkwright.gateway import answers, clients, listeners, operations, progress, requests, usage, wake
 from sparkwright.gateway.answers import quoted
 from sparkwright.gateway.listeners import CERTIFICATE, MASTER_SOCKET, SOCKET, SOCKETS
 from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
@@ -125,6 +125,7 @@ def _global(gateway: Gateway) -> Iterator[str]:
     yield from requests.in_global(gateway)
     yield from answers.since([f"lua-load-per-thread {answers.SCRIPT}"])
     yield from usage.in_global(gateway)
+    yield from wake.in_global(gateway)
     if gateway.tls:
         yield "ssl-default-bind-options ssl-min-ver TLSv1.2"
 
@@ -224,6 +225,7 @@ def _prefix() -> Iterator[str]:
 
 
 def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
+    yield from wake.requested(gateway, model)
     if gateway.waits:
         # each try is a second; a request on which a server exited is not tried again at all
         yield f"retries {gateway.queue_s}"

@@ -11,7 +11,7 @@ from sparkwright.health.judging import judge, questions
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Rank, Record, Server
 from sparkwright.health.snapshot import Now
-from sparkwright.host.records import turns
+from sparkwright.host.records import turns, wakes
 from sparkwright.host.state import StateFolder
 
 NO_RANK = Rank()
@@ -20,13 +20,20 @@ ASKED = ("container", "rank", "/health")
 
 
 def judged(
-    now: Now, good: Mapping[str, Any], rank: Rank = NO_RANK, *, broken: str = "", stopped: str = "", asleep: str = ""
+    now: Now,
+    good: Mapping[str, Any],
+    rank: Rank = NO_RANK,
+    *,
+    broken: str = "",
+    stopped: str = "",
+    asleep: str = "",
+    wake: str = "",
 ) -> tuple[str, str]:
     """Return (state, why) of a snapshot, by the rules of a check: up, starting, crash-looping, down or unknown.
 
     Args:
         rank: of a worker of a cluster, which answers no /health.
-        broken, stopped, asleep: see Observation.
+        broken, stopped, asleep, wake: see Observation.
     """
     box = now.container
     if box.status == "running" and now.health_status is None and not now.error and not rank.rank:
@@ -38,6 +45,7 @@ def judged(
         broken=broken,
         stopped=stopped,
         asleep=asleep,
+        wake=wake,
         answered=snapshot.ready_since(box, good),
         ready_s=snapshot.ready_s(good),
         server=Server(now.url, health_status=now.health_status),
@@ -64,8 +72,10 @@ def record_of(
     """
     box, past = now.container, CheckHistory.of(folder)
     broken, stopped = past.stopped_for(box.id, good), past.stopped_by(folder, box.id)
-    asleep = turns.in_place_of(folder)
-    state, why = judged(now, good, rank, broken=broken, stopped=stopped, asleep=asleep)
+    asleep, wake = turns.in_place_of(folder), wakes.message(folder)
+    state, why = judged(now, good, rank, broken=broken, stopped=stopped, asleep=asleep, wake=wake)
+    if state == "up" and wake:
+        why = f"{why}; {wake}"
     if busy and state != "up":
         state, why = "in progress", busy
     server = Server(now.url, health_status=now.health_status)

@@ -64,7 +64,7 @@ def by_plan(state: StateFolder) -> Decision:
         return Decision(message=f"{NOT}{lost}")
     try:
         plan = restart_plans.usable(state, host_side.content_hash())
-        return Decision(plan, _key(state, plan))
+        return Decision(plan, keys_of(state, plan))
     except Refused as error:
         return Decision(message=f"{NOT}{error}")
 
@@ -114,8 +114,8 @@ def restart(
     return f"{how} (run {plan.run_id}){': ' if recap['msg'] else ''}{recap['msg']}"
 
 
-def _key(state: StateFolder, plan: Plan) -> dict[str, Secret]:
-    """Return the server's key, by its name in the plan. Raises Refused if it is not kept any more."""
+def keys_of(state: StateFolder, plan: Plan) -> dict[str, Secret]:
+    """Return the server's key, by its name in a kept plan; empty if it has none. Raises Refused if it is not kept any more."""
     wanted = str(restart_plans.restarted_by(plan)["spec"].get("server_key", ""))
     if not wanted.startswith(GIVEN):
         return {}

@@ -23,7 +23,7 @@ from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.gateway import now as gateway_now
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, turns
+from sparkwright.host.records import good_states, turns, wakes
 from sparkwright.measure import http_probe, server_metrics, token_check
 from sparkwright.measure.beside import gpu
 
@@ -80,6 +80,7 @@ class Prober:
         found = replace(
             found,
             asleep=asleep,
+            wake=wakes.message(self.context.state),
             policy="" if asleep else self.good["spec"].get("restart", ""),
             ready_s=ready_s(self.good),
             rank=rank,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host.records import good_states, restart_plans
+from sparkwright.host.records import good_states, restart_plans, wakes
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.redact import Redactor
 
@@ -18,6 +18,8 @@ def keep(given: dict[str, Any], state: StateFolder, hidden: Redactor, note: Call
             restart_plans.keep(state, given, hidden)
         if _heals(state) and good_states.last(state):
             restart_plans.usable(state, _runtime_of_checks())
+        if restart_plans.wake(state).get("on_request") and not wakes.running(state):
+            note(f"no request wakes {state.server} yet: {wakes.STARTS}")
     except Refused as error:
         note(f"the health check will not restart this server: {error}")
     except OSError as error:

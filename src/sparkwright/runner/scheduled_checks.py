@@ -1,18 +1,22 @@
-"""The program of the host's timer: one check of each of its servers, with no laptop.
+"""The program of the host's scheduler, with no laptop: one check of each of its servers, or the service that wakes them.
 
-    python -I .../sparkwright/runner/scheduled_checks.py TAG-FILE        (a shipped runtime: the tag says what it was made for)
-    python -I .../sparkwright/runner/scheduled_checks.py                 (sparkwright as it is installed here)
+    python -I .../sparkwright/runner/scheduled_checks.py [wake] TAG-FILE (a shipped runtime: the tag says what it was made for)
+    python -I .../sparkwright/runner/scheduled_checks.py [wake]          (sparkwright as it is installed here)
 
-Exits with 0 if it checked, whatever the state: a failed systemd unit means that the check itself failed.
+A check exits with 0 if it checked, whatever the state: a failed systemd unit means that the check itself failed. The service
+exits at once if it runs already.
 """
 
+import fcntl
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 
 def main(words: list[str]) -> int:
-    """Check every server once.
+    """Check every server once, or run the service until SIGTERM.
 
     Returns:
         75 if this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one.
@@ -22,11 +26,12 @@ def main(words: list[str]) -> int:
     try:
         from sparkwright.host.runs import runtime_folder
 
-        runtime = str(Path(words[0]).parent) if words else ""
+        wakes = words[:1] == ["wake"]
+        runtime = "".join(str(Path(word).parent) for word in words[wakes:])
         if runtime and (reason := runtime_folder.unusable(runtime)):
             print(f"cannot use the runtime {runtime}: {reason}: run `sparkwright health.install` again", flush=True)
             return 75
-        return _check()
+        return _wake() if wakes else _check()
     except (ImportError, SyntaxError) as error:
         print(f"the runtime is damaged: {error}: run `sparkwright health.install` again", flush=True)
         return 75
@@ -74,6 +79,48 @@ def _check() -> int:
         if hashed := model_hashes.go_on(context, Settings.of(state)):
             print(f"{of}{hashed}", flush=True)
     return failed
+
+
+def _wake() -> int:
+    from sparkwright.errors import SparkwrightError
+    from sparkwright.health.check import DOCKER_S
+    from sparkwright.health.wake import IDLE_S, POLL_S, Waker
+    from sparkwright.host.machine import Machine
+    from sparkwright.host.records import wakes
+    from sparkwright.host.runs.context import Engine, RunContext
+    from sparkwright.host.state import StateFolder
+    from sparkwright.protocol.events import Event
+    from sparkwright.protocol.plan import new_run_id
+    from sparkwright.runner.health_check import run_plan
+    from sparkwright.trust import private
+
+    def emit(event: Event) -> None:
+        print(event.get("text", ""), flush=True)
+
+    machine, ended = Machine.here(), threading.Event()
+    state = StateFolder.of(machine.home)
+    state.folder()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    with open(state.path / wakes.LOCK, "ab", opener=private.opener) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return 0
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
+        waker = Waker(
+            RunContext(machine, state, new_run_id("wake"), emit, engine=Engine(machine, timeout_s=DOCKER_S)), run_plan
+        )
+        pause_s = 0.0
+        while not ended.wait(pause_s):
+            try:
+                state.refuse_newer()  # a newer laptop may write to it while this runs
+                pause_s = POLL_S if waker.poll() else IDLE_S
+            except (SparkwrightError, OSError) as error:
+                print(error, flush=True)
+                pause_s = IDLE_S
+    return 0
 
 
 if __name__ == "__main__":

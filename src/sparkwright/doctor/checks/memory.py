@@ -1,4 +1,4 @@
-"""Memory budget: does the recipe's server fit this host beside everything that runs now; and the memory guard."""
+"""Memory budget: does the recipe's server fit this host beside everything that runs now; and the services that keep to it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from sparkwright.engines.budget import Budget
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.memory import host_budget, service_guard
 from sparkwright.host.memory.memory_fit import Server
-from sparkwright.host.records import good_states
+from sparkwright.host.records import good_states, restart_plans, wakes
 from sparkwright.units import GIB, gib
 
 NAME = "memory budget"
-GUARD = "memory guard"
+GUARD, WAKE = "memory guard", "wake on request"
 
 
 def check(host: Host) -> Iterator[Finding]:
-    """Yield the memory that the recipe's server would leave or lacks, and the state of the memory guard."""
+    """Yield the memory that the recipe's server would leave or lacks, and the state of the host's own services."""
     yield from _budget(host)
+    yield from _wake(host)
     if good_states.last(host.context.state) and not host.context.machine.sandbox:
         yield _guard(host)
 
@@ -33,6 +34,20 @@ def _guard(host: Host) -> Finding:
         return Finding(GUARD, "ok", "it runs", source=source)
     evidence = "no guard of the memory runs: a server that grows while it serves takes the host down with it"
     return Finding(GUARD, "warning", evidence, f"invoke health.install --host {host.wanted.name or 'HOST'}", source)
+
+
+def _wake(host: Host) -> Iterator[Finding]:
+    """Yield the state of the wake service; nothing if no request may wake a verified server of this host."""
+    state = host.context.state
+    waking = [server.server for server in state.servers() if restart_plans.wake(server).get("on_request")]
+    if not waking:
+        return
+    names = " and ".join(waking)
+    if wakes.running(state):
+        yield Finding(WAKE, "ok", f"a request wakes {names}")
+        return
+    evidence = f"the service does not run that switches to {names} when a request asks for it"
+    yield Finding(WAKE, "warning", evidence, f"invoke health.install --host {host.wanted.name or 'HOST'}")
 
 
 def _budget(host: Host) -> Iterator[Finding]:

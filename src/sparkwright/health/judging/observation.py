@@ -69,6 +69,8 @@ class Observation:
     broken: str = ""
     #: the server whose turn it is, if this one shares memory by turns; empty if it is this one's, or it takes none
     asleep: str = ""
+    #: what the wake service says about this server's turn; empty for nothing
+    wake: str = ""
     #: the run of sparkwright that stopped this container and did not start it again; empty for none
     stopped: str = ""
     #: this very start has answered before

@@ -69,7 +69,8 @@ def _asleep(observed: Observation) -> Answer:
     if box.status != "exited":
         message = f"{box.name} is {status_of(box.status)}, but it is the turn of {observed.asleep}"
         return "bad", message, "degraded", "person"
-    return "ok", f"it is the turn of {observed.asleep}", "asleep"
+    wake = f"; {observed.wake}" if observed.wake else ""
+    return "ok", f"it is the turn of {observed.asleep}{wake}", "asleep"
 
 
 def _stopped(observed: Observation) -> str:

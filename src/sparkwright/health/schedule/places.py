@@ -15,7 +15,7 @@ from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import heal_tokens, own_folders
+from sparkwright.host.records import heal_tokens, own_folders, wakes
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.names import below_home
 
@@ -46,7 +46,8 @@ class Place:
     @property
     def files(self) -> list[Path]:
         """The unit files, even if they do not exist."""
-        return [self.folder / name for name in (units.SERVICE, units.TIMER, units.GUARD)] if self.folder else []
+        names = (units.SERVICE, units.TIMER, units.GUARD, units.WAKE)
+        return [self.folder / name for name in names] if self.folder else []
 
     @property
     def there(self) -> bool:
@@ -63,7 +64,8 @@ class Place:
         heals = given.heal != "none"
         guard = guard_program(context.state)
         hashes = bool(given.verify_every_s)
-        return units.Clock(program(), given.every_s, writes, env, user, heals, confined, guard, hashes)
+        wake = program("wake") if given.wake else []
+        return units.Clock(program(), given.every_s, writes, env, user, heals, confined, guard, hashes, wake)
 
     def systemctl(self, context: Context, *words: str, timeout_s: float = 60) -> Completed:
         """Run this scope's systemctl."""
@@ -77,11 +79,11 @@ def find(context: Context, *, system: bool) -> Place:
     return Place.of("cron" if not booted else "system" if system else "user", context)
 
 
-def program() -> list[str]:
-    """Return the command line of one check, with the running runtime."""
+def program(*words: str) -> list[str]:
+    """Return the command line of one check, or with `wake` of the wake service, with the running runtime."""
     script = Path(__file__).parents[2] / "runner/scheduled_checks.py"
     home = runtime()
-    return [sys.executable, "-I", str(script), *([str(home / "tag")] if home else [])]
+    return [sys.executable, "-I", str(script), *words, *([str(home / "tag")] if home else [])]
 
 
 def guard_program(state: StateFolder) -> list[str]:
@@ -111,7 +113,7 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     """Yield every file that checks leave, besides the installed ones."""
     state = context.state.path
     names = [record.LATEST, record.HISTORY, store.LOCK, store.HEALING, textfile.FILE]
-    names += [f"{check_history.NAME}.json", f"{heal_tokens.NAME}.json"]
+    names += [f"{check_history.NAME}.json", f"{heal_tokens.NAME}.json", f"{wakes.NAME}.json", wakes.LOCK]
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
     yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
     yield from state.glob(f"{model_hashes.PREFIX}*.json")

@@ -47,6 +47,8 @@ class Settings:
     lingers: bool = False
     #: interval of the full hash of the model's files; 0 for never
     verify_every_s: float = 0.0
+    #: requests at a gateway may wake servers of this host
+    wake: bool = False
     #: hours of that hash on the host's clock, as 02:00-05:00; empty: at any time
     quiet_hours: str = ""
     limits: Limits = field(default_factory=Limits)

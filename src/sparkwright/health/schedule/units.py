@@ -18,8 +18,10 @@ from sparkwright.visible import one_line
 SERVICE = "sparkwright-health.service"
 TIMER = "sparkwright-health.timer"
 GUARD = "sparkwright-guard.service"
+WAKE = "sparkwright-wake.service"
 CRON_MARK = "# sparkwright health"
 CRON_GUARD = "# sparkwright guard"
+CRON_WAKE = "# sparkwright wake"
 
 #: without namespaces: privileges, system calls, address families
 HARDENED: tuple[str, ...] = (
@@ -60,6 +62,8 @@ CHECK_S = 300
 HEAL_S = 7200
 #: hashing model files: a slice of time, and the one file that was begun in it
 HASH_S = 1500
+#: a stop of the wake service waits so long for a switch that it has begun, seconds
+WAKE_STOP_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class Clock:
     guard: Sequence[str] = ()
     #: it hashes the model's files in quiet hours
     hashes: bool = False
+    #: the words of the service that wakes servers on request; empty if no request may
+    wake: Sequence[str] = ()
 
 
 def guard(clock: Clock) -> str:
@@ -108,8 +114,35 @@ def guard(clock: Clock) -> str:
     return "\n".join(rows) + "\n"
 
 
+def wake(clock: Clock) -> str:
+    """Return the service that wakes servers on request. Stopped, it ends the switch that it has begun."""
+    rows = [
+        "# written by sparkwright: `sparkwright health.install`",
+        "[Unit]",
+        "Description=sparkwright: switch of the model servers on request",
+        *(("After=docker.service",) if clock.user else ()),
+        "",
+        "[Service]",
+        *((f"User={_shown(clock.user)}",) if clock.user else ()),
+        f"ExecStart={' '.join(_word(item) for item in clock.wake)}",
+        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
+        "Restart=on-failure",
+        "RestartSec=30",
+        "KillMode=mixed",
+        f"TimeoutStopSec={WAKE_STOP_S}",
+        "Nice=5",
+        "MemoryMax=2G",
+        "TasksMax=256",
+        *_hardening(clock),
+        "",
+        "[Install]",
+        f"WantedBy={'multi-user.target' if clock.user else 'default.target'}",
+    ]
+    return "\n".join(rows) + "\n"
+
+
 def _hardening(clock: Clock) -> list[str]:
-    """Return the settings that confine both services."""
+    """Return the settings that confine the services."""
     return [
         *HARDENED,
         *(CONFINED if clock.confined else ()),
@@ -169,17 +202,18 @@ def timer(clock: Clock) -> str:
 
 
 def cron_line(clock: Clock) -> str:
-    """Return the lines for a host without systemd: the check, and the restart of the guard.
+    """Return the lines for a host without systemd: the check, and the restart of the programs that run all the time.
 
-    Cron counts in minutes and hours; an interval in between is rounded down. A guard that finds another one running exits at
+    Cron counts in minutes and hours; an interval in between is rounded down. A program that finds another one running exits at
     once.
     """
     minutes = max(1, int(clock.every_s // 60))
     when = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
     env = ["env", *(f"{k}={v}" for k, v in sorted(clock.env.items()))] if clock.env else []
     lines = [f"{when} {join([_shown(item) for item in [*env, *clock.program]])} >/dev/null 2>&1 {CRON_MARK}"]
-    if clock.guard:
-        lines.append(f"* * * * * {join([_shown(item) for item in [*env, *clock.guard]])} >/dev/null 2>&1 {CRON_GUARD}")
+    for words, mark in ((clock.guard, CRON_GUARD), (clock.wake, CRON_WAKE)):
+        if words:
+            lines.append(f"* * * * * {join([_shown(item) for item in [*env, *words]])} >/dev/null 2>&1 {mark}")
     return "\n".join(map(_of_cron, lines))
 
 
@@ -191,7 +225,7 @@ def _of_cron(line: str) -> str:
 
 def with_cron(table: str, line: str) -> str:
     """Return a crontab with these lines as sparkwright's only ones; an empty text removes them."""
-    ours = (CRON_MARK, CRON_GUARD)
+    ours = (CRON_MARK, CRON_GUARD, CRON_WAKE)
     rows = [row for row in table.removesuffix("\n").split("\n") if not row.endswith(ours)] if table else []
     return "".join(f"{row}\n" for row in [*rows, *([line] if line else [])])
 

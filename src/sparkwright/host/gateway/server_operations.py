@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkwright.gateway import operations, statistics
+from sparkwright.gateway import operations, statistics, wake
 from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, Interrupted, Tls, TransportError, Untrusted
 from sparkwright.trust import bounds
@@ -19,6 +19,8 @@ from sparkwright.trust import bounds
 ANSWER_S = 5.0
 #: limits of an answer, and of servers in it: a host has a few
 LARGEST_BYTES, MOST_SERVERS = 256 * 1024, 256
+#: a request longer ago than this does not count; a gateway without any says decades
+MOST_AGE_S = 86400
 
 NONSENSE = "answers what no gateway does"
 #: a model's name in HAProxy: it is put into a URL, and shown
@@ -59,6 +61,7 @@ class Server:
     name: str
     state: str  #: one of statistics.STATES
     running: int  #: running requests there
+    requests: int = 0  #: all its requests since the gateway last read its files
 
 
 def servers(gateway: Gateway, key: str) -> list[Server]:
@@ -74,8 +77,35 @@ def ask(gateway: Gateway, key: str, action: str, server: Server) -> None:
     _ask(gateway, key, "PUT", operations.url(action, server.backend, server.name))
 
 
+def report_asleep(gateway: Gateway, key: str, server: Server, needs_s: int) -> float | None:
+    """Report a sleeping server to a gateway.
+
+    Args:
+        needs_s: seconds until it can be awake; 0 if unknown.
+
+    Returns:
+        Seconds since its model was last asked for; None if it was not.
+
+    Raises:
+        Unheard: also for a gateway whose files do not let requests wake this server.
+    """
+    path = operations.url(wake.ASLEEP, server.backend, server.name)
+    rows = _rows(gateway, key, "PUT", path, {wake.SECONDS: str(min(max(0, needs_s), wake.MOST_S))})
+    age_s = bounds.count_of(rows[0].get(wake.ASKED)) if rows else None
+    if age_s is None:
+        raise Unheard("does not wake models on request")
+    return None if age_s > MOST_AGE_S else age_s
+
+
 def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
-    """Send one request and return the servers in the answer. Raises Unheard.
+    """Send one request and return the servers in the answer. Raises Unheard."""
+    return [_server(row) for row in _rows(gateway, key, method, path)]
+
+
+def _rows(
+    gateway: Gateway, key: str, method: str, path: str, more: Mapping[str, str] | None = None
+) -> list[Mapping[str, Any]]:
+    """Send one request and return the rows of the answer. Raises Unheard.
 
     Nothing is sent to a server with another certificate than the gateway's, nor while the gateway's is unknown; the certificate's
     name is not checked.
@@ -89,7 +119,7 @@ def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
         answer = http.request(
             method,
             f"{'https' if gateway.tls else 'http'}://{where}:{gateway.port}{path}",
-            headers={"Authorization": f"Bearer {key}"},
+            headers={"Authorization": f"Bearer {key}", **(more or {})},
             timeout_s=ANSWER_S,
             most_bytes=LARGEST_BYTES,
             route=http.Route(tls=Tls(sha256=gateway.certificate)),
@@ -102,11 +132,11 @@ def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
         raise Unheard(str(error)) from None
     if answer.status != 200:
         raise Unheard(_refused(answer.status))
-    return _servers(answer.body)
+    return _listed(answer.body)
 
 
-def _servers(body: bytes) -> list[Server]:
-    """Return the servers in an answer: known fields of a limited number of rows. Raises Unheard."""
+def _listed(body: bytes) -> list[Mapping[str, Any]]:
+    """Return the rows of an answer, a limited number. Raises Unheard."""
     try:
         data = bounds.json_of(body, most_bytes=LARGEST_BYTES, depth=4)
     except ValueError:
@@ -114,14 +144,15 @@ def _servers(body: bytes) -> list[Server]:
     rows = data.get("servers") if isinstance(data, dict) else None
     if not isinstance(rows, list) or len(rows) > MOST_SERVERS:
         raise Unheard(NONSENSE)
-    return [_server(row) for row in rows if isinstance(row, dict)]
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _server(row: Mapping[str, Any]) -> Server:
     backend, name, status = (str(row.get(field) or "") for field in ("backend", "server", "status"))
     if not BACKEND.fullmatch(backend):
         raise Unheard(NONSENSE)
-    return Server(backend, name, statistics.state(status), bounds.count_of(row.get("running")) or 0)
+    running, requests = (bounds.count_of(row.get(field)) or 0 for field in ("running", "requests"))
+    return Server(backend, name, statistics.state(status), running, requests)
 
 
 def _refused(status: int) -> str:

@@ -1,6 +1,7 @@
 """Plans to restart each verified state without a laptop: `playbooks/restart.yml` as the laptop compiled it for this host.
 
-restart_plans/NAME.json     {"runtime": the host's side it was compiled with, "plan": a Plan, without any secret}
+restart_plans/NAME.json     {"runtime": the host's side it was compiled with, "plan": a Plan, without any secret,
+                             "wake": for a server on demand where requests change turns: how, and the Plan of a switch to it}
 
 NAME is the name of the verified state, so a rollback finds the plan of the state it returned to. The plan itself names the
 container and the model that its `grant_restart` makes the last verified state.
@@ -38,7 +39,7 @@ def keep(state: StateFolder, given: Mapping[str, Any], hidden: Redactor) -> None
     good = good_states.last(state)
     if not good or state.read(_name(good)) == given:
         return
-    if not _restarts(_plan(given), good):
+    if not _restarts(_plan(given), good) or ("wake" in given and not _restarts(_plan(given["wake"]), good)):
         return
     if hidden.hides(json.dumps(given, ensure_ascii=False).encode(errors="replace")):
         raise Refused("the restart plan holds a secret, so it is not kept.", fix="Look at playbooks/restart.yml.")
@@ -62,12 +63,30 @@ def usable(state: StateFolder, runtime: str) -> Plan:
     kept = state.read(_name(good))
     if kept is None:
         raise Refused("no restart plan is kept for what was verified.", fix=BRINGS)
+    return _usable(kept, kept, good, runtime)
+
+
+def wake(state: StateFolder) -> dict[str, Any]:
+    """Return how requests change the turn of the last verified server, as the laptop wrote it; empty if they do not."""
+    return dict((state.read(_name(good_states.last(state))) or {}).get("wake") or {})
+
+
+def usable_switch(state: StateFolder, runtime: str) -> Plan:
+    """Return the plan that switches to the last verified server of this folder. Raises Refused as `usable`."""
+    good = good_states.last(state)
+    kept = state.read(_name(good)) or {}
+    if "wake" not in kept:
+        raise Refused("no plan of a switch to it is kept.", fix=BRINGS)
+    return _usable(kept, kept["wake"], good, runtime)
+
+
+def _usable(kept: Mapping[str, Any], given: Mapping[str, Any], good: Mapping[str, Any], runtime: str) -> Plan:
     if kept["runtime"] != runtime:
         raise Refused(
             "the restart plan was made by another version of sparkwright.",
             fix="`invoke health.install --heal restart` brings the plan and the health check up to date.",
         )
-    plan = _plan(kept)
+    plan = _plan(given)
     if not _restarts(plan, good):
         raise Refused("the restart plan is of another server.", fix=BRINGS)
     return plan

@@ -93,6 +93,12 @@ _COUNTED = Partial(
     ("time_s",),
     strict=True,
 )
+_WAKE = Partial(
+    {"on_request": bool, "gateways": [{text: writable}], "plan": {text: object}}
+    | dict.fromkeys(("sleep_after_s", "stay_awake_s"), number),
+    ("on_request", "sleep_after_s", "stay_awake_s", "gateways", "plan"),
+    strict=True,
+)
 _JOINED = Partial(
     {"start": text, "rank": integer, "world": integer, "transport": text},
     ("start", "rank", "world", "transport"),
@@ -169,7 +175,7 @@ _SETTINGS = Partial(
         **dict.fromkeys(("every_s", "smoke_every_s", "heal_every_s"), within(0, LARGEST)),
         "smoke_tokens": integer,
         "command": [text],
-        "lingers": bool,
+        **dict.fromkeys(("lingers", "wake"), bool),
         "limits": {text: number},
         "heal": frozenset(("none", "restart")),
         "webhook_format": frozenset(("auto", "json", "slack", "discord", "ntfy", "alertmanager")),
@@ -188,7 +194,7 @@ SHAPES: dict[str, Partial] = {
     ),
     "before_start": Partial({"available_bytes": number, "run": text}, ("available_bytes",)),
     "start_memory": Partial({"version": integer, "starts": [{}]}, ("version", "starts")),
-    "restart_plans": Partial({"runtime": text, "plan": {text: object}}, ("runtime", "plan")),
+    "restart_plans": Partial({"runtime": text, "plan": {text: object}, "wake": _WAKE}, ("runtime", "plan")),
     "format": Partial({"format": integer, "version": text}, ("format", "version")),
     "engines": Partial({"version": (None, text), "options": engine_options}, ("version",)),
     "baselines": _BASELINE,
@@ -214,6 +220,14 @@ SHAPES: dict[str, Partial] = {
     ),
     "turns": Partial(
         {"awake": text, "servers": [text], "since": number, "run": text}, ("awake", "servers"), strict=True
+    ),
+    "wake": Partial(
+        {
+            **dict.fromkeys(("home", "woken", "begun", "run"), text),
+            "took_s": {text: number},
+            "messages": {text: text},
+            "failures": {text: Partial({"count": integer, "time_s": number, "why": text}, ("count", "time_s", "why"))},
+        }
     ),
     "heal-token": Partial({"token": text}, ("token",), strict=True),
     "health-remembered": Partial(

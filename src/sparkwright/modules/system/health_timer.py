@@ -15,6 +15,7 @@ from sparkwright.health.schedule.places import Place
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import wakes
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules.system import systemd_unit
 from sparkwright.protocol.result import Change, arg
@@ -83,6 +84,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         keep: bool = arg("keep the settings of the timer that is installed, but for `textfile`", default=False)
         verify_every_s: float = arg("how often all model files are hashed again, seconds; 0: never", default=0.0)
         quiet_hours: str = arg("when they may be: 02:00-05:00 on the host's clock; empty: at any time", default="")
+        wake: bool = arg("requests at a gateway may wake servers of this host", default=False)
         limits: dict[str, Any] = arg("other limits: token_s, available_bytes, temperature_c ...", default_factory=dict)
 
     def read(self, args: Args, context: Context) -> Found:
@@ -105,7 +107,8 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             place=place,
             standing=texts,
             wanted=wanted,
-            active=place.scope == "cron" or place.systemctl(context, "is-active", units.TIMER, units.GUARD).ok,
+            active=place.scope == "cron"
+            or all(place.systemctl(context, "is-active", unit).ok for unit in _running(given)),
             lingers=place.scope != "user" or _linger_file(place).exists(),
             marked=runtime is None or (runtime / places.MARK).exists(),
             elsewhere=tuple(other.scope for other in others if other.there),
@@ -123,6 +126,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             for name, texts in found.wanted.items()
             if not _right(name, found, texts)
         ]
+        changes += [Change(units.WAKE, "there", None)] if _left_over(found) else []
         changes += [] if found.active else [Change("timer", "inactive", "active")]
         changes += [] if found.lingers else [Change("linger", "no", "yes", "checks run without a login session")]
         return changes + ([] if found.marked else [Change("runtime", None, places.MARK, "used by the timer")])
@@ -154,7 +158,7 @@ def _settings(args: HealthTimer.Args) -> Settings:
     names = ("host", "every_s", "smoke_every_s", "smoke_tokens", "heal", "heal_every_s", "command")
     fields = {
         name: getattr(args, name)
-        for name in (*names, "webhook", "webhook_file", "webhook_format", "textfile", "limits", *_HASHES)
+        for name in (*names, "webhook", "webhook_file", "webhook_format", "textfile", "limits", "wake", *_HASHES)
     }
     return Settings.from_json(fields)
 
@@ -165,9 +169,20 @@ def _wanted(given: Settings, place: Place, context: Context) -> dict[str, tuple[
     clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
         return {**wanted, CRONTAB: (units.cron_line(clocks[0]),)}
-    service, timer, guard = map(str, place.files)
+    service, timer, guard, wake = map(str, place.files)
     texts = {service: tuple(map(units.service, clocks)), guard: tuple(map(units.guard, clocks))}
+    texts |= {wake: tuple(map(units.wake, clocks))} if given.wake else {}
     return {**wanted, **texts, timer: (units.timer(clocks[0]),)}
+
+
+def _running(given: Settings) -> tuple[str, ...]:
+    """Return the units that run all the time."""
+    return (units.TIMER, units.GUARD, units.WAKE) if given.wake else (units.TIMER, units.GUARD)
+
+
+def _left_over(found: Found) -> str:
+    """Return the file of the wake service if it is there and no request may wake a server any more; else empty."""
+    return next((name for name in found.standing if name.endswith(units.WAKE) and name not in found.wanted), "")
 
 
 def _text(given: Settings, *, lingers: bool) -> str:
@@ -203,7 +218,11 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
         for server in dict.fromkeys(["", *(state_folder.server for state_folder in context.state.servers())]):
             (below_home(found.before.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
     confined = _once(context) if place.scope == "cron" else _start(found, context)
-    _start_guard(found, context, confined=confined)
+    _start_services(found, context, confined=confined)
+    if left_over := _left_over(found):
+        place.systemctl(context, "disable", "--now", units.WAKE)
+        Path(left_over).unlink(missing_ok=True)
+        _ask(place, context, "daemon-reload")
     if runtime is not None:
         places.unmark(runtime, but=runtime.name)
     checked = {
@@ -253,17 +272,18 @@ def _start(found: Found, context: Context) -> bool:
     raise Failed(f"the check failed to run: {last}", fix=systemd_unit.journal(units.SERVICE, place.scope))
 
 
-def _start_guard(found: Found, context: Context, *, confined: bool) -> None:
-    """Start the memory guard with the current files. Under cron it is restarted within a minute."""
+def _start_services(found: Found, context: Context, *, confined: bool) -> None:
+    """Start the memory guard and the wake service with the current files. Under cron they are restarted within a minute."""
     place = found.place
     if place.scope == "cron":
         service_guard.end(context.state)
+        wakes.end(context.state)
         return
-    path = str(place.files[2])
-    write_atomically(Path(path), found.wanted[path][0 if confined else 1].encode(), mode=0o644)
-    _ask(place, context, "daemon-reload")
-    _ask(place, context, "enable", units.GUARD)
-    _ask(place, context, "restart", units.GUARD)
+    for path in filter(found.wanted.get, map(str, place.files[2:])):
+        write_atomically(Path(path), found.wanted[path][0 if confined else 1].encode(), mode=0o644)
+        _ask(place, context, "daemon-reload")
+        _ask(place, context, "enable", Path(path).name)
+        _ask(place, context, "restart", Path(path).name)
 
 
 def _ask(place: Place, context: Context, *words: str) -> None:
@@ -314,7 +334,7 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
     if place.there:
         place.systemctl(context, "disable", "--now", units.TIMER)
         place.systemctl(context, "stop", units.SERVICE)
-        place.systemctl(context, "disable", "--now", units.GUARD)
+        place.systemctl(context, "disable", "--now", units.GUARD, units.WAKE)
         for path in place.files:
             path.unlink(missing_ok=True)
         _ask(place, context, "daemon-reload")
@@ -322,6 +342,7 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
     if units.CRON_MARK in found.standing[CRONTAB]:
         _write_crontab(units.with_cron(found.standing[CRONTAB], ""), context)
         service_guard.end(context.state)
+        wakes.end(context.state)
     if found.before.lingers:
         _loginctl("disable-linger", place, context)
     if found.elsewhere:

@@ -163,7 +163,8 @@ def _upstream(project: Path, inventory: Inventory, gateway: Gateway, server: Ser
     address = _address(inventory, gateway, server.host)
     second = interim.port(project, inventory, server)
     about = _progress(server.recipe.engine.http, server.recipe.file.task)
-    return model.Upstream(server.host.upstream, address, server.port, slots, server.host.machine, second, about)
+    wakes = server.host.wake.on_request
+    return model.Upstream(server.host.upstream, address, server.port, slots, server.host.machine, second, about, wakes)
 
 
 def _progress(http: Http, task: Task) -> model.Progress | None:
@@ -185,7 +186,7 @@ def _mistakes(project: Path, inventory: Inventory, gateway: Gateway, found: list
     if not found:
         message = f"no host of {gateway.name} has a recipe: the gateway would serve nothing."
         yield message, gateway.where("host"), "Add `recipe: NAME` to a host of the group."
-    for rule in (_names, _claims, _shared_names, _given_names, _clients, _ports, _reach):
+    for rule in (_names, _claims, _shared_names, _given_names, _wakes, _clients, _ports, _reach):
         yield from rule(inventory, gateway, found)
 
 
@@ -275,6 +276,17 @@ def _given_names(inventory: Inventory, gateway: Gateway, found: list[Server]) ->
             yield f"{shown} is a served name of {owner.name} already.", where, "Choose another name."
         else:
             yield from _unserved(shown, alias, [server for server in found if name in server.recipe.served_names])
+
+
+def _wakes(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+    """Yield models that a request would wake on two hosts."""
+    for name, group in _by_name(found).items():
+        wakes = [server.host for server in group if server.host.wake.on_request]
+        for host in wakes[1:]:
+            message = (
+                f"`wake: on_request` on {wakes[0].name} and on {host.name}: a request for `{name}` would wake both."
+            )
+            yield message, host.set_at["recipe"], "Remove it from one of them."
 
 
 def _clients(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:

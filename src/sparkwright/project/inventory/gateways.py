@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from sparkwright import visible
 from sparkwright.errors import Refused
@@ -10,6 +10,7 @@ from sparkwright.project.documents.validation import nearest
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.gateway_models import GatewayFile
 from sparkwright.project.inventory.glance import GROUPS_FILE
+from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.name_rules import Groups, Mistake
 
 KEYS = tuple(GatewayFile.model_fields)
@@ -25,6 +26,17 @@ def found(groups: Groups, members: Mapping[str, tuple[str, ...]]) -> dict[str, G
     for message, where, fix in _mistakes(gateways, members):
         raise Refused(message, where=where, fix=fix)
     return gateways
+
+
+def refuse_unasked(hosts: Iterable[Host], gateways: Mapping[str, Gateway]) -> None:
+    """Raise Refused, with file and line, for a server that requests may wake and that no gateway routes to."""
+    for host in hosts:
+        if host.wake.on_request and not any(host.machine in gateway.members for gateway in gateways.values()):
+            message = (
+                f"`wake: on_request` of {host.recipe}: no gateway routes to {host.machine}, so nobody can ask for it."
+            )
+            fix = f"In hosts/{GROUPS_FILE}: a group with {host.machine} and a `gateway`; or remove `wake`."
+            raise Refused(message, where=host.set_at["recipe"], fix=fix)
 
 
 def _places(groups: Groups, name: str, file: GatewayFile) -> dict[str, str]:

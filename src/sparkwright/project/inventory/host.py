@@ -11,6 +11,21 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.secret_source import Source
 
 
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """The rules by which requests at a gateway change the turn of a server on demand."""
+
+    #: one for this server wakes it
+    on_request: bool = False
+    #: idle time after which the server whose place it took is awake again; 0: never
+    sleep_after_s: float = 0.0
+    #: once awake, it keeps its turn for so long
+    stay_awake_s: float = 0.0
+
+
+NEVER = Wake()
+
+
 @dataclass(frozen=True)
 class Host:
     """A host, or one of the servers of a host that `serves` several."""
@@ -48,6 +63,8 @@ class Host:
     server: str = ""
     #: for a server on demand, all containers that share memory by turns, in the listed order
     turns: tuple[str, ...] = ()
+    #: for a server on demand, how requests change its turn
+    wake: Wake = NEVER
 
     @property
     def machine(self) -> str:

@@ -91,6 +91,7 @@ class Inventory:
         machines |= {name: replace(machines[name], recipe=None) for name in read if read[name].file.several}
         floors = {name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None}
         found_gateways = gateways.found(groups, members)
+        gateways.refuse_unasked(found, found_gateways)
         return cls(hosts, patterns.members(hosts, groups.checked), floors, clusters, found_gateways, machines)
 
     def names(self) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
+from sparkwright import defaults, units
+from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import Strict, rule
 from sparkwright.project.inventory.cluster import BARRIER_PORT
 from sparkwright.project.inventory.gateway_models import GatewayFile
@@ -90,13 +92,50 @@ class ClusterFile(Strict):
     )
 
 
+def _why_not_a_time(text: str) -> str:
+    try:
+        units.seconds(text, least_s=60)
+    except Refused:
+        return "is not a time of a minute or more, e.g. 30m"
+    return ""
+
+
+Minutes = Annotated[str, rule(_why_not_a_time)]
+
+
 class ServedFile(Strict):
-    """One of the recipes that a host serves beside each other."""
+    """One of the recipes that a host serves beside each other or by turns."""
 
     recipe: str = Field(description="the recipe: a file of recipes/, without .yml")
     port: int | None = Field(
         None, description="publish this server on this port instead of the recipe's", ge=1, le=65535
     )
+    wake: Literal["on_request"] | None = Field(
+        None,
+        description="under `on_demand`: `on_request`: a request at a gateway for it, while it is asleep, wakes it "
+        "(default: only `invoke switch` does)",
+    )
+    sleep_after: Minutes | None = Field(
+        None,
+        description="with `wake`: after so long without a request, the server whose place it took is awake again, e.g. 30m "
+        "(default: it stays)",
+    )
+    stay_awake: Minutes | None = Field(
+        None,
+        description="under `on_demand`: once awake, no request wakes another one in its place for so long "
+        f"(default: {defaults.STAY_AWAKE})",
+    )
+
+
+def _kind(entry: Any) -> str:
+    return "name" if isinstance(entry, str) else "entry"
+
+
+#: a mistake in an entry is reported for what it is, and not as if a name was expected
+Served = Annotated[
+    Annotated[str, Tag("name")] | Annotated[ServedFile, Tag("entry")],
+    Discriminator(_kind),
+]
 
 
 class HostFile(Shared):
@@ -106,13 +145,13 @@ class HostFile(Shared):
     connection: Literal["ssh", "local", "sandbox"] = Field("ssh", description="connection type")
     groups: list[str] = Field(default_factory=list, description="the groups it belongs to")
     fabric: FabricFile | None = Field(None, description="its end of the fast link to the others of its cluster")
-    serves: list[str | ServedFile] | None = Field(
+    serves: list[Served] | None = Field(
         None,
         description="instead of `recipe`: several recipes beside each other, each with its own port: [qwen3.5-35b, small]",
         min_length=1,
         max_length=8,
     )
-    on_demand: list[str | ServedFile] | None = Field(
+    on_demand: list[Served] | None = Field(
         None,
         description="recipes that share memory by turns, at least two: one of them is awake at a time, the first to begin with; "
         "`invoke switch` swaps them",

@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparkwright import visible
+from sparkwright import defaults, units, visible
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.inventory.cluster import Cluster
-from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.host import NEVER, Host, Wake
 from sparkwright.project.inventory.models import ServedFile
 from sparkwright.project.inventory.name_rules import Mistake, Own
 from sparkwright.trust.names import STEP, why_not_a_file
 
 #: the keys of a host's file that list recipes: served side by side, or sharing memory by turns
 SERVES, ON_DEMAND = "serves", "on_demand"
+WAKE_KEYS = ("wake", "sleep_after", "stay_awake")
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def _mistakes(host: Host, own: Own, listed: Sequence[_Listed]) -> Iterator[Mista
     if own.file.on_demand is not None and len(own.file.on_demand) == 1:
         message = "`on_demand` has one recipe: nothing takes turns with it."
         yield message, own.source.where(ON_DEMAND), "Add another one, or list it under `serves`."
+    yield from _wake_mistakes(listed)
     names = [listing.file.recipe for listing in listed]
     for n, listing in enumerate(listed):
         shown = visible.name(names[n])
@@ -95,6 +97,28 @@ def _mistakes(host: Host, own: Own, listed: Sequence[_Listed]) -> Iterator[Mista
             yield f"the recipe '{shown}' {why}.", listing.where, "Name a file of recipes/."
         if names[n] in names[:n]:
             yield f"the recipe {shown} is listed twice.", listing.where, "List each recipe once."
+
+
+def _wake_mistakes(listed: Sequence[_Listed]) -> Iterator[Mistake]:
+    wakes = any(listing.file.wake for listing in listed if listing.key == ON_DEMAND)
+    for listing in listed:
+        file, shown = listing.file, visible.name(listing.file.recipe)
+        key = next((key for key in WAKE_KEYS if getattr(file, key) is not None), "")
+        if key and listing.key != ON_DEMAND:
+            message = f"`{key}` of {shown}: it is always on, and takes no turns."
+            yield message, listing.where, f"Remove it, or list {shown} under `on_demand`."
+        elif file.sleep_after and not file.wake:
+            message = f"`sleep_after` of {shown}: no request wakes it, so nothing puts it back."
+            yield message, listing.where, "Add `wake: on_request`, or remove `sleep_after`."
+        elif file.stay_awake and not wakes:
+            message = f"`stay_awake` of {shown}: no request wakes another one in its place."
+            yield message, listing.where, "Add `wake: on_request` to one of `on_demand`, or remove `stay_awake`."
+
+
+def wake_of(file: ServedFile) -> Wake:
+    """Return how requests change the turn of a server on demand."""
+    sleep_after_s = units.seconds(file.sleep_after) if file.sleep_after else 0.0
+    return Wake(file.wake is not None, sleep_after_s, units.seconds(file.stay_awake or defaults.STAY_AWAKE))
 
 
 def _target(project: Path, host: Host, listing: _Listed) -> Host:
@@ -107,6 +131,7 @@ def _target(project: Path, host: Host, listing: _Listed) -> Host:
         recipe=name,
         serve_port=listing.file.port,
         server=_container(path, name),
+        wake=wake_of(listing.file) if listing.key == ON_DEMAND else NEVER,
         key_variable=key_variable(path) if host.connection != "ssh" else "",
         set_at={**host.set_at, "recipe": listing.where, "serve_port": listing.where},
     )

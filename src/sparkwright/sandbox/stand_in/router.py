@@ -150,7 +150,8 @@ class Routing:
     def row(self, backend: str, name: str) -> dict[str, object]:
         """Return a server's state as its own host reads it."""
         found = next(server for server in self._servers[backend] if server.server.name == name)
-        return {"backend": backend, "server": name, "status": found.status, "running": found.running}
+        about = {"status": found.status, "running": found.running, "requests": found.requests}
+        return {"backend": backend, "server": name, **about}
 
     def statistics(self) -> str:
         """Return `show stat` with the columns that are used."""

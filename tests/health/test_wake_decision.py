@@ -1,0 +1,110 @@
+"""Who takes the turn on a machine whose servers wake on request: each row is a situation and its decision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwright.health.wake_decision import Decision, Situation, Sleeper, decide, needs
+from sparkwright.host.records.wakes import Failure, WakeRecord
+
+#: the large one is awake since 1000 and keeps its turn until 1600
+LARGE = Sleeper("large", 1000.0, stay_awake_s=600.0, took_s=200.0)
+SMALL = Sleeper("small", 500.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0, took_s=90.0)
+THIRD = Sleeper("third", 500.0, on_request=True, stay_awake_s=600.0)
+
+
+def situation(*servers: Sleeper, awake: str = "large", awake_s: float = 1000.0, **more: Any) -> Situation:
+    listed = servers or (LARGE, SMALL, THIRD)
+    return Situation({server.name: server for server in listed}, awake, awake_s, **more)
+
+
+def decided(now: Situation, now_s: float, **record: Any) -> Decision:
+    return decide(now, WakeRecord(**record), now_s)
+
+
+def test_who_asked_first_is_woken_first() -> None:
+    found = decided(situation(asked_s={"small": 1710.0, "third": 1700.0}), 1711.0)
+    assert (found.server, found.why) == ("third", "a request at the gateway asked for it")
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "now_s", "server"),
+    [
+        (1599.0, 1599.5, ""),  # the large one keeps its turn
+        (1010.0, 1600.0, "small"),  # a request of its first seconds counts until then
+        (1700.0, 2200.0, "small"),
+        (1700.0, 2301.0, ""),  # whoever asked is long gone
+        (400.0, 1700.0, ""),  # asked for before it was awake last
+    ],
+)
+def test_a_request_counts_for_a_while_and_never_in_the_least_time(asked_s: float, now_s: float, server: str) -> None:
+    assert decided(situation(asked_s={"small": asked_s}), now_s).server == server
+
+
+def test_no_switch_starts_beside_another_run() -> None:
+    found = decided(situation(asked_s={"small": 1700.0}, busy="deploy by me"), 1701.0)
+    assert found.server == "" and found.messages["small"].endswith("; waits for deploy by me")
+
+
+def test_one_that_no_request_may_wake_is_neither_woken_nor_reported() -> None:
+    quiet = Sleeper("quiet", 500.0)
+    now = situation(LARGE, quiet, asked_s={"quiet": 1700.0})
+    assert decided(now, 1701.0) == Decision() and needs(now, WakeRecord(), 1701.0) == {}
+
+
+def test_the_reported_seconds_are_the_least_time_of_the_other_and_the_measured_switch() -> None:
+    assert needs(situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 0}, "no switch to the third was measured"
+    assert needs(situation(), WakeRecord(), 1700.0)["small"] == 90
+
+
+@pytest.mark.parametrize(
+    ("count", "asked_s", "now_s", "server"),
+    [(1, 1900.0, 1901.0, ""), (1, 3600.0, 3601.0, "small"), (1, 1790.0, 3601.0, ""), (2, 9999.0, 10_000.0, "")],
+)
+def test_after_a_failure_it_pauses_and_after_two_a_person_must_act(
+    count: int, asked_s: float, now_s: float, server: str
+) -> None:
+    failures = {"small": Failure(count, 1800.0, "out of memory")}
+    found = decided(situation(asked_s={"small": asked_s}), now_s, failures=failures)
+    assert found.server == server
+    assert server or (now_s > 3600 and count == 1) or "out of memory" in found.messages["small"]
+    reported = needs(situation(), WakeRecord(failures=failures), now_s)
+    assert ("small" in reported) == (count == 1)
+
+
+def test_a_verification_since_ends_the_pause() -> None:
+    verified = Sleeper("small", 1900.0, on_request=True)
+    failures = {"small": Failure(2, 1800.0, "out of memory")}
+    now = situation(LARGE, verified, asked_s={"small": 2000.0})
+    assert decided(now, 2001.0, failures=failures).server == "small"
+
+
+WOKEN: dict[str, Any] = {"woken": "small", "home": "large"}
+
+
+@pytest.mark.parametrize(
+    ("used_s", "now_s", "record", "server"),
+    [
+        (3000.0, 4799.0, WOKEN, ""),
+        (3000.0, 4801.0, WOKEN, "large"),
+        (3000.0, 4801.0, {}, ""),  # it was woken by hand, and stays
+    ],
+)
+def test_one_that_a_request_woke_goes_when_it_is_idle(
+    used_s: float, now_s: float, record: dict[str, Any], server: str
+) -> None:
+    awake = Sleeper("small", 2000.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0)
+    now = situation(LARGE, awake, awake="small", awake_s=2000.0, used_s=used_s)
+    assert decided(now, now_s, **record).server == server
+
+
+def test_status_says_why_the_other_one_does_not_come_back() -> None:
+    gone = Sleeper("large", 1000.0, why_not="the restart plan was made by another version of sparkwright")
+    now = situation(gone, SMALL, awake="small", awake_s=2000.0, used_s=2000.0)
+    found = decided(now, 9000.0, **WOKEN)
+    assert (
+        found.server == ""
+        and "can't be woken again: the restart plan was made by another version" in found.messages["small"]
+    )
