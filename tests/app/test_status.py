@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sparkwright.app.questions.fleet_status import Pinned, row_of
+from sparkwright.app.questions.fleet_status import Pinned, row_of, with_lost_members
 from sparkwright.console import status_table
 from sparkwright.console.status_row import Row
+from sparkwright.errors import Exit
 from sparkwright.health.record import Container, Record, Serves, Speed
+from sparkwright.project.inventory.cluster import Cluster
 
 NOW_S = 1_000_000.0
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "f" * 64
@@ -150,3 +152,14 @@ def test_a_deploy_in_progress_is_no_verdict() -> None:
     record = {**RECORD.to_json(), "state": "in progress"}
     row = row_of("spark1", {**answer(busy="ann@desk runs deploy"), "record": record, "live": True}, PINNED, NOW_S)
     assert (row.state, row.exit) == ("in progress", 4)
+
+
+@pytest.mark.parametrize(("state", "head"), [("unreachable", "unknown"), ("down", "unknown"), ("ok", "ok")])
+def test_a_head_is_not_ok_in_the_table_in_which_a_worker_is_gone(state: str, head: str) -> None:
+    pair = Cluster("pair", "r", ("one", "two"), ("", ""))
+    rows = [Row("one", "ok", "", "r", exit=0), Row("two", state, "no route to host", "r"), Row("alone", "ok", "", "r")]
+    shown = with_lost_members(rows, {"one": pair, "two": pair, "alone": None})
+    assert [row.state for row in shown] == [head, state, "ok"]
+    if head != "ok":
+        assert shown[0].why.startswith(f"two (rank 1 of pair) is {state}: ")
+        assert (shown[0].exit, shown[0].tok_per_s) == (Exit.INCONCLUSIVE, None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -312,3 +314,25 @@ def bound(one: socket.socket, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+#: commands of the real CLI: exit code, and a part of what it prints
+COMMANDS = [
+    (("ps",), 0, "CONTAINER ID"),
+    (("images",), 0, REPOSITORY),
+    (("run", "-d", "--name", "detached", IMAGE, "--model", "no-such"), 0, ""),
+    (("run", "--rm", IMAGE, "--model", "no-such"), 1, "HFValidationError"),
+    (("exec", "ended", "ls"), 1, "the sandbox runs no real container, so it has no `exec`"),
+    (("volume", "ls"), 1, "of the sandbox; it answers ps, images"),
+]
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="no docker CLI")
+@pytest.mark.parametrize(("words", "code", "part"), COMMANDS)
+def test_the_command_line_client_is_answered_or_refused_in_a_sentence(
+    engine: docker.DockerClient, home: Path, words: tuple[str, ...], code: int, part: str
+) -> None:
+    engine.api.create_container(IMAGE, name="ended")
+    env = {**os.environ, **control.up(home)}
+    done = subprocess.run(("docker", *words), env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, part in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr

@@ -113,7 +113,7 @@ KINDS: dict[str, dict[str, Shape]] = {
     "history": {
         "at": moment,
         "what": line,
-        **dict.fromkeys(("who", "run", "image", "model", "commit", "arguments", "why"), Usual((None, line))),
+        **dict.fromkeys(("who", "run", "image", "model", "commit", "arguments", "cluster", "why"), Usual((None, line))),
         "changed": Usual((None, [CHANGE])),
         "measured": Usual((None, {str: object})),
         "memory": OBJECT,

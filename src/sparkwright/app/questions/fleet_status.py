@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.health.judging.judge import EXITS
 from sparkwright.health.record import checked
 from sparkwright.project import recipe
+from sparkwright.project.inventory.cluster import Cluster
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.lock import lockfile
 from sparkwright.trust.image_name import digest_of, tagged
@@ -29,6 +30,9 @@ CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
     "up": Exit.OK,
     "in progress": Exit.INCONCLUSIVE,
 }
+
+#: states of a server that serves, and of a member without which its cluster does not
+SERVES, LOST = ("ok", "up"), ("unreachable", "down", "crash-looping")
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,28 @@ def ask(selection: Selection, wanted: Mapping[str, Pinned]) -> list[Row]:
     """Ask all hosts at once and return a row for each, also for hosts that can't be asked."""
     members, gateways = selection.fleet.members, carried(selection)
     answers = fan_out.everyone(members, lambda member: header(member, wanted, gateways), "status")
-    return [row(member, answer, wanted, gateways) for member, answer in zip(members, answers, strict=True)]
+    rows = [row(member, answer, wanted, gateways) for member, answer in zip(members, answers, strict=True)]
+    return with_lost_members(rows, {member.host.name: member.host.cluster for member in members})
+
+
+def with_lost_members(rows: Sequence[Row], clusters: Mapping[str, Cluster | None]) -> list[Row]:
+    """Return the rows, with a member that serves as `unknown` while another of its cluster does not.
+
+    An engine notices a lost rank only after a while: until then the head's /health and its last check say nothing of the group.
+
+    Args:
+        clusters: the cluster of each host of the rows.
+    """
+    lost = {row.host: row.state for row in rows if row.state in LOST}
+    found = []
+    for row in rows:
+        cluster = clusters[row.host]
+        gone = next((name for name in cluster.members if name in lost), "") if cluster and row.state in SERVES else ""
+        if cluster and gone:
+            why = f"{gone} ({cluster.place(gone)}) is {lost[gone]}: whether the group serves is not known"
+            row = replace(row, state="unknown", why=why, tok_per_s=None, exit=int(Exit.INCONCLUSIVE))
+        found.append(row)
+    return found
 
 
 def carried(selection: Selection) -> dict[str, Gateway]:

@@ -32,7 +32,7 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
                 if json:
                     say_json({**row, "host": host})
                 else:
-                    say("\n".join(_act(titles[host], row)))
+                    say("\n".join(_act(f"{host} ({row['cluster']})" if row.get("cluster") else host, row)))
             if not rows and not json:
                 say(f"{titles[host]}: nothing was done to its server yet")
     return codes

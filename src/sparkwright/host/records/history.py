@@ -3,7 +3,8 @@
 With several servers on a host, each has its own file, below servers/NAME.
 
 time, run, who, what ("verified", "restored", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
-arguments (protocol/started_with.py), changed (field, before, after), measured (figures with their units in their names), why
+arguments (protocol/started_with.py), cluster (of a run in a cluster: "rank 0 of pair"), changed (field, before, after),
+measured (figures with their units in their names), why
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from sparkwright.host.module import Context
 from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
+from sparkwright.protocol.cluster import Cluster
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
 
@@ -29,6 +31,7 @@ ROLLED_BACK = "rolled back"
 def append(context: Context, what: str, **more: Any) -> None:
     """Append one line. A full disk must not keep a server from being restored: then the line is lost, with a note."""
     row = {"time": round(time.time(), 3), "run": context.run_id, "who": who(context), "what": what, **more}
+    row |= {"cluster": place} if (place := _place(context)) else {}
     try:
         with open(context.state.memory_made() / FILE, "ab", opener=private.opener) as file:
             file.write(json.dumps(row).encode() + b"\n")
@@ -53,4 +56,17 @@ def read(state: StateFolder) -> list[dict[str, Any]]:
 
 def who(context: Context) -> str:
     """Return user@laptop of this run, from its plan."""
-    return str(journal.plan_of(context.state.path / "runs" / context.run_id).get("who", ""))
+    return str(_plan(context).get("who", ""))
+
+
+def _place(context: Context) -> str:
+    """Return the host's place in the cluster of this run: "rank 0 of pair"; empty for a host of its own."""
+    try:
+        cluster = Cluster.from_json(_plan(context).get("cluster"))
+    except ValueError:
+        return ""
+    return f"rank {cluster.rank} of {cluster.name}"
+
+
+def _plan(context: Context) -> dict[str, Any]:
+    return journal.plan_of(context.state.path / "runs" / context.run_id)

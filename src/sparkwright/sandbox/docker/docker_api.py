@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sparkwright.sandbox.docker import docker_filters, docker_logs, network
@@ -14,6 +16,12 @@ from sparkwright.sandbox.docker.docker_filters import is_true
 from sparkwright.sandbox.docker.images import Images, image_id
 from sparkwright.sandbox.web import Handler, Refused
 
+#: the end of a refusal: what works instead
+ANSWERS = "it answers ps, images, pull, create, run, start, stop, restart, kill, rename, update, wait, top, logs, inspect and rm"
+UPGRADED = (
+    b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.multiplexed-stream\r\n"
+    b"Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+)
 API_VERSION = "1.43"
 COMM_CHARS = 15  # length of a process's name in the kernel
 
@@ -87,7 +95,7 @@ class DockerApi(Handler):
             case _, ["containers", key, *verb]:
                 self._container(self.docker.containers.find(key), verb[0] if verb else "")
             case _:
-                raise Refused(404, f"page not found: {self.path}")
+                raise Refused(404, f"page not found: {self.command} {self.path} of the sandbox; {ANSWERS}")
 
     # -- images --------------------------------------------------------------------------------------------------
 
@@ -122,7 +130,8 @@ class DockerApi(Handler):
         filters = docker_filters.parse(self.query.get("filters", ""))
         wanted = [self.docker.images.find(item) for item in filters.get("reference", ())]
         rows = [digest for digest in self.docker.images.local if not filters.get("reference") or digest in wanted]
-        self.reply(200, [self.docker.images.inspect(digest) for digest in rows])
+        found = [self.docker.images.inspect(digest) for digest in rows]
+        self.reply(200, [{**row, "Created": int(datetime.fromisoformat(row["Created"]).timestamp())} for row in found])
 
     def _delete_image(self, reference: str) -> None:
         images, force, digest = self.docker.images, is_true(self.query.get("force")), self._local(reference)
@@ -190,9 +199,13 @@ class DockerApi(Handler):
                 self.reply(200, {"Warnings": None})
             case "POST", "wait":
                 self._wait(container)
+            case "POST", "attach":
+                self._attach(container)
             case "DELETE", "":
                 self.docker.containers.remove(container, force=is_true(self.query.get("force")))
                 self.reply(204)
+            case _, ("exec" | "archive" | "export" | "stats" | "pause" | "resize") as missing:
+                raise Refused(501, f"the sandbox runs no real container, so it has no `{missing}`; {ANSWERS}")
             case _:
                 raise Refused(404, "page not found")
 
@@ -221,8 +234,23 @@ class DockerApi(Handler):
         self.reply(204)
 
     def _wait(self, container: Container) -> None:
-        """Wait for the container's end; with condition=removed for its removal, with next-exit not before it ran."""
-        condition = self.query.get("condition") or "not-running"
+        """Wait for the container's end; with condition=removed for its removal, with next-exit not before it ran.
+
+        The answer begins at once: `docker run` starts the container when it has.
+        """
+        self.stream(self._exit_code(container, self.query.get("condition") or "not-running"), "application/json")
+
+    def _attach(self, container: Container) -> None:
+        """Take over the connection, as `docker run` wants it, and send the output of the container's next or present start."""
+        self.close_connection = True
+        self.wfile.write(UPGRADED)
+        before, query = container.finished_at, {**self.query, "follow": "1", "since": str(time.time())}
+        while not container.running and container.finished_at == before and container.id in self.docker.containers.all:
+            time.sleep(0.02)
+        for frame in docker_logs.stream(container, query):
+            self.wfile.write(frame)
+
+    def _exit_code(self, container: Container, condition: str) -> Iterator[bytes]:
         before = container.finished_at
         while (
             container.running
@@ -230,7 +258,7 @@ class DockerApi(Handler):
             or (condition == "removed" and container.id in self.docker.containers.all)
         ):
             time.sleep(0.02)
-        self.reply(200, {"StatusCode": container.exit_code})
+        yield json.dumps({"StatusCode": container.exit_code}).encode()
 
 
 def docker_id(digest: str) -> str:
