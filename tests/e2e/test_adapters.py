@@ -77,7 +77,7 @@ def answer(desk: Desk, model: str) -> dict[str, Any]:
 
 
 BAD = {
-    "another base model": ("llama-3.1-8b-lora", "its q_proj has 4096 inputs, and the model's 2048"),
+    "another base model": ("llama-3.1-8b-lora", "its o_proj has 4096 outputs, and the model's 2048"),
     "too wide": ("qwen3.5-35b-wide-lora", "rank 64, and max-lora-rank is 16"),
     "DoRA": ("qwen3.5-35b-dora", "has use_dora in its adapter_config.json"),
 }
@@ -95,3 +95,42 @@ def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_touched(desk
     assert refused.code == 5, refused.out
     assert "Qwen/Qwen3-1.7B is no LoRA adapter: it has no adapter_config.json" in refused.err + refused.out
     assert not desk.docker().containers.list(all=True)
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with fresh_desk() as desk:
+        yield desk
+
+
+def test_sglang_serves_one_behind_the_served_name(plain: Desk) -> None:
+    """Under the adapter's name alone the model without it answers, as a real one does: that name is not served."""
+    sql = "adapters: [{id: sandbox-org/qwen3.8-27b-sql-lora, name: sql}]\ncontainer:\n"
+    plain.edit("recipes/examples/qwen3.8-27b-sglang.yml", r"(?m)^container:\n", sql)
+    plain.edit("hosts/sandbox.yml", "recipe: .*", "recipe: examples/qwen3.8-27b-sglang")
+    deployed = plain.deploy()
+    assert deployed.code == 0, deployed.err + deployed.out[-3000:]
+    assert "; qwen3.8-27b:sql: generates: 8 tokens" in deployed.task("Check that it generates")["msg"]
+    assert deployed.task("Compare the reference text")["msg"].count("recorded") == 2
+    texts = {name: text(plain, name) for name in ("qwen3.8-27b", "qwen3.8-27b:sql", "sql")}
+    assert texts["qwen3.8-27b"] == texts["sql"] != texts["qwen3.8-27b:sql"]
+
+
+def test_llama_cpp_serves_one_as_the_whole_server_and_refuses_another_architecture(plain: Desk) -> None:
+    recipe = "recipes/gpt-oss-120b-gguf.yml"
+    row = "adapters: [{id: sandbox-org/llama-8b-sql-lora-GGUF, name: gpt-oss-120b, file: '*.gguf'}]\ncontainer:\n"
+    plain.edit(recipe, r"(?m)^container:\n", row)
+    plain.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    refused = plain.deploy()
+    assert refused.code == 5 and "its architecture is llama, and the model's gpt-oss" in refused.out, refused.out
+    plain.edit(recipe, "llama-8b-sql-lora-GGUF", "gpt-oss-120b-sql-lora-GGUF")
+    deployed = plain.deploy()
+    assert deployed.code == 0, deployed.err + deployed.out[-3000:]
+    (container,) = plain.docker().containers.list()
+    words = container.attrs["Config"]["Cmd"]
+    assert words[words.index("--lora") + 1] == "/adapters/gpt-oss-120b/gpt-oss-120b-sql-lora-f16.gguf"
+
+
+def text(desk: Desk, model: str) -> str:
+    return str(answer(desk, model)["choices"][0]["message"]["content"])
