@@ -147,7 +147,7 @@ def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
         ({FLAG: {"method": "dflash", "model": "/models/draft", "num_speculative_tokens": 8}}, []),
         ({"lora-modules": ["sql=org/sql-lora", "sum=/models/sum"]}, ["org/sql-lora"]),
         ({"lora-modules": [{"name": "sql", "path": "org/sql-lora"}]}, ["org/sql-lora"]),
-        ({"lora-modules": '{"name": "sql", "path": "org/sql"}'.replace(" ", "")}, ["org/sql"]),
+        ({"lora-modules": '{"name": "sql", "path": "org/sql"}'}, ["org/sql"]),
     ],
 )
 def test_every_second_model_that_is_fetched_is_refused(flags: dict[str, Any], named: list[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -114,6 +114,27 @@ def pin_it(role: Role, model_id: str) -> str:
         f"take it out and name it in the recipe, `models: {{{role}: {{id: {model_id}, dir: ~/models/{name}, "
         f"mount: /models/{name}}}}}`: pinned, downloaded and mounted as the model is"
     )
+
+
+def pin_adapter(name: str, model_id: str) -> str:
+    """Return the fix for an adapter that an engine would download: a sentence without its end."""
+    name = name or model_id.rpartition("/")[2].lower()
+    return (
+        f"take it out and name it in the recipe, `adapters: [{{id: {model_id}, name: {name}}}]`: pinned as the model is"
+    )
+
+
+def adapters_in(given: Any) -> Iterator[tuple[str, str]]:
+    """Yield name and path of the adapters in a flag: NAME=PATH, a path, JSON with a path, or a mapping with one."""
+    for entry in given if isinstance(given, list | tuple) else [given] if _object(given) else str(given or "").split():
+        about = _object(entry)
+        if about is None:
+            name, mark, path = str(entry).partition("=")
+            name, path = (name, path) if mark else ("", name)
+        else:
+            name, path = (str(about.get(key) or about.get(f"lora_{key}") or "") for key in ("name", "path"))
+        if path:
+            yield name, path
 
 
 def names_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:

@@ -63,6 +63,9 @@ def test_a_good_recipe_has_no_findings() -> None:
         ({"sleep-on-idle": None}, "idle-spin", "info"),
         ({"tokenizer-path": "org/other"}, "downloads", "error"),
         ({"speculative-draft-model": "org/draft"}, "downloads", "error"),
+        ({"lora-paths": ["sql=org/sql-lora"]}, "downloads", "error"),
+        ({"lora-paths": ["org/sql-lora"]}, "downloads", "error"),
+        ({"lora-paths": ['{"lora_name": "sql", "lora_path": "org/sql-lora"}']}, "downloads", "error"),
         ({"admin_api_key": "x"}, "api-key-in-arguments", "error"),
         ({"enable-metrics": False}, "no-metrics", "warning"),
         ({"host": "127.0.0.1"}, "out-of-reach", "error"),
@@ -82,6 +85,7 @@ def test_what_depends_on_more_than_flags() -> None:
     assert found(GOOD, image="someone/sglang:latest") == {}
     assert found({"mem-fraction-static": 0.85}, platform="ascend") == {}
     assert found(GOOD | {"speculative-draft-model-path": "/models/draft"}) == {}
+    assert found(GOOD | {"lora-paths": ["sql=/adapters/sql"]}) == {}
 
 
 def test_a_context_beyond_the_models_is_refused_as_sglang_does() -> None:

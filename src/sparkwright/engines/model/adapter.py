@@ -60,7 +60,7 @@ def kept(found: Any) -> dict[str, Any] | None:
     if not isinstance(found, Mapping):
         return None
     base, extras, sizes = found.get("base"), found.get("extras"), found.get("sizes")
-    architecture = found.get("architecture")
+    architecture = _printable(found.get("architecture"))
     rows = list(sizes.items())[:MOST_MODULES] if isinstance(sizes, Mapping) else []
     about = {
         "base": _printable(base),
@@ -69,7 +69,7 @@ def kept(found: Any) -> dict[str, Any] | None:
         "layers": bounds.count_of(found.get("layers"), MOST_LAYERS),
         "sizes": {name: size for name, pair in sorted(rows, key=str) if (size := _pair(name, pair)) is not None},
     }
-    return {**about, **({"architecture": _printable(architecture)} if architecture else {})}
+    return {**about, **({"architecture": architecture} if architecture else {})}
 
 
 def header_of(beginning: bytes) -> Mapping[str, Any] | int | None:

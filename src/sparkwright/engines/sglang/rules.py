@@ -14,7 +14,7 @@ from sparkwright.engines import concepts
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.findings import Finding, Severity, Way
-from sparkwright.engines.flags import Role, pin_it
+from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
 from sparkwright.engines.option_history import Existence, advice
 from sparkwright.engines.rule import Rules
 from sparkwright.engines.sglang import flag_values, flags, options
@@ -25,6 +25,7 @@ LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 SOURCE = f"SGLang {options.SOURCE}, source"
 #: flags that name something which SGLang fetches from the hub unless it is a path
 FETCHED: Mapping[str, Role] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
+ADAPTERS = "lora-paths"
 #: worked on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of the memory is the system's too
 USUAL_SHARE = 0.7
 #: moving tags: all but those of a release
@@ -186,6 +187,11 @@ def downloads(case: Case) -> Iterator[Finding]:
             ways = (Way(pin_it(FETCHED[name], one_line(str(given), at_most=80)), {name: None}), way)
             sentence = f"{name} {given} is downloaded when it starts, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, SOURCE, name)
+    for name, adapter in adapters_in(case.flag(ADAPTERS)):
+        if not adapter.startswith("/"):
+            sentence = f"{ADAPTERS} {adapter} is downloaded when it starts, and spark.lock does not pin it."
+            fix = Way(pin_adapter(name, one_line(adapter, at_most=80)))
+            yield Finding("error", sentence, (fix,), SOURCE, ADAPTERS)
 
 
 @dataclass(frozen=True, slots=True)

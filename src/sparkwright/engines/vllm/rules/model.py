@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.flags import Role, pin_it
+from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads
 from sparkwright.engines.vllm.rules import speculation
@@ -57,11 +57,11 @@ def downloads(case: Case) -> Iterator[Finding]:
             ways = (*((Way(pin_it(role, one_line(given, at_most=80))),) if role else ()), way)
             sentence = f"{name.replace('.', ' ')} {given} is downloaded when it starts, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
-    for adapter in _adapters(case.flag(ADAPTERS)):
+    for name, adapter in adapters_in(case.flag(ADAPTERS)):
         if not adapter.startswith("/"):
             sentence = f"{ADAPTERS} {adapter} is downloaded when it starts, and spark.lock does not pin it."
-            way = Way("mount its folder (`container.volumes`) and write its path there")
-            yield Finding("error", sentence, (way,), "vLLM 0.32.0", ADAPTERS)
+            ways = (Way(pin_adapter(name, one_line(adapter, at_most=80))),)
+            yield Finding("error", sentence, ways, "vLLM 0.32.0", ADAPTERS)
     offline = case.asked.env.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     if case.architecture.model_type == "gpt_oss" and offline and not any(map(case.asked.env.get, VOCABULARY)):
         sentence = f"the vocabulary of gpt-oss is downloaded when it starts, with HF_HUB_OFFLINE too: {VOCABULARY[0]} is not set."
@@ -97,20 +97,6 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
         elif not mount and any(path.startswith(f"{posixpath.normpath(volume)}/") for volume in volumes):
             sentence = f"{flag} {shown} is code that runs in the server, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
-
-
-def _adapters(given: Any) -> Iterator[str]:
-    """Yield the paths of the adapters in `lora-modules`: NAME=PATH, JSON with a `path`, or a mapping with one."""
-    for entry in given if isinstance(given, list | tuple) else str(given or "").split():
-        text = str(entry)
-        if not isinstance(entry, Mapping) and text.startswith("{"):
-            try:
-                entry = json.loads(text)
-            except ValueError:
-                continue
-        path = entry.get("path") if isinstance(entry, Mapping) else text.partition("=")[2]
-        if isinstance(path, str) and path:
-            yield path
 
 
 @rule(

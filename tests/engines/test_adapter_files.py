@@ -1,0 +1,111 @@
+"""An adapter's files are a stranger's: what the lock keeps of them is bounded, and nothing is claimed of what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.model import adapter
+from sparkwright.sandbox.hub import Lora, safetensors
+
+CONFIG = {"r": 8, "lora_alpha": 16, "base_model_name_or_path": "org/base", "target_modules": ["q_proj"]}
+PREFIX = "base_model.model.model"
+
+
+def tensors(**shapes: list[int]) -> dict[str, Any]:
+    """A header with these shapes; __ stands for a dot."""
+    return {f"{PREFIX}.{name.replace('__', '.')}.weight": {"shape": shape} for name, shape in shapes.items()}
+
+
+def kept(header: Any = None, **config: Any) -> dict[str, Any]:
+    found = adapter.of_files({**CONFIG, **config}, header)
+    assert found is not None
+    assert adapter.kept(found) == found, "what the lock holds is read as it was written"
+    return found
+
+
+def test_base_rank_layers_and_sizes_come_from_its_files() -> None:
+    lora = Lora("Qwen/Qwen3-8B", 4096, (0, 35), rank=8, outputs=2048)
+    header = adapter.header_of(safetensors(lora.shapes, "x"))
+    found = adapter.of_files(lora.config, header if isinstance(header, dict) else None)
+    assert found == {
+        "base": "Qwen/Qwen3-8B",
+        "rank": 8,
+        "extras": [],
+        "layers": 36,
+        "sizes": {"o_proj": [2048, 4096], "q_proj": [4096, 2048]},
+    }
+
+
+def test_the_rank_is_the_largest_of_all_modules() -> None:
+    assert kept(rank_pattern={"layers.0.q_proj": 64, "v_proj": "x"})["rank"] == 64
+
+
+def test_what_is_more_than_a_plain_lora_is_named() -> None:
+    assert kept(use_dora=True, bias="lora_only", modules_to_save=["lm_head"])["extras"] == [
+        "use_dora",
+        "bias",
+        "modules_to_save",
+    ]
+    assert kept(use_dora=False, bias="none", modules_to_save=None, layer_replication=[])["extras"] == []
+
+
+def test_sizes_that_differ_among_layers_and_other_parts_say_nothing() -> None:
+    header = tensors(
+        layers__0__mlp__down_proj__lora_A=[8, 512],
+        layers__1__mlp__experts__3__down_proj__lora_A=[8, 128],
+        layers__1__mlp__down_proj__lora_B=[256, 8],
+        visual__blocks__40__attn__q_proj__lora_A=[8, 1280],
+        layers__1__experts__gate_up_proj__lora_A=[8, 4, 4],
+        embed_tokens__lora_embedding_A=[8, 1000],
+    )
+    found = kept(header)
+    assert (found["layers"], found["sizes"]) == (2, {"down_proj": [0, 256]})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\1\2",
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 4) + b"{...",
+        struct.pack("<Q", 200_000) + b"[" * 200_000,
+    ],
+)
+def test_what_is_no_header_is_none(data: bytes) -> None:
+    assert adapter.header_of(data) is None
+
+
+def test_a_header_that_goes_on_says_how_much_of_the_file_it_needs() -> None:
+    assert adapter.header_of(struct.pack("<Q", 500) + b"{") == 508
+
+
+@pytest.mark.parametrize("config", [None, [], {}, {"r": 0}, {"r": "8"}, {"r": True}, {"r": 10**9}])
+def test_what_is_no_lora_s_config_is_none(config: Any) -> None:
+    assert adapter.of_files(config, None) is None
+
+
+HOSTILE: list[Any] = [
+    {"rank": -1, "base": ["x"], "sizes": [1], "layers": 10**12, "extras": "use_dora"},
+    {"base": "\x1b[31m" + "x" * 10_000, "rank": 10**9, "sizes": {"../q": [1, 2], "q_proj": [1], "v_proj": ["1", 2]}},
+    {"sizes": {f"m{n}": [n, n] for n in range(10_000)}, "extras": ["use_dora", "rm -rf"], "architecture": "\x07" * 500},
+    {"sizes": {1: [1, 2]}, "base": None},
+]
+
+
+@pytest.mark.parametrize("found", HOSTILE)
+def test_an_entry_from_outside_is_bounded_and_printable(found: Any) -> None:
+    held = adapter.kept(found)
+    assert held is not None and len(json.dumps(held)) < 8000
+    assert held["base"].isprintable() and "\x1b" not in held["base"]
+    assert held["rank"] == 0 and set(held["extras"]) <= set(adapter.EXTRAS)
+    assert all(name.isidentifier() for name in held["sizes"]) and adapter.kept(held) == held
+
+
+def test_an_entry_that_is_none_is_none() -> None:
+    assert adapter.kept(None) is adapter.kept("x") is adapter.kept([1]) is None
