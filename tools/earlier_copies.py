@@ -14,7 +14,7 @@ TOP = Path(__file__).parent.parent
 TABLE = TOP / "src/sparkwright/project/earlier_copies.json"
 FOLDERS = ("playbooks", "templates", "schemas")
 #: the last commit whose `init` copied them
-LAST = "2c58a992"
+LAST = "e6c070e1"
 #: letters of a git blob's id that are kept
 LETTERS = 16
 MOST_VERSIONS = 2000

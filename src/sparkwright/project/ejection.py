@@ -1,6 +1,6 @@
 """A project's own playbooks, parts and templates: copied from the shipped ones, compared with them, and merged.
 
-`.ejected/NAME` keeps each file as it was copied, so that later changes of both sides can be told apart (docs/decisions/0055).
+`.ejected/NAME` keeps each file as it was copied, so that later changes of both sides can be told apart (docs/decisions/0059).
 """
 
 from __future__ import annotations

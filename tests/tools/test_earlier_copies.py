@@ -1,0 +1,17 @@
+"""The table of earlier copies is what the history of this checkout gives."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tools import earlier_copies
+
+
+def test_the_table_is_that_of_the_history() -> None:
+    try:
+        found = earlier_copies.versions()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this checkout has no history")
+    assert earlier_copies.text(found) == earlier_copies.TABLE.read_text()
