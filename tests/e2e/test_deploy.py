@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+from sparkwright.sandbox import control
+from tests import commands
 from tests.e2e.conftest import Desk
 
 
@@ -88,8 +90,13 @@ def test_what_the_sandbox_pins_never_reaches_the_projects_lock(desk: Desk) -> No
 def test_a_folder_laid_by_init_deploys(desk: Desk) -> None:
     new = desk.root / "new"
     assert desk.run("init", str(new)).code == 0
-    for file in ("hosts/spark1.yml", "playbooks/parts/swap.yml", "templates/docker-run.sh.j2", "tasks.py"):
+    for file in ("hosts/spark1.yml", "recipes/qwen3.5-35b.yml", "tasks.py"):
         assert (new / file).exists(), file
+    assert not (new / "playbooks").exists() and not (new / "templates").exists()
+    (new / "hosts/sandbox.yml").write_text((desk.root / "hosts/sandbox.yml").read_text())
+    planned = commands.run("plan", "--host", "sandbox", "--json", cwd=new, env=desk._env())
+    control.down(new / ".sandbox")
+    assert planned.returncode == 2, planned.stdout[-2000:]
     again = desk.run("init", str(new))
     assert (again.code, "already exists" in again.err) == (5, True)
 
