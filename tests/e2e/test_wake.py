@@ -217,3 +217,16 @@ def test_a_run_on_the_host_comes_first(lab: Lab) -> None:
             lab.until(lambda: "waits for deploy by somebody" in lab.message(SMALL))
             assert lab.awake() == CONTAINERS[LARGE]
         lab.until(lambda: lab.chat(SMALL).status == 200)
+
+
+def test_a_switch_of_the_service_that_was_killed_is_finished_by_the_next_one(lab: Lab) -> None:
+    """As it leaves the host when it is killed between its word whose turn it is and the stop of the other."""
+    path = lab.state.path / "turns.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "awake": CONTAINERS[SMALL]}))
+    WakeRecord(begun=CONTAINERS[SMALL], run="20261127T000000-00000000").save(lab.state)
+    assert lab.waker().poll()
+    assert lab.states() == {LARGE: "asleep", SMALL: "up"}
+    row = history.read(lab.state.of_server(CONTAINERS[SMALL]))[0]
+    assert row["why"] == "run 20261127T000000-00000000 was cut off"
+    record = WakeRecord.of(lab.state)
+    assert (record.begun, record.failures) == ("", {})
