@@ -33,7 +33,7 @@ from tests.real_llama import tiny_gguf
 from sparkwright.engines import openai_api
 from sparkwright.engines.llama_cpp.http import HTTP
 from sparkwright.measure import stream
-from sparkwright.measure.beside.gc_pause import undisturbed
+from sparkwright.measure.background import undisturbed
 
 SHAPE = tiny_gguf.Shape(layers=6, heads=8, kv_heads=4, head=64, inner=2048)
 SLOTS, CONTEXT = 4, 8192

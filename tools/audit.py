@@ -11,10 +11,10 @@ import subprocess
 import sys
 from typing import Any
 
-from sparkwright.remote import wheels
+from sparkwright.remote import runtime
 
 TARGETS = {
-    "the runtime of hosts": ["--disable-pip", "--require-hashes", "--requirement", str(wheels.REQUIREMENTS)],
+    "the runtime of hosts": ["--disable-pip", "--require-hashes", "--requirement", str(runtime.REQUIREMENTS)],
     "this environment": ["--local", "--skip-editable"],
 }
 DEADLINE_S = 120

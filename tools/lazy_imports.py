@@ -88,7 +88,7 @@ GROUPS = (
         ("transport/*",),
         ("ssl", "urllib.request"),
     ),
-    Group("a sentence about a mistake names the nearest word (2 ms)", ("protocol/arguments.py",), ("difflib",)),
+    Group("a sentence about a mistake names the nearest word (2 ms)", ("protocol/signature.py",), ("difflib",)),
     Group("charts, which are an extra", ("html/svg.py",), ("matplotlib",)),
     Group(
         "docker's SDK: a laptop loads modules for their arguments, and an answer to `status` asks the socket itself (60 ms)",
@@ -120,7 +120,7 @@ GROUPS = (
     Group(
         "the rules of a check: for a server that is still starting, or that no check speaks for (10 to 25 ms)",
         ("modules/proof/liveness.py", "runner/verbs/status.py"),
-        ("sparkwright.health", "sparkwright.host.runs.cut_off"),
+        ("sparkwright.health", "sparkwright.host.runs.journal"),
     ),
     Group("a server of its own meets nobody (9 ms)", ("health/check.py",), ("sparkwright.health.cluster_heal",)),
     Group(

@@ -17,7 +17,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from sparkwright.remote import wheels
+from sparkwright.remote import runtime
 
 TOP = Path(__file__).parent.parent
 LOCK = TOP / "release-requirements.txt"
@@ -31,8 +31,8 @@ def main() -> int:
     asked = requirements(tomllib.loads((TOP / "pyproject.toml").read_text()))
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     places: dict[str, set[str]] = defaultdict(set)
-    for python in wheels.PYTHONS:
-        for machine in wheels.MACHINES:
+    for python in runtime.PYTHONS:
+        for machine in runtime.MACHINES:
             print(f"{machine}, Python {python}", file=sys.stderr)
             pins = [f"{name}=={version}" for name, versions in found.items() for version in versions]
             for one in resolved(machine, python, asked, pins):
@@ -55,10 +55,10 @@ def requirements(project: dict[str, Any]) -> list[str]:
 def line(name: str, versions: dict[str, set[str]], pythons: set[str]) -> str:
     """A requirement with its hashes; for some versions of Python only, where the others do without."""
     ((version, hashes),) = versions.items()
-    text = wheels.written(name, version, hashes)
-    if pythons == set(wheels.PYTHONS):
+    text = runtime.written(name, version, hashes)
+    if pythons == set(runtime.PYTHONS):
         return text
-    newest = max(pythons, key=wheels.PYTHONS.index)
+    newest = max(pythons, key=runtime.PYTHONS.index)
     return text.replace(f"=={version} ", f"=={version} ; python_version <= '{newest}' ", 1)
 
 
@@ -80,7 +80,7 @@ def resolved(machine: str, python: str, asked: list[str], pins: list[str]) -> li
             str(report),
         ]
         words += ["--target", folder, "--requirement", f"{folder}/asked.txt", "--constraint", f"{folder}/pins.txt"]
-        subprocess.run([*words, *wheels.platform_words(machine, python)], check=True)
+        subprocess.run([*words, *runtime.platform_words(machine, python)], check=True)
         found: list[dict[str, Any]] = json.loads(report.read_text())["install"]
     return found
 

@@ -17,18 +17,18 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from sparkwright.remote import wheels
+from sparkwright.remote import runtime
 
 
 def main() -> int:
     """Rewrite the file; 1 when something is missing from it."""
-    text = wheels.REQUIREMENTS.read_text()
+    text = runtime.REQUIREMENTS.read_text()
     head = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
-    pinned = wheels.locked(text)
+    pinned = runtime.locked(text)
     hashes: dict[str, set[str]] = defaultdict(set)
     missing: set[str] = set()
-    for machine in wheels.MACHINES:
-        for python in wheels.PYTHONS:
+    for machine in runtime.MACHINES:
+        for python in runtime.PYTHONS:
             print(f"{machine}, Python {python}", file=sys.stderr)
             for one in resolved(machine, python, [f"{name}=={pin.version}" for name, pin in pinned.items()]):
                 name = canonicalize_name(one["metadata"]["name"])
@@ -37,8 +37,8 @@ def main() -> int:
     if missing:
         print("\n".join(sorted(missing)), file=sys.stderr)
         return 1
-    lines = (wheels.written(name, pinned[name].version, hashes[name]) for name in sorted(pinned))
-    wheels.REQUIREMENTS.write_text(head + "".join(lines))
+    lines = (runtime.written(name, pinned[name].version, hashes[name]) for name in sorted(pinned))
+    runtime.REQUIREMENTS.write_text(head + "".join(lines))
     return 0
 
 
@@ -49,12 +49,12 @@ def resolved(machine: str, python: str, pins: list[str]) -> list[dict[str, Any]]
         report = Path(folder) / "report.json"
         words = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"]
         words += ["--report", str(report), "--target", folder, "--requirement", str(Path(folder) / "pins.txt")]
-        subprocess.run([*words, *wheels.platform_words(machine, python)], check=True)
+        subprocess.run([*words, *runtime.platform_words(machine, python)], check=True)
         found: list[dict[str, Any]] = json.loads(report.read_text())["install"]
     return found
 
 
-def unpinned(metadata: dict[str, Any], pinned: dict[str, wheels.Pin], machine: str, python: str) -> set[str]:
+def unpinned(metadata: dict[str, Any], pinned: dict[str, runtime.Pin], machine: str, python: str) -> set[str]:
     """What a package needs there that the file does not pin, or pins at another version."""
     there = {"platform_machine": machine, "python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     there |= {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}

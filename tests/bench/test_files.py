@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from sparkwright.app import schemas
-from sparkwright.bench import arena, results_files
+from sparkwright.bench import results_files, summary
 from sparkwright.bench.results_models import Results
 from sparkwright.errors import Refused
 from tests.bench import made
@@ -62,7 +62,7 @@ def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
     told = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
     smoke = made.cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=told)
     arm = {"name": "server", "model_id": "Qwen/Qwen3.5-35B-A3B-FP8"}
-    table = arena.table(made.made("smoke", [arm], [smoke])).splitlines()
+    table = summary.table(made.made("smoke", [arm], [smoke])).splitlines()
     assert table[0].split("|")[1:7] == [
         " model ",
         " test ",
@@ -74,7 +74,7 @@ def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
     assert table[2] == "| Qwen/Qwen3.5-35B-A3B-FP8 | pp2048 | 4833.20 ± 12.00 | 205.00 | 205.00 | 205.00 |"
     assert table[3] == "| Qwen/Qwen3.5-35B-A3B-FP8 | tg128 | 47.31 ± 0.00 | | | |"
     with pytest.raises(Refused, match="no measurement of one stream"):
-        arena.table(made.sweep())
+        summary.table(made.sweep())
 
 
 def test_an_experiment_without_cells_is_a_file_too(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_copy
-from sparkwright.host.images.platform import platform_of
+from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.peers import peer_client
 from sparkwright.modules.image.image_copies import ShareImage
 from sparkwright.secret import Secret
@@ -64,7 +64,7 @@ class Members:
 
     def copy(self, ways: list[Relay], offer: dict[str, Any]) -> dict[str, Any]:
         offer = {**offer, "urls": [way.url for way in ways]}
-        return image_copy.copy(self.taker, self.ref, [self.image], platform_of(self.taker.machine), "one", offer)
+        return image_copy.copy(self.taker, self.ref, [self.image], machine_platform(self.taker.machine), "one", offer)
 
     def taken(self) -> set[str]:
         return {image["Id"] for image in self.taker.docker().api.images(all=True)}

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from sparkwright.doctor import known
-from sparkwright.doctor.checks import CHECKS, clock, docker, earlyoom, idle, shm
+from sparkwright.doctor.checks import CHECKS, docker, gpu, memory, operating_system
 from sparkwright.doctor.examine import examine
-from sparkwright.doctor.findings import Finding
-from sparkwright.doctor.fixes import FIXES
+from sparkwright.doctor.findings import FIXES, Finding
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.records import good_states, restart_plans, wakes
@@ -38,7 +37,7 @@ SMI_590 = {
     LOADED: MODULE.format("Open Kernel", "590.44.01"),
 }
 MISMATCH = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
-NTP_OFF = {clock.SYNCHRONIZED: None, "timedatectl": "printf 'NTP=no\\nNTPSynchronized=no\\n'"}
+NTP_OFF = {operating_system.SYNCHRONIZED: None, "timedatectl": "printf 'NTP=no\\nNTPSynchronized=no\\n'"}
 EARLYOOM = {"/proc/77/comm": "earlyoom\n"}
 AVAHI = {"/proc/88/comm": "avahi-daemon\n", "/proc/88/cmdline": "avahi-daemon: running [spark-sandbox-17.local]\0"}
 TOO_SMALL = MEMINFO.format(total=int(112.5 * GIB) // 1024, swap_free=16777216)
@@ -216,7 +215,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("disk", "disk", {"/sandbox/disk_free": "30000000000"}, "warning", "30.0 GB free", "images.prune"),
     ("disk", "disk", {"/sandbox/disk_free": "300000000000"}, "ok", "300.0 GB free", ""),
     ("clock", "clock", NTP_OFF, "warning", "NTP is off", "sudo timedatectl set-ntp true"),
-    ("clock", "clock", {clock.SYNCHRONIZED: None}, "unknown", "status unknown", ""),
+    ("clock", "clock", {operating_system.SYNCHRONIZED: None}, "unknown", "status unknown", ""),
     (
         "clock",
         "clock",
@@ -433,14 +432,14 @@ def test_earlyoom_without_a_recipe_is_unknown(tmp_path: Path) -> None:
     ("words", "limit"), [([], 10), (["-m", "5,2"], 5), (["-r", "60", "-m3"], 3), (["-m", "?"], None)]
 )
 def test_the_options_of_earlyoom(words: list[str], limit: int | None) -> None:
-    assert earlyoom.threshold_bytes(words, 100) == limit
+    assert memory.threshold_bytes(words, 100) == limit
 
 
 @pytest.mark.parametrize(
     ("off_s", "verdict"), [(0, "ok"), (-20, "ok"), (45, "warning"), (-45, "warning"), (4000, "bad")]
 )
 def test_the_clock_beside_the_laptop(off_s: float, verdict: str) -> None:
-    found = clock.against(1000.0 + off_s, 1000.0, "ops")
+    found = operating_system.against(1000.0 + off_s, 1000.0, "ops")
     assert found.verdict == verdict
 
 
@@ -475,10 +474,10 @@ def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_tol
     try:
         value = tree.host(tmp_path, {"nvidia-smi": SMI.format("0, 208, 9", spinning.pid)})
         (tmp_path / "root/proc").joinpath(str(spinning.pid)).symlink_to(f"/proc/{spinning.pid}")
-        ticks = idle._ticks(value, str(spinning.pid))
+        ticks = gpu._ticks(value, str(spinning.pid))
         assert ticks is not None
         found = tree.findings(value, "idle engine")["idle engine"]
-        later = idle._ticks(value, str(spinning.pid))
+        later = gpu._ticks(value, str(spinning.pid))
         assert later is not None
         assert later > ticks
         assert re.match(r"\d+% of a core without a request", found.evidence)
@@ -491,7 +490,7 @@ def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_tol
 def test_a_shared_memory_that_is_too_small_for_an_engine_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shm, "_size_bytes", lambda host: 64 * 2**20)
+    monkeypatch.setattr(memory, "_size_bytes", lambda host: 64 * 2**20)
     found = tree.findings(tree.host(tmp_path, {}), "shared memory")["shared memory"]
     assert (found.verdict, found.evidence[:22]) == ("warning", "0.0 of 0.1 GiB in /dev")
     assert "remount" in found.fix

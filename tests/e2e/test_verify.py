@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.engines import http as roles
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.host.runs import lock, measurement_lock
+from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from tests.e2e.conftest import Desk, Said
 from tests.faults.bench import until
@@ -109,7 +109,7 @@ def test_beside_another_run_nothing_is_asked_of_the_server(desk: Desk, by: str) 
     busy = (
         lock.held(state(desk), owner, host="sandbox")
         if by == "a deploy"
-        else measurement_lock.alone(state(desk), owner.run, "Bench")
+        else lock.alone(state(desk), owner.run, "Bench")
     )
     with busy:
         said = verify(desk)

@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from sparkwright.bench import arms as lab
-from sparkwright.doctor.checks import mounts
+from sparkwright.doctor.checks import docker as checks_docker
 from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.host import Host as Host_
 from sparkwright.doctor.host import Wanted
@@ -221,7 +221,7 @@ def test_a_gateway_gets_out_of_no_mount(hostile: Bench) -> None:
 
 def rows_of(hostile: Bench, host: Host_) -> list[Finding]:
     """Return doctor's findings about the server; the engine may have other containers."""
-    return [item for item in mounts.check(host) if item.evidence.startswith(f"{hostile.name}:")]
+    return [item for item in checks_docker.check_mounts(host) if item.evidence.startswith(f"{hostile.name}:")]
 
 
 def test_doctor_shows_what_of_the_mounts_a_start_would_refuse(hostile: Bench) -> None:

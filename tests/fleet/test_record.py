@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.fleet.record import Record, RecordFile, refuse_other, refuse_other_hosts
+from sparkwright.fleet.rollout import Record, RecordFile, refuse_other, refuse_other_hosts
 
 MADE = {"recipes/a.yml": "1", "spark.lock": "x"}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkwright.fleet.guard import Floor, Guard
-from sparkwright.fleet.record import Record
-from sparkwright.fleet.rollout import Roll
+from sparkwright.fleet.rollout import Record, Roll
 from sparkwright.project.rollout_policy import RolloutPolicy
 
 HOSTS = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"]

@@ -18,10 +18,9 @@ from sparkwright.engines.log import reader
 from sparkwright.engines.log import text as log_text
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.logs import settings
-from sparkwright.host.memory import gpu_processes
-from sparkwright.host.ollama.ollama_client import Busy, Loaded, Ollama
-from sparkwright.measure import http_probe, stream
-from sparkwright.measure.beside import gpu
+from sparkwright.host import gpu_processes
+from sparkwright.host.ollama.ollama_models import Busy, Loaded, Ollama
+from sparkwright.measure import background, http_probe, stream
 from sparkwright.measure.stream import Recording, StreamError
 from tests.fuzz.harness import feed, texts, values
 
@@ -79,8 +78,8 @@ def test_what_is_no_count_is_left_out() -> None:
 
 def test_nvidia_smi() -> None:
     def read(data: bytes) -> None:
-        found = gpu.parse(data.decode(errors="replace"))
-        state = gpu.summed([found] if found else [])
+        found = background.parse(data.decode(errors="replace"))
+        state = background.summed([found] if found else [])
         json.dumps(state.to_json(), allow_nan=False)
         assert state.sentence
 

@@ -14,8 +14,7 @@ from sparkwright.console.events.lines import Lines
 from sparkwright.console.events.live_lines import Live
 from sparkwright.console.events.tables import Tables
 from sparkwright.errors import Exit
-from sparkwright.protocol.event_kinds import KINDS
-from sparkwright.protocol.event_reader import Received, read
+from sparkwright.protocol.event_reader import KINDS, Received, read
 from sparkwright.protocol.events import Event
 from sparkwright.visible import visible
 from tests.fuzz.harness import feed, texts, values

@@ -8,7 +8,7 @@ from typing import Any
 from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import container_options, containers, engine_words, inspection
-from sparkwright.host.images import image_names, registry_documents, registry_errors, registry_http
+from sparkwright.host.images import image_names, registry_client, registry_documents
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import container_words
@@ -104,21 +104,22 @@ def test_tokens_errors_and_challenges() -> None:
     challenge = b'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull"'
 
     def errors(raw: bytes) -> None:
-        said = registry_http.errors_of(raw)
+        said = registry_client.errors_of(raw)
         assert said == one_line(said) and len(said) < 2000
 
-    feed(lambda raw: registry_http.token_of(raw, "the token"), texts([token, b'{"access_token": "a"}']))
+    feed(lambda raw: registry_client.token_of(raw, "the token"), texts([token, b'{"access_token": "a"}']))
     feed(errors, texts([error]))
-    feed(lambda raw: registry_http.challenge_of(raw.decode(errors="replace")), texts([challenge, b'Basic realm="x"']))
+    feed(lambda raw: registry_client.challenge_of(raw.decode(errors="replace")), texts([challenge, b'Basic realm="x"']))
     feed(
-        lambda raw: registry_errors.explain("a/b:v1", raw.decode(errors="replace")), texts([error, b"401 Unauthorized"])
+        lambda raw: registry_documents.explain("a/b:v1", raw.decode(errors="replace")),
+        texts([error, b"401 Unauthorized"]),
     )
 
 
 def test_hosts_of_realms() -> None:
     def read(raw: bytes) -> None:
         value, _, other = raw.decode(errors="replace").partition(" ")
-        registry_http.same_owner(value, other)
+        registry_client.same_owner(value, other)
 
     feed(read, texts([b"registry-1.docker.io auth.docker.io", b"10.0.0.1 10.0.0.2"]))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.doctor import peer_path
+from sparkwright.doctor import fabric
 from sparkwright.doctor.host import Host
-from sparkwright.remote.find import candidates, mdns, ssh_names
+from sparkwright.remote import find
 from tests.fuzz.harness import feed, texts
 from tests.modules.context import RecordingContext
 
@@ -43,8 +43,8 @@ ROUTE = [{"dst": "192.168.100.2", "dev": "enp1s0f1np1", "prefsrc": "192.168.100.
 
 def test_multicast_answers() -> None:
     def read(packet: bytes) -> None:
-        found = mdns._named(packet[: mdns.PACKET_BYTES])
-        assert all(mdns.HOST.fullmatch(name) for name in found)
+        found = find._named(packet[: find.PACKET_BYTES])
+        assert all(find.HOST.fullmatch(name) for name in found)
 
     feed(read, texts(PACKETS))
 
@@ -53,8 +53,8 @@ def test_multicast_answers() -> None:
 def test_files_of_ssh(file: str, seed: bytes, tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         (tmp_path / file).write_bytes(data)
-        for found in candidates.find(tmp_path, list):
-            assert ssh_names.NAME.fullmatch(found.address), found
+        for found in find.find_candidates(tmp_path, list):
+            assert find.SSH_NAMES_NAME.fullmatch(found.address), found
 
     feed(read, texts([seed]))
 
@@ -64,6 +64,6 @@ def test_the_route_to_a_peer(tmp_path: Path) -> None:
 
     def read(data: bytes) -> None:
         host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
-        assert isinstance(peer_path._route(host, str(IPv4Address("192.168.100.2"))).get("dev") or "", object)
+        assert isinstance(fabric._route(host, str(IPv4Address("192.168.100.2"))).get("dev") or "", object)
 
     feed(read, texts([json.dumps(ROUTE).encode(), b"5", b"[5]"]))

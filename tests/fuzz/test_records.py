@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sparkwright.fleet.record import SCHEMA, Record, RecordFile, refuse_other, refuse_other_hosts
+from sparkwright.fleet.rollout import RECORD_SCHEMA, Record, RecordFile, refuse_other, refuse_other_hosts
 from sparkwright.mcp import output
 from tests.fuzz.harness import feed, texts, values
 
 RECORD = {
-    "schema": SCHEMA,
+    "schema": RECORD_SCHEMA,
     **asdict(
         Record("deploy", ["spark1", "spark2"], {"serial": "1"}, {"spark1": {"recipes/a.yml": "ab"}}, {"spark2": "why"})
     ),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.remote.ssh import known_hosts, ssh_target
+from sparkwright.remote.ssh import host_keys, ssh_config
 from tests.fuzz.harness import feed, texts
 from tests.remote.ssh_cases import CASES
 
@@ -30,13 +30,13 @@ def seeds(folder: Path) -> list[bytes]:
 
 def test_what_ssh_says_of_its_configuration(tmp_path: Path) -> None:
     def read(data: bytes) -> None:
-        target = ssh_target.parse(data.decode(errors="surrogateescape"), "spark1")
+        target = ssh_config.parse(data.decode(errors="surrogateescape"), "spark1")
         assert 0 <= target.port <= 65535
         _ = target.known_as, target.manual_login
         if "%" in target.proxy_command:
             _ = target.proxy
         for item in target.jump:
-            ssh_target.hop(item)
+            ssh_config.hop(item)
 
     feed(read, texts(seeds(tmp_path)))
 
@@ -47,4 +47,4 @@ def test_what_is_known_of_a_host() -> None:
         f"# Host h found: line 2 REVOKED\n@revoked * ssh-ed25519 {KEY}\n",
         f"|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg= ssh-rsa {KEY}\n@cert-authority *,!b ssh-rsa {KEY}\n",
     ]
-    feed(lambda data: list(known_hosts.read(data)), texts([line.encode() for line in lines]))
+    feed(lambda data: list(host_keys.read_known_hosts(data)), texts([line.encode() for line in lines]))

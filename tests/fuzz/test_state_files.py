@@ -19,9 +19,9 @@ from sparkwright.health.schedule import settings
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.memory import footprint
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.host.records import baselines, good_states, references, restart_plans
+from sparkwright.host.records import baselines, good_states, restart_plans
 from sparkwright.host.records.baselines import Baselines
-from sparkwright.host.runs import cut_off, journal, lock
+from sparkwright.host.runs import journal, lock
 from sparkwright.host.state import StateFolder
 from sparkwright.measure import reference
 from sparkwright.modules.server import drain
@@ -159,7 +159,7 @@ def of_lock(context: RecordingContext) -> None:
     assert not alive
     if owner is not None:
         assert str(owner)
-        cut_off.story(context.state, owner)
+        journal.story(context.state, owner)
         assert (context.state.path / "runs" / owner.run).resolve().is_relative_to(context.state.path.resolve())
 
 
@@ -167,7 +167,7 @@ def of_run(context: RecordingContext) -> None:
     list(main._runs({}, context.machine, context.state))
     for folder in context.state.runs():
         journal.recap_of(folder)
-        cut_off.last_task(context.state, folder.name)
+        journal.last_task(context.state, folder.name)
         assert list(journal.follow(folder))[-1]["event"] == "recap"
 
 
@@ -186,7 +186,7 @@ def of_baselines(context: RecordingContext) -> None:
 
 
 def of_references(context: RecordingContext) -> None:
-    found = references.read(context.state, {"model": "m"})
+    found = baselines.read_reference(context.state, {"model": "m"})
     if found is not None:
         _, partings = reference.judge(found.texts, found.texts[::-1])
         assert all(parting.sentence for parting in partings)
@@ -221,7 +221,7 @@ FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "events": ("runs/run-1/events.jsonl", EVENTS, of_run),
     "history": ("history.jsonl", {"time": 1.0, "run": "run-1", "who": "ann", "what": "verified"}, of_history),
     "baseline": (f"{baselines.name_of(baselines.FOLDER, {'model': 'm'})}.json", BASELINE, of_baselines),
-    "reference": (f"{baselines.name_of(references.FOLDER, {'model': 'm'})}.json", REFERENCE, of_references),
+    "reference": (f"{baselines.name_of(baselines.REFERENCES, {'model': 'm'})}.json", REFERENCE, of_references),
     "model": ("model-0123.json", {"folder": "/m", "files": {"a": [1, 2, 3, "x"]}, "indexes": {}, "about": {"paths": ["a"]}}, of_models),
 }  # fmt: skip
 

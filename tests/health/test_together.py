@@ -14,7 +14,7 @@ from sparkwright.health import cluster_heal, heal, store
 from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import Rank, Record
 from sparkwright.health.schedule.settings import Settings
-from sparkwright.host.records import good_states, heal_tokens, restart_plans
+from sparkwright.host.records import good_states, restart_plans, server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.cluster import TOKEN, Cluster
 from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
@@ -43,7 +43,7 @@ class Member:
         cluster = Cluster("pair", rank, HOSTS, "127.0.0.1", port)
         plan = Plan("restart", HOSTS[rank], "Restart", (grant,), cluster=cluster).to_json()
         restart_plans.keep(self.state, {"runtime": host_side.content_hash(), "plan": plan}, Redactor())
-        heal_tokens.keep(self.state, Secret(SECRET))
+        server_keys.keep_heal_tokens(self.state, Secret(SECRET))
         good = Record(NOW_S, "ok", "ok", NOW_S, rank=Rank("pair", rank, 2))
         self.record = (
             replace(good, seen="wedged", state="wedged", cure="restart", why="no token") if rank == 0 else good
@@ -94,7 +94,7 @@ def test_all_restart_under_one_token_and_know_whose_rank_was_gone(pair: tuple[Me
 
 
 def test_the_secret_is_the_users_alone(pair: tuple[Member, Member]) -> None:
-    file = pair[0].state.path / f"{heal_tokens.NAME}.json"
+    file = pair[0].state.path / f"{server_keys.HEAL_TOKENS_NAME}.json"
     assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -117,7 +117,7 @@ def test_a_member_that_never_comes_is_named_and_nothing_is_restarted(tmp_path: P
 def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
     port = free_port()
     head, worker = (Member(tmp_path / name, rank, port, every_s=1) for rank, name in enumerate(HOSTS))
-    heal_tokens.keep(worker.state, Secret("f" * 64))
+    server_keys.keep_heal_tokens(worker.state, Secret("f" * 64))
     heads, workers = met(head, worker)
     assert (heads.plan, workers.plan) == (None, None)
     assert "spark2 (rank 1) never came" in heads.message
@@ -142,7 +142,7 @@ def test_a_run_that_begins_on_the_heads_host_goes_first(pair: tuple[Member, Memb
 
 def test_without_a_secret_it_says_what_brings_one(pair: tuple[Member, Member]) -> None:
     head, _ = pair
-    head.state.remove(heal_tokens.NAME)
+    head.state.remove(server_keys.HEAL_TOKENS_NAME)
     assert "`invoke health.install --host pair --heal restart` brings one" in head.check().message
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwright.measure import answers
+from sparkwright.measure import reference
 
 RIGHT = ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry", "LAMP", "1, 2, 3, 4, 5", "marigold")
 
@@ -24,7 +24,7 @@ RIGHT = ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry",
     ],
 )
 def test_texts_that_no_working_model_writes(text: str) -> None:
-    assert answers.nonsense(text)
+    assert reference.nonsense(text)
 
 
 @pytest.mark.parametrize(
@@ -41,30 +41,33 @@ def test_texts_that_no_working_model_writes(text: str) -> None:
     ],
 )
 def test_a_sane_text_is_sane_in_any_language(text: str) -> None:
-    assert answers.nonsense(text) == ""
+    assert reference.nonsense(text) == ""
 
 
 def test_a_model_that_answers_everything_alike_is_garbage_even_in_good_english() -> None:
-    judged = answers.judge(["The lamp turned above the dark water."] * 12)
+    judged = reference.judge_answers(["The lamp turned above the dark water."] * 12)
     assert (judged.verdict, judged.right) == ("garbage", 0)
     assert "one answer to all of them" in judged.sentence
 
 
 def test_looping_reference_texts_fail_a_model_that_knows_the_answers() -> None:
-    assert answers.judge(RIGHT, ["the the the the the the the the the the the the the"] * 3).verdict == "garbage"
     assert (
-        answers.judge(RIGHT, ["A fine sentence.", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "Another."]).verdict == "doubtful"
+        reference.judge_answers(RIGHT, ["the the the the the the the the the the the the the"] * 3).verdict == "garbage"
     )
-    assert answers.judge(RIGHT, ["A fine sentence.", "Another.", "A third."]).verdict == "sane"
+    assert (
+        reference.judge_answers(RIGHT, ["A fine sentence.", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "Another."]).verdict
+        == "doubtful"
+    )
+    assert reference.judge_answers(RIGHT, ["A fine sentence.", "Another.", "A third."]).verdict == "sane"
 
 
 def test_no_answer_is_right_for_two_questions() -> None:
     for own, answer in enumerate(RIGHT):
         others = [answer if n != own else "" for n in range(len(RIGHT))]
-        assert answers.judge(others).right == 0
+        assert reference.judge_answers(others).right == 0
 
 
 def test_an_answer_that_is_wrong_only_from_the_prefix_cache_is_no_reference() -> None:
-    sane = answers.judge(RIGHT)
-    assert answers.from_cache(sane, "marigold", "Marigold.").verdict == "sane"
-    assert answers.from_cache(sane, "marigold", "lighthouse").verdict == "doubtful"
+    sane = reference.judge_answers(RIGHT)
+    assert reference.from_cache(sane, "marigold", "Marigold.").verdict == "sane"
+    assert reference.from_cache(sane, "marigold", "lighthouse").verdict == "doubtful"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.measure import smoke
-from sparkwright.measure.beside import gpu
-from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure import background, smoke
+from sparkwright.measure.background import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Run
 from tests.measure.exact_server import Schedule, serving
 
@@ -123,14 +122,14 @@ def test_prompts_never_begin_alike() -> None:
     ],
 )
 def test_a_busy_gpu_with_a_low_clock_is_degraded(printed: str, baseline_mhz: float | None, degraded: bool) -> None:
-    sample = gpu.parse(printed)
+    sample = background.parse(printed)
     assert sample is not None
-    assert gpu.summed([sample]).degraded(baseline_mhz) is degraded
+    assert background.summed([sample]).degraded(baseline_mhz) is degraded
 
 
 def test_a_host_without_a_gpu_gives_no_sample() -> None:
-    assert gpu.parse("NVIDIA-SMI has failed\n") is None
-    assert gpu.summed([]).known is False
+    assert background.parse("NVIDIA-SMI has failed\n") is None
+    assert background.summed([]).known is False
 
 
 def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:

@@ -11,8 +11,8 @@ import pytest
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
 from sparkwright.protocol import signature
-from sparkwright.protocol.arguments import build, check
 from sparkwright.protocol.result import arg
+from sparkwright.protocol.signature import build, check_arguments
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,14 @@ def test_a_number_that_counts_nothing_is_refused(wrong: object) -> None:
 
 def test_an_open_argument_is_taken_unseen() -> None:
     takes = signature.of(Args)
-    left = check(takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", open_names=frozenset({"path"}))
+    left = check_arguments(
+        takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", open_names=frozenset({"path"})
+    )
     assert left == {"wait_s": 2.0}
     with pytest.raises(Refused, match="file.wait_s is a number"):
-        check(takes, {"path": "{{ facts.home }}", "wait_s": "soon"}, module="file", open_names=frozenset({"path"}))
+        check_arguments(
+            takes, {"path": "{{ facts.home }}", "wait_s": "soon"}, module="file", open_names=frozenset({"path"})
+        )
 
 
 @pytest.mark.parametrize("name", registry.NAMES)

@@ -12,7 +12,7 @@ import yaml
 
 from sparkwright.host.module import StateModule
 from sparkwright.modules import registry
-from sparkwright.protocol import arguments
+from sparkwright.protocol import signature
 
 TABLE = yaml.safe_load(Path(__file__).with_name("decisions.yml").read_text())
 CASES = [(module, case) for module, cases in TABLE["modules"].items() for case in cases]
@@ -31,7 +31,7 @@ def found_of(module: StateModule[Any, Any], given: Any) -> Any:
 def test_a_case(name: str, case: dict[str, Any]) -> None:
     module = registry.load(name)()
     assert isinstance(module, StateModule)
-    args = arguments.build(module.Args, case["args"], module=name)
+    args = signature.build(module.Args, case["args"], module=name)
     found = found_of(module, case["found"])
     changes = [
         [difference.field, difference.before, difference.after] for difference in module.differences(args, found)

@@ -9,7 +9,7 @@ from typing import Any
 import docker
 
 from sparkwright.host import evidence
-from sparkwright.host.containers import engine_of
+from sparkwright.host.containers import container_labels
 from sparkwright.modules.proof.engine_reports import EngineConfig, EngineLog, GpuUsed
 from sparkwright.modules.proof.verify_logs import VerifyLogs
 from tests.modules.context import RecordingContext
@@ -32,7 +32,7 @@ def test_a_container_of_llama_cpp_is_proved_by_its_own_log(
     made: Any = engine.containers.run(shell, ["/bin/sh", "-c", script], name=name, labels=LABELS, detach=True)
     try:
         made.wait(timeout=60)
-        assert engine_of.named(engine, name).title == "llama.cpp"
+        assert container_labels.engine_named(engine, name).title == "llama.cpp"
         found = EngineLog().run(EngineLog.Args(name), context)
         assert (found.data["engine"], found.data["state"]["slots"]) == ("llama_cpp", 4)
         assert (seen := evidence.log(context, name)) is not None and seen.value("max_model_len") == 8192

@@ -13,8 +13,8 @@ import pytest
 from sparkwright.engines.log.text import lines_of
 from sparkwright.engines.vllm.logs import device_lines
 from sparkwright.errors import Exit
-from sparkwright.host.memory import gpu_processes
-from sparkwright.host.memory.gpu_processes import GpuProcess
+from sparkwright.host import gpu_processes
+from sparkwright.host.gpu_processes import GpuProcess
 from sparkwright.host.memory.gpu_use import DeviceLog, Use
 from sparkwright.modules.proof import engine_reports
 from sparkwright.modules.proof.engine_reports import GpuUsed

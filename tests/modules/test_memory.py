@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.host.containers import cgroups
+from sparkwright.host import gpu_processes
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import footprint, holders
 from sparkwright.modules import memory
@@ -230,9 +230,9 @@ def test_a_process_names_its_container(tmp_path: Path, line: str) -> None:
     (tmp_path / "43").mkdir()
     (tmp_path / "43/cgroup").write_text("0::/user.slice/session-1.scope\n")
     (tmp_path / "43/stat").write_text("43 (c) S 1 2\n")
-    assert cgroups.processes_of(container, proc=tmp_path) == [42]
+    assert gpu_processes.processes_of(container, proc=tmp_path) == [42]
     (tmp_path / "42/stat").write_text("42 (a b) Z 1 2\n")
-    assert cgroups.processes_of(container, proc=tmp_path) == []
+    assert gpu_processes.processes_of(container, proc=tmp_path) == []
 
 
 def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:

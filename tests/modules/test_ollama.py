@@ -15,7 +15,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.ollama import ollama_models, ollama_places
-from sparkwright.host.ollama.ollama_client import Loaded, Ollama
+from sparkwright.host.ollama.ollama_models import Loaded, Ollama
 from sparkwright.modules.ollama import OllamaReload, OllamaUnload
 from sparkwright.modules.rpc.server_inspection import OllamaPs
 from sparkwright.units import GIB

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.measure import answers
+from sparkwright.measure import reference
 from sparkwright.modules.proof.reference_text import ReferenceText
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
@@ -23,7 +23,7 @@ KEY = {"image": "vllm/vllm-openai:v1@sha256:aa", "model": "c0ffee", "command": [
 #: a right answer to each question
 RIGHT = list(
     zip(
-        (question.prompt for question in answers.QUESTIONS),
+        (question.prompt for question in reference.QUESTIONS),
         ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry", "LAMP", "1, 2, 3, 4, 5", "marigold"),
         strict=True,
     )

@@ -14,9 +14,9 @@ import pytest
 from sparkwright import defaults
 from sparkwright.engines.model import roofline
 from sparkwright.errors import Exit
-from sparkwright.host.runs import measurement_lock
-from sparkwright.measure.beside import gpu
-from sparkwright.measure.beside.lag import Lag
+from sparkwright.host.runs import lock
+from sparkwright.measure import background
+from sparkwright.measure.background import Lag
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -64,7 +64,7 @@ def test_of_a_server_that_nobody_described_no_baseline_is_kept(tmp_path: Path) -
 def test_beside_another_measurement_nothing_is_asked(tmp_path: Path) -> None:
     context = context_of(tmp_path)
     with serving(Schedule(**FAST)) as server:
-        with measurement_lock.alone(context.state, "run-2", "Verify"):
+        with lock.alone(context.state, "run-2", "Verify"):
             found = run(server, context, wait_s=0)
         assert not server.record
     assert (found.exit, "Verify is in progress on this host (run run-2)" in found.msg) == (Exit.INCONCLUSIVE, True)
@@ -277,10 +277,10 @@ def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> Non
 
 
 def test_a_busy_gpu_at_little_power_is_told() -> None:
-    waiting = gpu.State(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
+    waiting = background.State(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
     assert waiting.stalled(70.0).startswith("the GPU is 96 % busy at 28 W, 70 W at the baseline")
     assert waiting.stalled(30.0) == waiting.stalled(None) == ""
-    assert gpu.State(power_w=28.5, utilization_percent=40.0).stalled(70.0) == ""  # it has little to do
+    assert background.State(power_w=28.5, utilization_percent=40.0).stalled(70.0) == ""  # it has little to do
 
 
 SPECULATING = {**KEY, "command": ["m", "--speculative-config", '{"method":"mtp","num_speculative_tokens":2}']}

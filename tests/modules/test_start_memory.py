@@ -11,7 +11,7 @@ import pytest
 from sparkwright.engines.engine import of
 from sparkwright.engines.log.reader import read as read_log
 from sparkwright.host.machine import Machine
-from sparkwright.host.memory import footprint, memory_fit, verified_start
+from sparkwright.host.memory import footprint, memory_fit
 from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.records import start_memory
 from sparkwright.host.records.start_memory import StartMemory
@@ -57,7 +57,9 @@ def started(spark: Spark, *, log: str = GPU_LOG, after: float = 2.0, lowest: flo
     spark.available_gib = after
     needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
     state = read_log(log.splitlines(), of("vllm").log) if log else None
-    return verified_start.of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, state, int(lowest * GIB))
+    return memory_fit.verified_start_of(
+        spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, state, int(lowest * GIB)
+    )
 
 
 def test_the_hosts_side_is_what_was_taken_less_the_gpus_side_by_the_engines_log(spark: Spark) -> None:
@@ -79,7 +81,9 @@ def test_without_such_lines_the_gpus_side_is_its_share(spark: Spark) -> None:
 
 def test_of_a_start_that_another_run_saw_nothing_is_recorded(spark: Spark) -> None:
     needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
-    assert verified_start.of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, None, None) is None
+    assert (
+        memory_fit.verified_start_of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, None, None) is None
+    )
 
 
 def test_the_next_budget_uses_the_start_of_the_same_arguments_else_of_the_same_image(spark: Spark) -> None:

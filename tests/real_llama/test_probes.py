@@ -11,7 +11,7 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.probes import apis, tool_call
 from sparkwright.engines.probes.probe import Probe, Reply
-from sparkwright.host.containers import engine_of
+from sparkwright.host.containers import container_labels
 from sparkwright.modules.proof import probes
 from sparkwright.modules.proof.probes import Probes
 from sparkwright.protocol.result import Result
@@ -24,7 +24,7 @@ SMALL = ("-c", "2048", "-np", "2", "-a", "tiny", "--metrics")
 @pytest.fixture(autouse=True)
 def of_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the container of a host says; this server has none."""
-    monkeypatch.setattr(engine_of, "at", lambda context, url: engine.of("llama_cpp"))
+    monkeypatch.setattr(container_labels, "at", lambda context, url: engine.of("llama_cpp"))
 
 
 def probed(server: servers.Server, folder: Path, *probes: Any) -> Result:

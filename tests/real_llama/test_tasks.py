@@ -11,7 +11,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.llama_cpp.http import HTTP
-from sparkwright.measure import server_metrics, token_check
+from sparkwright.measure import http_probe, server_metrics
 from sparkwright.modules.proof.liveness import VerifyHealth
 from tests.modules.context import RecordingContext
 from tests.real_llama import server as servers
@@ -20,8 +20,8 @@ EMBED, RERANK = replace(HTTP, task="embed"), replace(HTTP, task="rerank")
 SMALL = ("-c", "1024", "-np", "2", "-a", "tiny", "--metrics")
 
 
-def ask(server: servers.Server, http: Http) -> token_check.Answer:
-    return token_check.ask(http, server.base_url, "tiny", timeout_s=20)
+def ask(server: servers.Server, http: Http) -> http_probe.Answer:
+    return http_probe.ask_token_check(http, server.base_url, "tiny", timeout_s=20)
 
 
 def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> N
         before = server_metrics.read(EMBED, server.base_url, "")[0]
         answer = ask(server, EMBED)
         assert tasks.PROOFS["embed"].judge(answer.json()).holds == "a vector of 128 numbers"
-        assert token_check.missing(EMBED, answer.json()) == ""
+        assert http_probe.missing(EMBED, answer.json()) == ""
         after = server_metrics.read(EMBED, server.base_url, "")[0]
         assert after[roles.HEARTBEAT] > before[roles.HEARTBEAT]
         args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
@@ -44,7 +44,7 @@ def test_scores_come_for_each_text(tiny: Path, tmp_path: Path) -> None:
         assert server.until_served(), server.log
         answer = ask(server, RERANK)
         assert tasks.PROOFS["rerank"].judge(answer.json()).holds, answer.body
-        assert token_check.missing(RERANK, answer.json()) == ""
+        assert http_probe.missing(RERANK, answer.json()) == ""
 
 
 @pytest.mark.parametrize(

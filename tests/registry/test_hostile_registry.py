@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.images import registry_http
-from sparkwright.host.images.registry_client import Registry
+from sparkwright.host.images import registry_client
+from sparkwright.host.images.registry_client import Http, Registry
 from sparkwright.host.images.registry_documents import CONFIGS, INDEXES, MANIFESTS
-from sparkwright.host.images.registry_http import Http
 from sparkwright.trust.image_name import Name
 from tests.certificate import self_signed
 
@@ -105,9 +104,9 @@ def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
     (tmp_path / "config.json").write_text('{"credsStore": "asks"}')
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(registry_http, "HELPER_S", 0.3)
+    monkeypatch.setattr(registry_client, "HELPER_S", 0.3)
     with pytest.raises(Failed, match="does not answer within 0.3 s"):
-        registry_http.credentials("ghcr.io")
+        registry_client.credentials("ghcr.io")
 
 
 @pytest.fixture
@@ -283,7 +282,7 @@ def test_the_registrys_own_realm_gets_it(liar: Liar, tmp_path: Path) -> None:
     ],
 )
 def test_whose_realm_it_is(registry: str, realm: str, own: bool) -> None:
-    assert registry_http.same_owner(registry, realm) is own
+    assert registry_client.same_owner(registry, realm) is own
 
 
 def log_in(liar: Liar, folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.project.inventory.host import Host
-from sparkwright.remote import runtime, wheels
+from sparkwright.remote import runtime
 from sparkwright.remote.ssh import ssh_config
 from tests.remote.sshd import SSHD, Sshd
 
@@ -66,7 +66,7 @@ def packed(path: Path) -> None:
     """Pack a runtime with only the wheels of a play: a tenth of the time, and everything but an engine's client starts."""
     python, machine = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
     parts = [
-        item for item in wheels.fetched(python, machine) if item.name.lower().startswith(("jinja2-", "markupsafe-"))
+        item for item in runtime.fetched(python, machine) if item.name.lower().startswith(("jinja2-", "markupsafe-"))
     ]
     with path.open("wb") as out:
         runtime._pack(parts, f"{python}-{machine}\n", out)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwright.remote.find import candidates, dns_message, mdns, ssh_names
+from sparkwright.remote import find
 
 
 def name(text: str) -> bytes:
@@ -65,7 +65,7 @@ def responding() -> Iterator[list[Responder]]:
 
 def hosts_of(responding: list[Responder], *packets: bytes) -> list[str]:
     responding.append(Responder(list(packets)))
-    return mdns.hosts(responding[-1].address, listen_s=0.5)
+    return find.hosts(responding[-1].address, listen_s=0.5)
 
 
 def test_who_offers_ssh_is_found_and_who_is_a_workstation(responding: list[Responder]) -> None:
@@ -87,15 +87,15 @@ def test_a_name_that_is_no_hosts_is_left_out_and_nonsense_is_no_answer(respondin
 
 def test_a_compressed_name_is_read() -> None:
     service = record(name("_ssh._tcp.local"), 12, b"\x05spark\xc0\x0c")
-    assert dns_message.records(answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
+    assert find.records(answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
 
 
 @given(st.binary(max_size=300))
 def test_no_packet_breaks_or_stalls_the_reader(packet: bytes) -> None:
     with contextlib.suppress(ValueError):
-        dns_message.records(packet)
+        find.records(packet)
     with contextlib.suppress(ValueError):
-        dns_message.records(struct.pack("!6H", 0, 0x8400, 0, 9, 9, 9) + packet)
+        find.records(struct.pack("!6H", 0, 0x8400, 0, 9, 9, 9) + packet)
 
 
 def test_hosts_of_the_configuration_with_what_it_includes(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_hosts_of_the_configuration_with_what_it_includes(tmp_path: Path) -> Non
     )
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/a").write_text("Host included -oProxyCommand=x\n")
-    assert ssh_names.of_config(tmp_path / "config") == ["included", "spark1", "gx10-3f", "late"]
-    assert ssh_names.of_config(tmp_path / "none") == []
+    assert find.of_config(tmp_path / "config") == ["included", "spark1", "gx10-3f", "late"]
+    assert find.of_config(tmp_path / "none") == []
 
 
 def test_a_sparks_name_comes_first_and_anybodys_known_host_is_left_out(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_sparks_name_comes_first_and_anybodys_known_host_is_left_out(tmp_path:
     (tmp_path / "known_hosts").write_text(
         "github.com,140.82.121.3 ssh-ed25519 A\nspark-7 ssh-ed25519 A\nSpark1 ssh-rsa A\n|1|a|b ssh-rsa A\n@revoked spark-8 x A\n"
     )
-    found = candidates.find(tmp_path, network=lambda: ["nas.local", "spark-9.local"])
+    found = find.find_candidates(tmp_path, network=lambda: ["nas.local", "spark-9.local"])
     assert [(item.address, item.source) for item in found] == [
         ("spark1", "ssh configuration"),
         ("spark-9.local", "mDNS"),

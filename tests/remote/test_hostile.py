@@ -19,7 +19,8 @@ from sparkwright.errors import Failed, SparkwrightError, Unreachable
 from sparkwright.modules import registry
 from sparkwright.protocol.events import LINE_BYTES, Event
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.remote import answer_time, relay, runtime
+from sparkwright.remote import relay, runtime
+from sparkwright.remote.ssh import ssh_link
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.runner import main
@@ -332,8 +333,8 @@ BYTES = "while :; do printf x; sleep 0.1; done"
 def test_a_question_has_an_end_however_steadily_its_answer_comes(
     lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    monkeypatch.setattr(answer_time, "VERBS", {"status": 1.0})
-    monkeypatch.setattr(answer_time, "MODULES", {"doctor": 1.0})
+    monkeypatch.setattr(ssh_link, "VERBS", {"status": 1.0})
+    monkeypatch.setattr(ssh_link, "MODULES", {"doctor": 1.0})
     answers_for_ever(hostile, f'echo \'{{"event": "ready"}}\'\n{words}')
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
         ask(lab, {"verb": "status"})
@@ -367,5 +368,5 @@ def test_an_image_that_never_ends_is_no_longer_carried(lab: Lab, monkeypatch: py
 def test_every_question_of_a_whole_fleet_has_an_end() -> None:
     """Runs have no limit, nor has a command that follows one; `clean` removes folders from disks of any speed."""
     verbs = {*main._VERBS, *main._SHORT}
-    assert verbs - set(answer_time.VERBS) == {"run", "attach", "clean"}
-    assert set(answer_time.MODULES) <= set(registry.NAMES)
+    assert verbs - set(ssh_link.VERBS) == {"run", "attach", "clean"}
+    assert set(ssh_link.MODULES) <= set(registry.NAMES)

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sparkwright.errors import Refused, Unreachable
-from sparkwright.remote.ssh import host_keys, known_hosts, ssh_config, ssh_target, ssh_tokens
-from sparkwright.remote.ssh.ssh_target import SshTarget
+from sparkwright.remote.ssh import host_keys, ssh_config
+from sparkwright.remote.ssh.ssh_config import SshTarget
 from tests.remote.conftest import Lab
 from tests.remote.test_ssh import eventually, refusal
 
@@ -44,13 +44,13 @@ def line(name: str, one: paramiko.PKey) -> str:
     ],
 )
 def test_a_hop_is_read_in_every_way_it_can_be_written(spec: str, target: tuple[str, str, int]) -> None:
-    assert ssh_target.hop(spec) == target
+    assert ssh_config.hop(spec) == target
 
 
 @pytest.mark.parametrize("spec", ["", "ann@", "hop:port", "hop:99999", "[::1", "hop:٣", "a b:c:d"])
 def test_a_hop_that_is_no_host_is_refused(spec: str) -> None:
     with pytest.raises(Refused, match="ProxyJump"):
-        ssh_target.hop(spec)
+        ssh_config.hop(spec)
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_a_hop_that_is_no_host_is_refused(spec: str) -> None:
 )
 def test_what_cannot_be_done_as_ssh_does_it_is_refused_by_name(line: str, says: str) -> None:
     with pytest.raises(Refused, match=says):
-        ssh_target.parse(f"host spark1\n{line}\nhostname h\nuser u\n", "spark1")
+        ssh_config.parse(f"host spark1\n{line}\nhostname h\nuser u\n", "spark1")
 
 
 def test_tokens_are_filled_in_once() -> None:
-    tokens = ssh_tokens.of("%n", "alias", 22, "ann", "", "")
-    assert ssh_tokens.fill("X", "%h-%n-%p-%r-%%-%k", tokens) == "%n-alias-22-ann-%-alias"
+    tokens = ssh_config.ssh_tokens_of("%n", "alias", 22, "ann", "", "")
+    assert ssh_config.fill("X", "%h-%n-%p-%r-%%-%k", tokens) == "%n-alias-22-ann-%-alias"
 
 
 def test_the_command_that_finds_keys_is_not_given_to_a_shell(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    target = ssh_target.parse(f"{HEAD}knownhostscommand /bin/echo %n\n", f"$(touch {mark})")
-    assert known_hosts.lines(target, target.known_as) == []
+    target = ssh_config.parse(f"{HEAD}knownhostscommand /bin/echo %n\n", f"$(touch {mark})")
+    assert host_keys.lines(target, target.known_as) == []
     assert not mark.exists()
 
 
@@ -89,7 +89,7 @@ def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
     known = {"known_hosts": (file,), "keep_in": file, "strict": strict}
     careless = SshTarget("spark", "ann", 2222, **known)  # type: ignore[arg-type]
     careful = SshTarget("spark", "ann", 2222, check_ip=True, **known)  # type: ignore[arg-type]
-    first = known_hosts.lines(careful, careful.known_as)
+    first = host_keys.lines(careful, careful.known_as)
     assert host_keys.check(careless, mine, first, peer)
     assert host_keys.check(careful, mine, first, "127.0.0.1")
     with pytest.raises(Unreachable, match=f"{peer}, which is known by another key"):

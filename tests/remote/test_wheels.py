@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.errors import Failed
-from sparkwright.remote import bootstrap, runtime, wheels
+from sparkwright.remote import runtime, runtime_upload
 from tests.remote.conftest import Lab
 from tests.remote.test_ssh import ask
 
@@ -34,7 +34,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make an index with the right wheels the only one for pip; the cache is empty."""
     folder = tmp_path / "index"
     folder.mkdir()
-    for path in wheels.fetched(PYTHON, MACHINE):
+    for path in runtime.fetched(PYTHON, MACHINE):
         shutil.copy(path, folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -56,18 +56,18 @@ def kept() -> Path:
 
 
 def test_every_line_is_pinned_by_hash() -> None:
-    assert all(pin.version and pin.hashes for pin in wheels.locked().values())
-    per_platform = len(bootstrap.MACHINES) * len(wheels.PYTHONS)
-    assert len(wheels.locked()["markupsafe"].hashes) == per_platform
-    assert len(wheels.locked()["idna"].hashes) == 1
+    assert all(pin.version and pin.hashes for pin in runtime.locked().values())
+    per_platform = len(runtime_upload.MACHINES) * len(runtime.PYTHONS)
+    assert len(runtime.locked()["markupsafe"].hashes) == per_platform
+    assert len(runtime.locked()["idna"].hashes) == 1
 
 
 def test_another_wheel_is_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = runtime.content_hash()
     other = tmp_path / "requirements.txt"
-    digest = next(iter(wheels.locked()["idna"].hashes))
-    other.write_text(wheels.REQUIREMENTS.read_text().replace(digest, "0" * 64))
-    monkeypatch.setattr(wheels, "REQUIREMENTS", other)
+    digest = next(iter(runtime.locked()["idna"].hashes))
+    other.write_text(runtime.REQUIREMENTS.read_text().replace(digest, "0" * 64))
+    monkeypatch.setattr(runtime, "REQUIREMENTS", other)
     assert runtime.content_hash.__wrapped__() != before
 
 
@@ -76,7 +76,7 @@ def test_wheels_are_fetched_once(index: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "downloaded in" in first.stdout
     unplug(monkeypatch)
     again = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
-    assert f"{len(wheels.locked())} wheels" in again.stdout
+    assert f"{len(runtime.locked())} wheels" in again.stdout
     assert "already cached; hashes verified." in again.stdout
 
 
@@ -105,18 +105,18 @@ def test_a_first_deploy_without_internet_says_what_to_do(
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
 def test_a_damaged_wheel_in_the_cache_is_fetched_again(index: Path, damage: object) -> None:
-    wheels.fetched(PYTHON, MACHINE)
+    runtime.fetched(PYTHON, MACHINE)
     value = next(kept().glob("idna-*.whl"))
     whole = value.read_bytes()
     value.write_bytes(damage(whole))  # type: ignore[operator]
     options: list[str] = []
-    assert value in wheels.fetched(PYTHON, MACHINE, lambda done, total, name: options.append(name))
+    assert value in runtime.fetched(PYTHON, MACHINE, lambda done, total, name: options.append(name))
     assert value.read_bytes() == whole
     assert [name[:5] for name in options if name] == ["idna-"]
 
 
 def test_a_damaged_wheel_is_never_used_where_no_other_can_be_had(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels.fetched(PYTHON, MACHINE)
+    runtime.fetched(PYTHON, MACHINE)
     value = next(kept().glob("idna-*.whl"))
     value.write_bytes(value.read_bytes()[:100])
     unplug(monkeypatch)
@@ -148,7 +148,7 @@ def test_what_there_is_no_runtime_for_is_said(option: str, value: str) -> None:
     assert said.returncode == 5
     assert f"{option} must be one of" in said.stderr
     with pytest.raises(Failed, match="there is no runtime for"):
-        wheels.fetched("3.10", MACHINE)
+        runtime.fetched("3.10", MACHINE)
 
 
 def test_pip_is_not_a_program_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,5 +159,5 @@ def test_pip_is_not_a_program_of_the_current_folder(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(Failed, match="the runtime for"):
-        wheels.fetched(PYTHON, MACHINE)
+        runtime.fetched(PYTHON, MACHINE)
     assert not (tmp_path / "owned").exists()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.host.runs import cut_off, lock
+from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import decode, event
@@ -122,11 +122,11 @@ def test_what_was_cut_off_is_told_with_its_task_and_what_it_had_stopped(state: S
     book.write(event("task_finished", task="1", name="Stop previous server, keep it for rollback", status="changed"))
     book.write(event("task_started", task="2", name="Start the server"))
     state.write("previous", {"run": "run-a", "name": "qwen35", "id": "x"})
-    assert cut_off.unfinished(state, ALICE)
-    told = cut_off.story(state, ALICE)
+    assert journal.unfinished(state, ALICE)
+    told = journal.story(state, ALICE)
     assert "alice@desk" in told and "in: Start the server" in told and "it had stopped qwen35" in told
     book.write(event("recap", exit=1))
-    assert not cut_off.unfinished(state, ALICE)
+    assert not journal.unfinished(state, ALICE)
 
 
 def test_a_full_disk_takes_the_ballast_and_then_events_but_never_the_run(state: StateFolder) -> None:
@@ -204,13 +204,13 @@ def test_a_run_is_in_progress_as_long_as_its_process_holds_the_lock_and_interrup
     book.open()
     book.write(event("task_started", task="t1", name="Start the server", module="container", where=""))
     with lock.held(state, owner, host="spark1"):
-        assert cut_off.interrupted(state) == "", "it is in progress"
+        assert journal.interrupted(state) == "", "it is in progress"
         left = (state.path / "lock").read_text()
     book.leave()
-    assert cut_off.interrupted(state) == "", "it gave the lock back"
+    assert journal.interrupted(state) == "", "it gave the lock back"
     (state.path / "lock").write_text(left)  # as kill -9 or a power cut leaves it, whoever has this pid now
-    said = cut_off.interrupted(state)
+    said = journal.interrupted(state)
     assert said.startswith(f"{name} of 2026-11-1") and "by alice@desk was interrupted, in: Start the server; " in said
     assert said.endswith(settled_by)
     book.write(event("recap", host="spark1", ok=1, changed=0, failed=0, skipped=0, unreachable=0, exit=0, seconds=1))
-    assert cut_off.interrupted(state) == "", "it had come to its end"
+    assert journal.interrupted(state) == "", "it had come to its end"

@@ -22,7 +22,7 @@ from sparkwright.host import root_runtime
 from sparkwright.host.machine import Machine
 from sparkwright.protocol.events import Event, decode
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.runner.root import ownership
+from sparkwright.runner.root import become_server
 
 TOP = Path(__file__).parent.parent.parent
 USER, PASSWORD, WRONG, TOKEN = (
@@ -265,7 +265,7 @@ def test_become_gives_away_no_file_of_roots(account: Account, victim: Path, kind
         trap.symlink_to(victim if kind == "link" else victim.parent)
         users(account, trap)
     if kind == "state itself":  # the runner itself finds no place for its journal there
-        ownership.give_back(account.state(), pwd.getpwnam(USER).pw_uid, -1)
+        become_server.give_back(account.state(), pwd.getpwnam(USER).pw_uid, -1)
     else:
         assert out(account.become()) == "0"
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
@@ -292,11 +292,11 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_root_nowhere(account: Acco
     racing = threading.Thread(target=exchange)
     racing.start()
     for _ in range(500):
-        ownership.give_back(state, uid, -1)
+        become_server.give_back(state, uid, -1)
     ended.set()
     racing.join()
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
-    ownership.give_back(state, uid, -1)
+    become_server.give_back(state, uid, -1)
     assert {(folder / "shadow").stat().st_uid, folder.stat().st_uid} == {uid}, "what root made there is the user's"
 
 

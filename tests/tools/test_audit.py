@@ -13,11 +13,11 @@ from typing import ClassVar
 
 import pytest
 
-from sparkwright.remote import wheels
+from sparkwright.remote import runtime
 
 AUDIT = [sys.executable, str(Path(__file__).parents[2] / "tools" / "audit.py"), "--vulnerability-service", "osv"]
 
-IDNA = f"idna {wheels.locked()['idna'].version}"
+IDNA = f"idna {runtime.locked()['idna'].version}"
 
 
 class Osv(http.server.BaseHTTPRequestHandler):
@@ -58,7 +58,7 @@ def audit(url: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("vulnerable", "code", "says"),
     [
-        ({}, 0, f"{len(wheels.locked())} packages checked, 0 vulnerabilities known"),
+        ({}, 0, f"{len(runtime.locked())} packages checked, 0 vulnerabilities known"),
         ({"idna": "99.0"}, 1, f"{IDNA}: PYSEC-2026-1, fixed in 99.0"),
         ({"idna": ""}, 0, f"{IDNA}: PYSEC-2026-1, no version fixes it yet"),
     ],

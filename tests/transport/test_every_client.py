@@ -25,8 +25,8 @@ from sparkwright.health.notify_shapes import Post
 from sparkwright.host.cluster import channel, wire
 from sparkwright.host.containers import engine_socket
 from sparkwright.host.gateway import admin, client, drain_record, server_operations
-from sparkwright.host.images import image_copy, registry_http
-from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
+from sparkwright.host.images import image_copy, registry_client
+from sparkwright.host.ollama.ollama_models import Absent, Busy, Ollama
 from sparkwright.host.peers import peer_client
 from sparkwright.measure import http_probe, stream
 from sparkwright.protocol.cluster import Cluster
@@ -124,11 +124,11 @@ CLIENTS: dict[str, Client] = {
         lambda server, _: model_config.read("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
     ),
     "a registry": Client(
-        lambda server, _: registry_http.Http(Name.parse(f"127.0.0.1:{server.port}/x:1"), insecure=True).get(
+        lambda server, _: registry_client.Http(Name.parse(f"127.0.0.1:{server.port}/x:1"), insecure=True).get(
             "manifests/1", accept="*/*", at_most=10_000
         ),
         (SparkwrightError,),
-        ((registry_http, "ANSWER_S"),),
+        ((registry_client, "ANSWER_S"),),
     ),
 }
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"

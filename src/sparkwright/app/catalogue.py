@@ -30,8 +30,8 @@ from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import served_memory
 from sparkwright.protocol import recap
+from sparkwright.protocol.container import fingerprint
 from sparkwright.protocol.events import Event
-from sparkwright.protocol.started_with import fingerprint
 from sparkwright.units import GIB, MINUTE, moment, today
 from sparkwright.visible import count, one_line
 

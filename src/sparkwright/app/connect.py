@@ -97,7 +97,7 @@ def left_of(playbook: str, pattern: str) -> str:
 
     Raises Refused if there are none, or if --host selects others.
     """
-    from sparkwright.fleet.record import RecordFile, refuse_other_hosts
+    from sparkwright.fleet.rollout import RecordFile, refuse_other_hosts
 
     project = Project.here()
     record = RecordFile(project.root, playbook).load()

@@ -14,7 +14,7 @@ from sparkwright.app.plans import clusters, restart_plan
 from sparkwright.app.runs import session
 from sparkwright.errors import Refused
 from sparkwright.health.notify_shapes import SHAPES
-from sparkwright.host.records.heal_tokens import SECRET as HEAL_TOKEN
+from sparkwright.host.records.server_keys import SECRET as HEAL_TOKEN
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.cluster import new_token
 from sparkwright.protocol.plan import Task

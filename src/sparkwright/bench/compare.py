@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.bench.results_models import Figures, Results
-from sparkwright.bench.rows import Row, load_key, load_words, rows, shown
+from sparkwright.bench.results_models import Figures, Results, Row, load_key, load_words, rows_rows, shown
 
 #: title, name in Figures or derived, digits, whether more is better
 COMPARED: tuple[tuple[str, str, int, bool], ...] = (
@@ -78,7 +77,7 @@ def arms(results: Results) -> list[Difference]:
     """Return the differences between the two arms of an experiment; empty unless there are two."""
     if len(results.sides) != 2:
         return []
-    first, second = (of_arm(rows(results), name) for name in results.sides)
+    first, second = (of_arm(rows_rows(results), name) for name in results.sides)
     return _pairs(first, second)
 
 
@@ -88,7 +87,7 @@ def of_arm(found: Sequence[Row], name: str) -> list[Row]:
 
 def two_files(results: Results, other: Results) -> list[Difference]:
     """Return the differences between two results, arm by arm if both have the same arms."""
-    first, second = rows(results), rows(other)
+    first, second = rows_rows(results), rows_rows(other)
     shared = {row.arm for row in first} & {row.arm for row in second}
     if len(shared) < 2:
         return _pairs(first, second)
@@ -145,5 +144,5 @@ def _blind(*sides: Row) -> bool:
 
 def unmatched(results: Results, other: Results) -> list[str]:
     """Return the loads that only one of two results has."""
-    words = [{load_words(row.load) for row in rows(each)} for each in (results, other)]
+    words = [{load_words(row.load) for row in rows_rows(each)} for each in (results, other)]
     return sorted(words[0] ^ words[1])

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from sparkwright.bench import compare
 from sparkwright.bench.compare import Difference
-from sparkwright.bench.results_models import Results
-from sparkwright.bench.rows import Row, load_words, rows
+from sparkwright.bench.results_models import Cell, Results, Row, load_words, rows_rows
 from sparkwright.console.terminal import terminal
+from sparkwright.errors import Refused
 
 #: column title, name in Figures, digits
 FIGURES: tuple[tuple[str, str, int], ...] = (
@@ -84,7 +84,7 @@ def switches(effective: dict[str, Any]) -> tuple[str, ...]:
 
 def figures(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]]]:
     """Return the titles of the figures that at least one row has, and each row with its values."""
-    found = rows(results)
+    found = rows_rows(results)
     names = [figure for figure in FIGURES if any(row.values(figure[1]) for row in found)]
     cells = [[number(row.figure(name), digits) for _, name, digits in names] for row in found]
     return [title for title, _, _ in names], list(zip(found, cells, strict=True))
@@ -112,7 +112,7 @@ def number(value: float | None, digits: int) -> str:
 
 def extras(results: Results) -> Iterable[str]:
     """Yield lines for figures that only one kind of load has."""
-    for row in rows(results):
+    for row in rows_rows(results):
         digits = {name: 2 if name.endswith("ratio") or name.startswith("accepted") else 1 for name in DERIVED}
         reported = {title: (row.figure(name), digits[name]) for name, title in DERIVED.items()}
         parts = [f"{title} {number(value, digits)}" for title, (value, digits) in reported.items() if value]
@@ -128,8 +128,8 @@ def _best(results: Results) -> Iterable[str]:
     """Yield the value of the swept flags with the highest throughput for each load, and the values within noise of it."""
     if results.experiment != "sweep":
         return
-    for words in dict.fromkeys(row.words for row in rows(results) if row.load.get("kind") in ("serve", "smoke")):
-        rates = {row.arm: row.figure("output_tok_per_s") or 0.0 for row in rows(results) if row.words == words}
+    for words in dict.fromkeys(row.words for row in rows_rows(results) if row.load.get("kind") in ("serve", "smoke")):
+        rates = {row.arm: row.figure("output_tok_per_s") or 0.0 for row in rows_rows(results) if row.words == words}
         if len(rates) > 1:
             arm = max(rates, key=lambda name: rates[name])
             alike = [name for name, rate in rates.items() if name != arm and rate >= rates[arm] * (1 - compare.NOISE)]
@@ -187,3 +187,42 @@ def _console(out: TextIO | None, width: int | None) -> Console:
     if width is None and not console.is_terminal:
         console.width = WIDE
     return console
+
+
+HEAD = (
+    "| model | test | t/s | ttfr (ms) | est_ppt (ms) | e2e_ttft (ms) |",
+    "|:------|-----:|----:|----------:|-------------:|--------------:|",
+)
+
+
+def table(results: Results) -> str:
+    """Return a pp and a tg row for each measurement of one stream. Raises Refused if there is none.
+
+    Our time to first token is that of the first token, not the first chunk, so it is reported as ttfr too. No latency is
+    subtracted.
+    """
+    cells = [cell for cell in results.cells if cell.kind == "smoke" and cell.verdict == "measured"]
+    if not cells:
+        raise Refused("there is no measurement of one stream here.", fix="`invoke bench.smoke --spark-arena`.")
+    rows = [row for cell in cells for row in _rows(results, cell)]
+    return "\n".join([*HEAD, *rows])
+
+
+def _rows(results: Results, cell: Cell) -> tuple[str, str]:
+    arm = results.arm(cell.arm)
+    model = arm.model_id or arm.title or results.name
+    found = cell.derived
+    ttft = _of(cell.figures.ttft_mean_ms)
+    prompt, answer = cell.load["prompt_tokens"], cell.load["output_tokens"]
+    return (
+        f"| {model} | pp{prompt} | {_pair(found, 'prefill_tok_per_s')} | {ttft} | {ttft} | {ttft} |",
+        f"| {model} | tg{answer} | {_pair(found, 'decode_tok_per_s')} | | | |",
+    )
+
+
+def _pair(found: dict[str, float], name: str) -> str:
+    return f"{found.get(name, 0):.2f} ± {found.get(f'{name}_deviation', 0):.2f}"
+
+
+def _of(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -19,11 +19,11 @@ from sparkwright.health.heal import NOT, Decision, by_plan
 from sparkwright.health.judging.questions import POWER
 from sparkwright.health.record import Record
 from sparkwright.health.schedule.settings import Settings
-from sparkwright.host.cluster import keys
+from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.channel import Channel
 from sparkwright.host.cluster.coordinator import Coordinator
 from sparkwright.host.module import Context
-from sparkwright.host.records import heal_tokens, restart_plans
+from sparkwright.host.records import restart_plans, server_keys
 from sparkwright.protocol.cluster import TOKEN, Cluster
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
@@ -85,8 +85,8 @@ class HealVote:
 
     @property
     def _token(self) -> Secret:
-        found = heal_tokens.kept(self.context.state)
-        return keys.derived(found, "meeting") if found else found
+        found = server_keys.heal_tokens_kept(self.context.state)
+        return wire.derived(found, "meeting") if found else found
 
     def _own(self) -> Decision:
         """Return a worker's own part in the restart, or why it can't take part."""
@@ -111,9 +111,9 @@ class HealVote:
         own |= {} if self.cluster.rank else {"restart": os.urandom(32).hex()}
         shared = channel.arrive("met", own, AGREE_S)
         name = str(_shared_by(shared, self.cluster.members[0], "restart"))
-        if not heal_tokens.DIGITS.fullmatch(name):
+        if not server_keys.HEAL_TOKENS_DIGITS.fullmatch(name):
             raise Failed(f"{self.cluster.named(0)} gave the restart no name.")
-        token = keys.derived(heal_tokens.kept(self.context.state), f"restart {name}")
+        token = wire.derived(server_keys.heal_tokens_kept(self.context.state), f"restart {name}")
         reasons = {
             host: one_line(str(_shared_by(shared, host, "why")), at_most=WHY_CHARACTERS)
             for host in self.cluster.members

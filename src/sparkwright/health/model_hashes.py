@@ -19,7 +19,7 @@ from sparkwright.engines import http as roles
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judging.observation import ModelFiles
 from sparkwright.health.schedule.settings import Settings
-from sparkwright.host.containers import containers, engine_of, server_key
+from sparkwright.host.containers import container_labels, containers, server_key
 from sparkwright.host.models.manifest import Manifest, digest, stamp, wanted
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history
@@ -233,7 +233,9 @@ def _running(context: Context) -> float:
     if not inspected or not url or not inspected["State"]["Running"]:
         return 0.0
     key = server_key.of_container(context.state, inspected) or ""
-    return server_metrics.read(engine_of.of_container(inspected).http, url, key)[0].get(roles.RUNNING) or 0.0
+    return (
+        server_metrics.read(container_labels.engine_of_container(inspected).http, url, key)[0].get(roles.RUNNING) or 0.0
+    )
 
 
 def _lowest_priority() -> None:

@@ -18,14 +18,13 @@ from sparkwright.health.judging.questions import starved
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.snapshot import container_of, ready_s, ready_since, serves_of
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, server_key
+from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, server_key
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.gateway import now as gateway_now
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, turns, wakes
-from sparkwright.measure import http_probe, server_metrics, token_check
-from sparkwright.measure.beside import gpu
+from sparkwright.measure import background, http_probe, server_metrics
 
 AGAIN_S = 0.5  # between two reads of the counters, and of a suspicious GPU
 HEALTH_S = 5.0
@@ -54,7 +53,7 @@ class Prober:
     @property
     def http(self) -> Http:
         """The HTTP interface of the verified server's engine."""
-        return engine_of.of_spec(self.good.get("spec")).http
+        return container_labels.engine_of_spec(self.good.get("spec")).http
 
     @property
     def serves(self) -> Serves:
@@ -123,7 +122,7 @@ class Prober:
         url = url_of_spec(self.good["spec"])
         if not url or (inspected and found.container.status != "running"):
             return replace(found, server=Server(url))
-        http = engine_of.of_container(inspected).http if inspected else self.http
+        http = container_labels.engine_of_container(inspected).http if inspected else self.http
         health = http_probe.ask(url, http.health, timeout_s=max(HEALTH_S, http.health_s))
         server = Server(url, health_status=health.status)
         if health.status != 200:
@@ -160,10 +159,10 @@ class Prober:
             found.rank.cluster and found.server.running
         ):  # one check must find a stall: the next may find a group that has exited
             limit_s = max(limit_s, self.limits.frozen_s)
-        answer = token_check.ask(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
+        answer = http_probe.ask_token_check(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         token_s = time.monotonic() - started_s
         if answer.status == 200 and not answer.failure:
-            lacks = token_check.missing(http, answer.json())
+            lacks = http_probe.missing(http, answer.json())
             made = replace(found.server, token="error" if lacks else "made", token_s=round(token_s, 3))
             return replace(found, server=made, error=f"the response was 200 {lacks}" if lacks else "")
         if answer.error == "timeout":
@@ -198,7 +197,7 @@ class Prober:
     # -- the machine ---------------------------------------------------------------------------------------------------
 
     def _gpus(self) -> tuple[Gpu, ...]:
-        found = gpu.parse(evidence.gpu_query(self.context))
+        found = background.parse(evidence.gpu_query(self.context))
         if found is None:
             return ()
         return (Gpu(found.temperature_c, found.power_w, found.clock_mhz, found.utilization_percent),)

@@ -10,7 +10,7 @@ from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import Container, Rank
 from sparkwright.host.cluster import rank
-from sparkwright.host.containers import containers, engine_socket, membership
+from sparkwright.host.containers import container_labels, containers, engine_socket
 from sparkwright.host.module import Context
 from sparkwright.units import MIB
 
@@ -20,7 +20,7 @@ LOG_BYTES, LOG_S = 8 * MIB, 5.0
 
 def deployed(good: Mapping[str, Any]) -> Rank:
     """Return the rank that the last verified state was deployed as; for a server of its own one without a cluster's name."""
-    place = membership.of_labels((good.get("spec") or {}).get("labels"))
+    place = container_labels.membership_of_labels((good.get("spec") or {}).get("labels"))
     return Rank(place.cluster, place.rank, len(place.members)) if place.cluster else Rank()
 
 

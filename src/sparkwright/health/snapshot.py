@@ -13,7 +13,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.record import Container, Record, Serves, speaks_s
-from sparkwright.host.containers import containers, engine_of, engine_socket
+from sparkwright.host.containers import container_labels, containers, engine_socket
 from sparkwright.host.machine import Machine
 from sparkwright.transport.connection import TransportError
 from sparkwright.transport.http import request
@@ -67,14 +67,14 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
         return Now(now_s, Container(name), error=f"invalid response from the Docker Engine: {type(error).__name__}")
     if box.status != "running" or not url:
         return Now(now_s, box, url)
-    http = engine_of.of_container(inspected).http
+    http = container_labels.engine_of_container(inspected).http
     status = _health(http, url)
     return Now(now_s, box, url, status, loading=status in http.loading)
 
 
 def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
     """Return running and waiting requests and generated tokens, by role; empty if the server requires a key for them."""
-    http = engine_of.of_spec(good.get("spec")).http
+    http = container_labels.engine_of_spec(good.get("spec")).http
     if not http.metrics or not now.health_status:
         return {}
     try:

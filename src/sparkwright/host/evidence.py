@@ -10,17 +10,17 @@ from typing import Any
 from sparkwright.engines.log.reader import EngineState, Reader
 from sparkwright.engines.model import roofline
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import engine_of, log_reader
+from sparkwright.host.containers import container_labels, log_reader
 from sparkwright.host.module import Context
-from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
-from sparkwright.measure.beside import gpu
+from sparkwright.host.ollama.ollama_models import Absent, Busy, Ollama
+from sparkwright.measure import background
 from sparkwright.trust import bounds
 
 
 def gpu_query(context: Context) -> str:
     """Return nvidia-smi's output for one sample; "" if it fails."""
     try:
-        answer = context.machine.run(gpu.QUERY, timeout_s=5)
+        answer = context.machine.run(background.QUERY, timeout_s=5)
     except SparkwrightError:
         return ""
     return answer.out if answer.ok else ""
@@ -31,7 +31,7 @@ def log(context: Context, container: str) -> EngineState | None:
     if not container:
         return None
     try:
-        reader = Reader(engine_of.named(context.docker(), container).log)
+        reader = Reader(container_labels.engine_named(context.docker(), container).log)
         for chunk in log_reader.StartLog(context.docker(), container):
             reader.push(chunk)
     except SparkwrightError:

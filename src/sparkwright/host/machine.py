@@ -11,9 +11,28 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from sparkwright.errors import Failed
-from sparkwright.host.ollama.ollama_url import url_of
+
+OLLAMA_PORT = 11434
+EVERY_ADDRESS = ("", "0.0.0.0", "::")
+
+
+def ollama_url(host: str) -> str:
+    """Return the URL for a value of OLLAMA_HOST, as its client uses it; a wildcard address becomes loopback."""
+    text = host.strip().strip("'\"")
+    named = "://" in text
+    parts = urlsplit(text if named else f"http://{text}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    default = {"http": 80, "https": 443}.get(parts.scheme, OLLAMA_PORT) if named else OLLAMA_PORT
+    name = parts.hostname or ""
+    shown = "127.0.0.1" if name in EVERY_ADDRESS else f"[{name}]" if ":" in name else name
+    return f"{parts.scheme}://{shown}:{port or default}"
+
 
 #: only root writes to these folders
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -58,7 +77,7 @@ class Machine:
             root=env.get("SPARKWRIGHT_ROOT", ""),
             home=Path(env.get("HOME") or Path.home()),
             docker_host=env.get("DOCKER_HOST", ""),
-            ollama_url=url_of(env.get("OLLAMA_HOST", "")),
+            ollama_url=ollama_url(env.get("OLLAMA_HOST", "")),
             hub_url=env.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
             architecture=env.get("SPARKWRIGHT_ARCHITECTURE", os.uname().machine),
             sandbox="SPARKWRIGHT_ROOT" in env,

@@ -7,8 +7,11 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
 #: limit of both streams together; the longest output is the kernel's log with 1 MB
 MOST_BYTES = 16 * 2**20
@@ -111,3 +114,26 @@ def _fed(number: int, left: memoryview) -> memoryview:
         return left
     except BrokenPipeError:
         return left[:0]
+
+
+T = TypeVar("T")
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """Call a function and return its result, or raise its exception.
+
+    Raises TimeoutError if it takes longer; its thread is then abandoned.
+    """
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    wait([outcome], seconds)
+    if not outcome.done():
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return outcome.result()

@@ -29,7 +29,7 @@ OLLAMA_AGAIN: Commands = (RELOAD, ("systemctl", "try-restart", "ollama.service")
 EARLYOOM_AGAIN: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
 BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
 
-#: below, a capped GPU could not be told from one that is stuck in a low-power state (measure/beside/gpu.py)
+#: below, a capped GPU could not be told from one that is stuck in a low-power state (measure/background.py)
 LEAST_CLOCK_MHZ = 1600
 CLOCK_MHZ, SWAPPINESS_RANGE, PERCENT = (LEAST_CLOCK_MHZ, 4000), (0, 200), (1, 50)
 #: the cap in the unit's text

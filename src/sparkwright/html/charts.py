@@ -8,8 +8,7 @@ from itertools import repeat
 from typing import Literal
 
 from sparkwright.bench.axis import shown
-from sparkwright.bench.results_models import Results
-from sparkwright.bench.rows import load_words, rows
+from sparkwright.bench.results_models import Results, load_words, rows_rows
 from sparkwright.bench.summary import number
 
 #: the only flag of the first sweeps
@@ -76,7 +75,7 @@ def _sweep(results: Results) -> Iterator[Chart]:
             continue
         swept = axes[0] if axes and axes[0] != BUDGET else "max_num_batched_tokens"
         places = _places(results, axes)
-        lines = _joined((row.words, places.get(row.arm), row.figure(name)) for row in rows(results))
+        lines = _joined((row.words, places.get(row.arm), row.figure(name)) for row in rows_rows(results))
         if lines:
             bars = () if _numeric(results, axes) else tuple(_values(results, axes[0]))
             table = _named_table(swept, bars, lines, unit) if bars else _table(swept, lines, unit)
@@ -123,9 +122,9 @@ def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
 def _heat_maps(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
     """Yield a chart of each load over two swept flags: rows are the first flag's values, columns the second's."""
     first, second = (_values(results, axis) for axis in axes)
-    for number_of_load, words in enumerate(dict.fromkeys(row.words for row in rows(results))):
+    for number_of_load, words in enumerate(dict.fromkeys(row.words for row in rows_rows(results))):
         found: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
-        for row in rows(results):
+        for row in rows_rows(results):
             at, figure = results.arm(row.arm).at, row.figure(name)
             if row.words == words and figure is not None and all(axis in at for axis in axes):
                 found[shown(at[axes[0]])].append((float(second.index(shown(at[axes[1]]))), figure))
@@ -216,7 +215,7 @@ def _head_of_line(results: Results) -> Iterator[Chart]:
 
 def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str, str], unit: str) -> Iterator[Chart]:
     """Yield a bar chart for a kind of load, with a group of bars for each arm."""
-    found = [row for row in rows(results) if row.load.get("kind") == kind]
+    found = [row for row in rows_rows(results) if row.load.get("kind") == kind]
     if found:
         arms = tuple(_arm(results, row.arm) for row in found)
         values = {name: [row.figure(figure) for row in found] for name, figure in figures.items()}
@@ -232,7 +231,7 @@ def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str,
 def _throughput(results: Results) -> Iterator[Chart]:
     """Yield the charts of the throughput of all streams, by number of streams or by arrival rate."""
     for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
-        serve = [row for row in rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
+        serve = [row for row in rows_rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
         for figure, title, y in (
             ("output_tok_per_s", "Throughput", "output, tok/s"),
             ("ttft_p50_ms", "TTFT p50", "TTFT p50, ms"),
@@ -261,7 +260,7 @@ DEPTH = (
 
 def _depth(results: Results) -> Iterator[Chart]:
     """Yield the charts of decode rate, time to first token and memory against prompt length."""
-    found = [row for row in rows(results) if row.load.get("kind") == "depth"]
+    found = [row for row in rows_rows(results) if row.load.get("kind") == "depth"]
     x = "tokens of the prompt"
     for key, title, name, unit, part, what in DEPTH:
         points = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from sparkwright.health.record import severity
-from sparkwright.html.stretches import Period
+from sparkwright.html.checks import Period
 
 WIDTH, HEIGHT, BAND = 720, 120, 34
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 26, 18

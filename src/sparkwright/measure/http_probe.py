@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines import openai_api
-from sparkwright.engines.http import Http
-from sparkwright.measure import server_error
+from sparkwright.engines import openai_api, tasks
+from sparkwright.engines.http import GENERATE, Http
 from sparkwright.transport import http
 from sparkwright.transport.connection import (
     ConnectFailed,
@@ -49,7 +48,7 @@ class Answer:
     @property
     def failure(self) -> str:
         """The server's own error in the body, whatever the status; empty if there is none."""
-        return server_error.message(self.json())
+        return message(self.json())
 
 
 def version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
@@ -116,3 +115,67 @@ def _unanswered(error: TransportError) -> str:
     if isinstance(error, TooLarge):
         return f"its response has more than {bounds.ANSWER_BYTES // MIB} MiB"
     return f"it {error}"
+
+
+SERVER_ERROR_SHOWN_CHARS = 500
+#: finish reasons of a request that the server gave up
+GIVEN_UP = ("error", "abort")
+
+
+def message(document: Any) -> str:
+    """Return the error message of a response body or chunk, or an empty string if it is no error."""
+    if not isinstance(document, dict):
+        return ""
+    if error := document.get("error"):
+        return text(error)
+    if document.get("object") == "error":
+        return text(document)
+    choices = document.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("finish_reason") in GIVEN_UP:
+            return f"the server ended the request: finish_reason {choice['finish_reason']}"
+    return ""
+
+
+def text(error: Any) -> str:
+    """Return an error's message, or the whole error if it has none."""
+    return str(error.get("message") or error if isinstance(error, dict) else error)[:SERVER_ERROR_SHOWN_CHARS]
+
+
+PROMPT = "Say ok."
+
+
+def ask_token_check(
+    http: Http, url: str, model: str, tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
+) -> Answer:
+    """Ask for a few tokens, and again with fewer options if the server refuses some. Never raises.
+
+    Args:
+        http: the engine's HTTP API.
+        url: of the server.
+        model: served name.
+        tokens: to generate.
+        timeout_s: for each attempt.
+        api_key: of the server.
+        priority: see `openai_api.generated`.
+    """
+    if http.task != GENERATE:
+        path, request_body = tasks.PROOFS[http.task].request(model)
+        return ask(url, path, body=request_body, api_key=api_key, timeout_s=timeout_s)
+    body = openai_api.generated(http, model, PROMPT, tokens, priority=priority)
+    return ask_plainly(http, url, body, api_key=api_key, timeout_s=timeout_s)
+
+
+def missing(http: Http, answer: Any) -> str:
+    """Return what a response with status 200 lacks, such as "without a token", or an empty string.
+
+    A reranker's wrong order is no sign that it failed since; `verify_health` checks that.
+
+    Args:
+        http: the engine's HTTP API.
+        answer: JSON of the response.
+    """
+    if http.task == GENERATE:
+        return "" if openai_api.tokens_of(answer) > 0 else "without a token"
+    judged = tasks.PROOFS[http.task].judge(answer)
+    return "" if judged.holds else judged.why_not

@@ -14,12 +14,11 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import Failed
-from sparkwright.measure import figures, load, prefix, server_metrics, speculation, stream, workload
+from sparkwright.measure import background, figures, load, prefix, server_metrics, speculation, stream, workload
 from sparkwright.measure.asker import Asker, Ruler
-from sparkwright.measure.beside import gpu
-from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure.background import Lag
 from sparkwright.measure.load import Outcome, Request
-from sparkwright.measure.token_counts import miscounted, risen, settled
+from sparkwright.measure.server_metrics import miscounted, risen, settled
 from sparkwright.measure.workload import Load
 
 #: maximum share of prompt tokens from the cache: prompts are fresh, so more hits mean that they were not
@@ -79,7 +78,7 @@ def run(
     before, began_s = dict(target.counters()), time.time()
     phases = workload.phases(wanted, asker)
     total, outcomes, last = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
-    with Lag() as lag, gpu.Sampler(target.gpu_query) as sampler:
+    with Lag() as lag, background.Sampler(target.gpu_query) as sampler:
         for phase in phases:
             so_far = len(outcomes)
             last = load.run(
@@ -141,7 +140,11 @@ def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes:
 
 
 def _reported(
-    outcomes: Sequence[Outcome], before: Mapping[str, float], after: Mapping[str, float], lag: Lag, state: gpu.State
+    outcomes: Sequence[Outcome],
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    lag: Lag,
+    state: background.State,
 ) -> dict[str, Any]:
     """Return the figures, all and by group, and everything that makes them doubtful."""
     streams = [outcome.stream for outcome in outcomes if outcome.stream]

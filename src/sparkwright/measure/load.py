@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.measure import stream
-from sparkwright.measure.beside.gc_pause import undisturbed
+from sparkwright.measure.background import undisturbed
 from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
 

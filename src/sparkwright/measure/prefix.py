@@ -11,7 +11,7 @@ from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.engines.prefix.verdict import Sighting
 from sparkwright.measure import stream
-from sparkwright.measure.token_counts import risen
+from sparkwright.measure.server_metrics import risen
 
 ANSWER_TOKENS = 4
 QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")

@@ -10,14 +10,14 @@ from typing import Any
 
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
-from sparkwright.measure import answers
+from sparkwright.measure import reference
 from sparkwright.measure.reference import Unanswered
-from sparkwright.measure.token_counts import risen
+from sparkwright.measure.server_metrics import risen
 
 #: number of streams and their temperature; the first, a single greedy client, is the reference for the others
 CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
 #: one for each stream
-QUESTIONS = answers.QUESTIONS[:8]
+QUESTIONS = reference.QUESTIONS[:8]
 #: minimum of right answers to QUESTIONS for a comparison
 KNOWS = 4
 #: minimum of drafts for an acceptance
@@ -108,9 +108,9 @@ def probe(
     for streams, temperature in CELLS:
         progress(len(found), len(CELLS))
 
-        def answered(question: answers.Question, temperature: float = temperature) -> str:
+        def answered(question: reference.Question, temperature: float = temperature) -> str:
             how: dict[str, Any] = {"api_key": api_key, "timeout_s": timeout_s, "temperature": temperature}
-            return answers.ask(http, base_url, model, question.prompt, **how)
+            return reference.ask_answers(http, base_url, model, question.prompt, **how)
 
         try:
             with ThreadPoolExecutor(streams) as pool:
@@ -123,10 +123,10 @@ def probe(
 
 def _judged(streams: int, temperature: float, texts: Sequence[str]) -> Cell:
     right = sum(
-        bool(re.search(question.answer, text[: answers.SEARCHED_CHARS], re.I))
+        bool(re.search(question.answer, text[: reference.SEARCHED_CHARS], re.I))
         for question, text in zip(QUESTIONS, texts, strict=True)
     )
-    return Cell(streams, temperature, right, sum(bool(answers.nonsense(text)) for text in texts))
+    return Cell(streams, temperature, right, sum(bool(reference.nonsense(text)) for text in texts))
 
 
 def failure(cells: Sequence[Cell]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.engines import openai_api
-from sparkwright.measure import server_error
+from sparkwright.measure import http_probe
 from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
@@ -285,7 +285,7 @@ def events_in(content: bytes, last: Collection[str]) -> list[dict[str, Any]]:
             done = done or data == b"[DONE]"
             continue
         event = _object(data)
-        if words := server_error.message(event) or server_error.message(event.get("response")):
+        if words := http_probe.message(event) or http_probe.message(event.get("response")):
             raise StreamError(f"server error: {words}")
         found.append(event)
     if not found or (found[-1].get("type") not in last if last else not done):
@@ -314,13 +314,13 @@ class _Reader:
             self.done = True
             return
         chunk = _object(data, self.stream.tokens)
-        if server_error.message(chunk):
+        if http_probe.message(chunk):
             raise self._failed(chunk)
         self._chunk(at_s, chunk)
 
     def _failed(self, error: Any) -> StreamError:
         """Return the server's own error."""
-        words = server_error.message(error) or server_error.text(error) or "no message"
+        words = http_probe.message(error) or http_probe.text(error) or "no message"
         return StreamError(f"server error: {words}", tokens=self.stream.tokens)
 
     def _chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
@@ -386,7 +386,7 @@ def _message(error: Exception) -> str:
 
 def _refusal(body: bytes) -> str:
     try:
-        words = server_error.message(bounds.json_of(body))
+        words = http_probe.message(bounds.json_of(body))
     except ValueError:
         words = ""
     return words or body[:200].decode(errors="replace") or "no message"

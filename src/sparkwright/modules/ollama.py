@@ -13,8 +13,7 @@ from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.ollama import ollama_models
-from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama, in_gib
-from sparkwright.host.ollama.ollama_models import Held, Seen
+from sparkwright.host.ollama.ollama_models import Absent, Busy, Held, Loaded, Ollama, Seen, in_gib
 from sparkwright.host.ollama.ollama_places import SERVICE, Place
 from sparkwright.protocol.result import Change, arg
 from sparkwright.units import GIB, gib

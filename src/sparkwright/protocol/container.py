@@ -6,7 +6,9 @@ more option of `docker run` is one more field with `option`, and its key in what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -314,3 +316,27 @@ def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the Ids that an image of a lock's entry may have, of every platform and store; empty without manifests."""
     manifests = (entry or {}).get("manifests") or ()
     return tuple(manifest[key] for manifest in manifests for key in ("config", "digest"))
+
+
+def fingerprint(spec: Mapping[str, Any]) -> str:
+    """Return the fingerprint of a container's command and environment, in any order; 12 hexadecimal digits."""
+    about = [sorted(options(spec.get("command") or ())), sorted((spec.get("env") or {}).items())]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
+
+
+def start_key(spec: Mapping[str, Any], commit: str) -> dict[str, str]:
+    """Return the key of a start: image (its digest), model (its commit), arguments, caches (of its compile cache)."""
+    image = str(spec.get("image") or "")
+    key = {"image": image.partition("@")[2] or image, "model": commit, "arguments": fingerprint(spec)}
+    return {**key, "caches": str(spec.get("caches") or "")}
+
+
+def options(words: Sequence[Any]) -> list[str]:
+    """Return the options of a command, each with its values, so that they can be sorted."""
+    grouped: list[str] = []
+    for word in map(str, words):
+        if word.startswith("--") or not grouped:
+            grouped.append(word)
+        else:
+            grouped[-1] += f" {word}"
+    return grouped

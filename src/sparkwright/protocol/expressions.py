@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import resource
+import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from jinja2 import StrictUndefined, meta, nodes
 from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 
-from sparkwright.protocol import expression_cost, jinja_constants
-from sparkwright.protocol.jinja import environment, truth
-from sparkwright.protocol.jinja_limits import begin
+from sparkwright.protocol import jinja
+from sparkwright.protocol.jinja import begin, environment, truth
 
 #: characters of an expression that a message quotes
 SHOWN = 200
@@ -129,12 +134,12 @@ def _lone_expression(text: str) -> str | None:
 def _value(compiled: Callable[[str], Callable[..., Any]], text: str, names: Mapping[str, Any]) -> Any:
     """Return the value of a text, as plain data all through. Raises what Jinja2 raises, and OutOfBounds."""
     begin()
-    with expression_cost.memory():
+    with memory():
         if compiled is _compiled:
             with contextlib.suppress(Exception):  # the compiled one reports the error
-                return _settled(jinja_constants.value(_parsed("{{ " + text + " }}"), names))
+                return _settled(jinja.value(_parsed("{{ " + text + " }}"), names))
         call = compiled(text)
-        return expression_cost.timed(lambda: _settled(call(**names)))
+        return timed(lambda: _settled(call(**names)))
 
 
 def _settled(value: Any) -> Any:
@@ -190,7 +195,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, MemoryError):
-        return f"needs more than {expression_cost.GROWTH_BYTES // 2**20} MiB of memory"
+        return f"needs more than {GROWTH_BYTES // 2**20} MiB of memory"
     return str(error).rstrip(".") or type(error).__name__
 
 
@@ -200,3 +205,62 @@ def _shown(text: str, line: int) -> str:
     if len(lines) > 1 and 0 < line <= len(lines):
         text = lines[line - 1].strip()
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
+
+
+#: processor seconds; a normal template of some hundred lines takes milliseconds
+TIME_S = 1.0
+#: growth of the process meanwhile
+GROWTH_BYTES = 256 * 2**20
+
+
+class OutOfBounds(Exception):
+    """An expression that exceeds a limit; the message is a sentence."""
+
+
+@contextmanager
+def memory() -> Iterator[None]:
+    """Limit the growth of the process to GROWTH_BYTES within the block: beyond it a MemoryError is raised.
+
+    Only on a host, where the expression runs alone: the limit is the process's, and other threads must not run into it.
+    """
+    now = _address_space() if threading.active_count() == 1 else 0
+    if not now:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = now + GROWTH_BYTES
+    if soft == resource.RLIM_INFINITY or soft > most:
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def timed(call: Callable[[], Any]) -> Any:
+    """Return the result of CALL. Raises OutOfBounds from within it if it takes more than TIME_S of processor time.
+
+    It is traced line by line, in its own thread: a signal would only reach the main one.
+    """
+    before, ends_s = sys.gettrace(), time.thread_time() + TIME_S
+
+    def watch(frame: FrameType, what: str, value: Any) -> Any:
+        if time.thread_time() > ends_s:
+            raise OutOfBounds(f"takes more than {TIME_S:g} s")
+        return watch
+
+    sys.settrace(watch)
+    try:
+        return call()
+    finally:
+        sys.settrace(before)
+
+
+def _address_space() -> int:
+    """Return the bytes of this process's address space; 0 if the system does not report it (macOS)."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * resource.getpagesize()

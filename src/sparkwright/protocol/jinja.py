@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import posixpath
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from jinja2 import StrictUndefined
+from jinja2 import StrictUndefined, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from sparkwright import shell
-from sparkwright.protocol.jinja_limits import Limited
 from sparkwright.units import gib
 from sparkwright.visible import one_line
 
@@ -37,3 +41,226 @@ def environment() -> Limited:
         skipped=lambda result: bool(result["skipped"]),
     )
     return env
+
+
+#: these call nothing and make nothing that is larger than what they are given, and the parser limits how many there are: what is
+#: folded is not watched as `expression_cost.timed` does, which takes ten times as long as the folding
+_SIMPLE = (nodes.Const, nodes.Getattr, nodes.Getitem, nodes.And, nodes.Or, nodes.Not, nodes.Compare, nodes.Operand)
+
+
+def value(parsed: nodes.Template, names: Mapping[str, Any]) -> Any:
+    """Return the value of a template that is one simple expression.
+
+    Raises nodes.Impossible for any other, and errors of evaluation.
+    """
+    match parsed.body:
+        case [nodes.Output(nodes=[nodes.Expr() as expression])]:
+            return _filled(expression, names).as_const(nodes.EvalContext(expression.environment))  # type: ignore[arg-type]
+    raise nodes.Impossible
+
+
+def _filled(node: nodes.Node, names: Mapping[str, Any]) -> Any:
+    """Return the expression with the names' values in their place."""
+    if isinstance(node, nodes.Name):
+        if node.name not in names:
+            raise nodes.Impossible
+        return nodes.Const(names[node.name])
+    if not isinstance(node, _SIMPLE):
+        raise nodes.Impossible
+    return type(node)(*(_part(getattr(node, name), names) for name in node.fields))
+
+
+def _part(part: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(part, list):
+        return [_part(item, names) for item in part]
+    return _filled(part, names) if isinstance(part, nodes.Expr | nodes.Operand) else part
+
+
+#: items of loops, calls and operations of one rendering; the longest template here takes 500
+MOST_STEPS = 200_000
+#: characters of a text, items of a list
+MOST_SIZE = 1_000_000
+#: exponent of a power: 2**EXPONENT is larger than any size in bytes
+EXPONENT = 64
+TEMPLATE_CHARS = 256 * 1024
+#: nesting of blocks and operators
+DEEPEST = 50
+
+_spent = threading.local()
+
+
+class Limited(ImmutableSandboxedEnvironment):
+    """The sandbox, with every loop, call and operation counted."""
+
+    intercepted_binops = frozenset(["+", "*", "**", "%"])
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.filters |= {"_items": _items, "_joined": _joined}
+        for name in ("center", "indent", "format"):
+            self.filters[name] = _checked(self.filters[name])
+        for name in ("join", "replace"):
+            self.filters[name] = _multiplied(self.filters[name])
+
+    @staticmethod
+    def concat(pieces: Iterable[str]) -> str:
+        """Join the output of a template or a macro."""
+        kept, size = [], 0
+        for piece in pieces:
+            size += len(piece)
+            _fits(size)
+            kept.append(piece)
+        return "".join(kept)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        if len(source) > TEMPLATE_CHARS:
+            raise SecurityError(f"the template has more than {TEMPLATE_CHARS:,} characters")
+        try:
+            parsed = super()._parse(source, name, filename)
+            if len(source) >= DEEPEST:  # a level takes a character
+                _refuse_depth(parsed)
+            tree: nodes.Template = _Counted().visit(parsed) if "for" in source or "~" in source else parsed
+        except RecursionError:
+            raise SecurityError("nested too deeply") from None
+        return tree
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        step()
+        if operator == "*":
+            _fits(
+                _size(left) * right if isinstance(right, int) else 0,
+                _size(right) * left if isinstance(left, int) else 0,
+            )
+        elif operator == "+":
+            _fits(_size(left) + _size(right))
+        elif operator == "**" and not (_small(right, EXPONENT) and _small(left, 2**EXPONENT)):
+            raise SecurityError("a power is too large")
+        elif operator == "%" and isinstance(left, str):
+            _widths(left)
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, of: Any, *args: Any, **kwargs: Any) -> Any:
+        step()
+        method = getattr(of, "__wrapped__", of)  # the sandbox's own `format` wraps the text's
+        if isinstance(getattr(method, "__self__", None), str):
+            _method(method, args)
+        return super().call(context, of, *args, **kwargs)
+
+
+def _refuse_depth(parsed: nodes.Template) -> None:
+    """Refuse an expression that is nested too deeply: compiling it would take minutes."""
+    level: list[nodes.Node] = [parsed]
+    for _ in range(DEEPEST):
+        level = [child for node in level for child in node.iter_child_nodes()]
+    if level:
+        raise SecurityError("nested too deeply")
+
+
+def begin() -> None:
+    """Reset the counts for another rendering in this thread."""
+    _spent.steps = 0
+
+
+def step(count: int = 1) -> None:
+    """Count a step. Raises SecurityError if a rendering exceeds the limit."""
+    _spent.steps = getattr(_spent, "steps", 0) + count
+    if _spent.steps > MOST_STEPS:
+        raise SecurityError(f"the template takes more than {MOST_STEPS:,} steps")
+
+
+class _Counted(NodeTransformer):
+    """Rewrites a template so that its loops, and the parts that `~` joins, are counted."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = nodes.Filter(node.iter, "_items", [], [], None, None, lineno=node.lineno)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        parts = nodes.List(node.nodes, lineno=node.lineno)
+        return nodes.Filter(parts, "_joined", [], [], None, None, lineno=node.lineno)
+
+
+def _items(items: Iterable[Any]) -> Iterable[Any]:
+    return items if isinstance(items, list | tuple | dict) and not items else _each(items)
+
+
+def _each(items: Iterable[Any]) -> Iterator[Any]:
+    for item in items:
+        step()
+        yield item
+
+
+def _joined(parts: list[Any]) -> str:
+    step()
+    return Limited.concat(map(str, parts))
+
+
+def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that checks its numbers, which are widths of its output."""
+
+    def checked(text: Any, *args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        _fits(*(value for value in given if isinstance(value, int)))
+        if isinstance(text, str):
+            _widths(text)
+        lines = text.count("\n") + 1 if isinstance(text, str) else 1
+        _fits(_size(text) + lines * sum(value if isinstance(value, int) else _size(value) for value in given))
+        return call(text, *args, **kwargs)
+
+    return checked
+
+
+def _multiplied(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that checks the size of its output, which has many copies of a text.
+
+    Its first argument is the context or the like, the second its value.
+    """
+
+    def multiplied(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        pieces = list(value) if not isinstance(value, str) else [value]
+        longest = max((_size(kwarg) for kwarg in (*args, *kwargs.values())), default=0)
+        _fits(sum(_size(str(piece)) for piece in pieces) + longest * (len(pieces) + _size(value)))
+        return call(context, pieces if not isinstance(value, str) else value, *args, **kwargs)
+
+    multiplied.jinja_pass_arg = call.jinja_pass_arg  # type: ignore[attr-defined]
+    return multiplied
+
+
+def _method(of: Any, args: tuple[Any, ...]) -> None:
+    """Check a text's own methods that pad, or that insert one text into another many times."""
+    text, name = of.__self__, getattr(of, "__name__", "")
+    if name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
+        _fits(*(value * (len(text) if name == "expandtabs" else 1) for value in args if isinstance(value, int)))
+    elif name in ("format", "format_map"):
+        _widths(text)
+    elif name in ("replace", "join"):
+        pieces = list(args[0]) if name == "join" and args and not isinstance(args[0], str) else []
+        longest = max((_size(value) for value in args), default=0)
+        _fits((len(text) + 1) * (longest + 1), sum(_size(piece) for piece in pieces))
+
+
+def _widths(text: str) -> None:
+    """Check a format: no width has more than six digits."""
+    digits = 0
+    for sign in text:
+        digits = digits + 1 if sign.isdecimal() else 0
+        if digits > 6 and ("%" in text or "{" in text):
+            raise SecurityError("a width in a format is too large")
+    _fits(len(text))
+
+
+def _fits(*sizes: int) -> None:
+    if max(sizes, default=0) > MOST_SIZE:
+        raise SecurityError(f"a text or list is larger than {MOST_SIZE:,}")
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return 0
+    return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
+
+
+def _small(value: Any, most: int) -> bool:
+    return isinstance(value, int | float) and abs(value) <= most

@@ -11,14 +11,19 @@ import hashlib
 import io
 import json
 import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sparkwright import host_side
-from sparkwright.remote import wheels
+from sparkwright import host_side, visible
+from sparkwright.errors import Failed
+from sparkwright.remote.runtime_upload import MACHINES
+from sparkwright.shell import join
 from sparkwright.trust.names import MACHINE, PYTHON_VERSION, inside, matched
+from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
     import tarfile
@@ -32,10 +37,10 @@ _LEFT_OUT = {"tests", "test", "bin", "__pycache__"}
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
     """Return the name of the runtime: the hash of the sources and of the requirements, which hold the wheels' hashes."""
-    return hashlib.sha256(wheels.REQUIREMENTS.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
+    return hashlib.sha256(REQUIREMENTS.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
 
 
-def archive(python: str, machine: str, progress: wheels.Progress = lambda done, total, name: None) -> Path:
+def archive(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> Path:
     """Return the runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz of the laptop's cache, built if necessary.
 
     A damaged one is built again. progress: see `wheels.fetched`. Raises Failed if a wheel is not available, or a name that came
@@ -44,7 +49,7 @@ def archive(python: str, machine: str, progress: wheels.Progress = lambda done, 
     made_for = f"{matched(PYTHON_VERSION, python, 'the Python')}-{matched(MACHINE, machine, 'the processor')}"
     path = inside(host_side.cache() / "runtime", f"{content_hash()}-{made_for}.tar.gz")
     if not _as_built(path):
-        parts = wheels.fetched(python, machine, progress)
+        parts = fetched(python, machine, progress)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
             _pack(parts, f"{made_for}\n", temporary)
@@ -103,3 +108,138 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(data), 0o644
     tar.addfile(info, io.BytesIO(data))
+
+
+REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
+#: the targets of `make runtime-lock`, on each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+#: manylinux tags that every wheel of the requirements has
+MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
+#: messages of pip and its libraries if there is no answer
+_NOBODY = re.compile(
+    r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
+)
+
+Progress = Callable[[int, int, str], None]
+
+
+class Pin(NamedTuple):
+    """A pinned requirement: a version, and the sha256 of every acceptable wheel."""
+
+    version: str
+    hashes: frozenset[str]
+
+
+def fetched(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> list[Path]:
+    """Return every wheel for a Python ("3.12") and processor ("aarch64"), in the laptop's cache, each verified by its hash.
+
+    Missing or damaged ones are downloaded. progress: called with the number done, the total, and the next name. Raises Failed if
+    a wheel is not available, or the index offers another one.
+    """
+    if python not in PYTHONS or machine not in MACHINES:
+        known = f"there is one for {', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
+        raise Failed(f"there is no runtime for {visible.name(machine)}, Python {visible.name(python)}: {known}.")
+    folder = _folder(python, machine)
+    found = _complete(folder)
+    missing = {name: pin for name, pin in locked().items() if name not in found}
+    if missing:
+        try:
+            _download(missing, folder, python, machine, progress)
+        except OSError as error:
+            raise Failed(f"the runtime's wheels can't be kept: {error.strerror}.", where=str(folder)) from None
+        found = _complete(folder)
+    lost = sorted(set(locked()) - set(found))
+    if lost:
+        raise Failed(f"pip fetched no wheel of {', '.join(lost)}.", where=str(folder))
+    return [found[name] for name in sorted(found)]
+
+
+def here(python: str, machine: str) -> bool:
+    """Return True if all wheels are in the laptop's cache and complete."""
+    return set(_complete(_folder(python, machine))) == set(locked())
+
+
+@functools.lru_cache(maxsize=4)
+def locked(text: str = "") -> dict[str, Pin]:
+    """Return the pinned requirements by the package's name."""
+    text = text or REQUIREMENTS.read_text()
+    pins = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.strip() and not line.startswith("#"):
+            pin, *hashes = line.split()
+            name, _, version = pin.partition("==")
+            pins[name] = Pin(version, frozenset(item.removeprefix("--hash=sha256:") for item in hashes))
+    return pins
+
+
+def written(name: str, version: str, hashes: Iterable[str]) -> str:
+    """Return a line of the requirements, as pip reads it."""
+    return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{item}" for item in sorted(hashes))]) + "\n"
+
+
+def platform_words(machine: str, python: str) -> list[str]:
+    """Return pip's options for a host that is not this machine."""
+    tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX), f"manylinux2014_{machine}"]
+    options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
+    return [*options, *(f"--platform={tag}" for tag in tags)]
+
+
+def _folder(python: str, machine: str) -> Path:
+    return host_side.cache() / "runtime" / "wheels" / f"{python}-{machine}"
+
+
+def _complete(folder: Path) -> dict[str, Path]:
+    """Return the wheels of a folder that match the requirements, by the package's name."""
+    by_hash = {digest: name for name, pin in locked().items() for digest in pin.hashes}
+    found = {}
+    for path in sorted(folder.glob("*.whl")):
+        name = by_hash.get(hashlib.sha256(path.read_bytes()).hexdigest())
+        if name:
+            found[name] = path
+    return found
+
+
+def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, progress: Progress) -> None:
+    """Download with pip into a temporary folder, and move complete files in: an interrupted download leaves no partial one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        lines = Path(temporary) / "requirements.txt"
+        lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
+        # -P: the current folder may hold an untrusted project
+        words = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
+        words += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
+        words += ["--dest", temporary, "--requirement", str(lines)]
+        answer = _reported([*words, *platform_words(machine, python)], len(missing), progress)
+        if answer:
+            raise _refusal(answer, python, machine)
+        for path in Path(temporary).glob("*.whl"):
+            path.replace(folder / path.name)
+
+
+def _reported(words: list[str], total: int, progress: Progress) -> str:
+    """Run pip and report its progress. Returns its output if it failed, else an empty text."""
+    lines, done = [], 0
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
+        for line in pip.stdout or ():
+            lines.append(line)
+            if line.startswith(("Collecting ", "Processing ")):  # from an index, from a folder
+                progress(done, total, line.split()[1].rpartition("/")[2])
+                done += 1
+    if pip.returncode == 0:
+        progress(total, total, "")
+        return ""
+    return "".join(lines) or "pip said nothing"
+
+
+def _refusal(message: str, python: str, machine: str) -> Failed:
+    what = f"the runtime for {machine}, Python {python}"
+    command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python])
+    if "DO NOT MATCH THE HASHES" in message:
+        fix = f"Somebody may be in between, or the index is broken: look at it with `{command} --debug`."
+        return Failed(f"{what} is not fetched: the package index offers a wheel that is not the pinned one.", fix=fix)
+    if _NOBODY.search(message):
+        message = f"{what} is not in this laptop's cache, and no package index can be reached."
+        return Failed(message, fix=f"Run `{command}` once where there is internet.")
+    lines = message.strip().splitlines()
+    last = next((line for line in reversed(lines) if line.startswith("ERROR:")), "".join(lines[-1:]))
+    return Failed(f"{what} can't be fetched: {one_line(last.removeprefix('ERROR:').strip(), at_most=300)}.")

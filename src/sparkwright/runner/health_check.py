@@ -37,14 +37,14 @@ def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Eve
 
 def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed:
     """Run one `smoke_test` against the baseline of the last good state. It never creates a baseline."""
-    from sparkwright.host.containers import engine_of
+    from sparkwright.host.containers import container_labels
     from sparkwright.host.records.baselines import Baselines, key_of
     from sparkwright.modules.proof.smoke_test import SmokeTest
 
     good = good_states.last(context.state)
     serve = good.get("serve") or {}
     key = serve.get("baseline_key") or {}
-    http = engine_of.of_spec(good.get("spec")).http
+    http = container_labels.engine_of_spec(good.get("spec")).http
     if Baselines(context.state).read(key_of(key, context.machine, http)) is None:
         return Speed(verdict="it has no baseline", measured_s=observed.time_s)
     args = SmokeTest.Args(

@@ -16,7 +16,7 @@ from sparkwright.host.module import Module
 from sparkwright.host.runs.context import RunContext, engine_went_away
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
-from sparkwright.protocol import arguments, expressions, recap
+from sparkwright.protocol import expressions, recap, signature
 from sparkwright.protocol.events import KNOWN_AFTER, Event, event
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.protocol.result import Result, sound
@@ -242,7 +242,7 @@ class PlayRun:
         return Result(failed=True, msg=f"{module}: {type(error).__name__}: {sentence}")
 
     def _call(self, task: Task, kind: type[Module[Any]], values: dict[str, Any]) -> Result:
-        args = arguments.build(kind.Args, values, module=task.module)
+        args = signature.build(kind.Args, values, module=task.module)
         if task.become and not kind.never_as_root:
             return sound(self.root.run(task.module, values, self.context), task.module)
         return sound(kind().run(args, self._context_of(task)), task.module)

@@ -9,20 +9,20 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import restart_plans, servers, turns
-from sparkwright.host.runs import cut_off, lock, measurement_lock
+from sparkwright.host.records import good_states, restart_plans, servers, turns, wakes
+from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol import recap as recaps
 from sparkwright.protocol.events import SCHEMA, Event, event
 from sparkwright.protocol.plan import Plan
-from sparkwright.runner import restart_plan
 from sparkwright.runner.rendezvous import Rendezvous
 from sparkwright.secret import Secret
 from sparkwright.trust import system_errors
 from sparkwright.trust.names import STEP
+from sparkwright.trust.redact import Redactor
 
 
 def play(
@@ -59,8 +59,8 @@ def play(
             owner = lock.Owner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
             held = lock.held(state, owner, host=plan.host, wait_s=met.lock_wait_s, note=note)
             with met.having(held) as before:
-                if before is not None and cut_off.unfinished(state, before):
-                    note(cut_off.story(state, before, plan.server))
+                if before is not None and journal.unfinished(state, before):
+                    note(journal.story(state, before, plan.server))
                 host_lost.settle(RunContext(machine, state, plan.run_id, book.write))
                 own = servers.settle(state, plan.server, _alone(plan))
                 if plan.server and not plan.by_turns:
@@ -68,12 +68,12 @@ def play(
                 recap = run(met)
         else:
             before, alive = lock.inspect(state) if plan.exclusive else (None, False)
-            if before is not None and cut_off.unfinished(state, before):
-                note(f"in progress there: {before}" if alive else cut_off.story(state, before, plan.server))
+            if before is not None and journal.unfinished(state, before):
+                note(f"in progress there: {before}" if alive else journal.story(state, before, plan.server))
             with met.having(_undisturbing(plan, state, note)):
                 recap = _beside(run(met), plan, state)
         if restart is not None and not plan.check and not recap["failed"]:
-            restart_plan.keep(restart, own, book.hidden, note)
+            keep_restart_plan(restart, own, book.hidden, note)
     except SparkwrightError as error:
         recap = recap_of(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
@@ -99,7 +99,7 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
         yield
         return
     lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
-    with measurement_lock.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
+    with lock.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
         yield
 
 
@@ -115,3 +115,32 @@ def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
 def recap_of(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:
     """Return the recap of a run that an error ended."""
     return recaps.of_error(host, error, seconds, msg=f"{error.message} {error.fix}".strip())
+
+
+def keep_restart_plan(given: dict[str, Any], state: StateFolder, hidden: Redactor, note: Callable[[str], None]) -> None:
+    """Keep the restart plan. An error is noted and never fails the run; so is a reason why an installed check can't use it."""
+    try:
+        if given:
+            restart_plans.keep(state, given, hidden)
+        if _heals(state) and good_states.last(state):
+            restart_plans.usable(state, _runtime_of_checks())
+        if restart_plans.wake(state).get("on_request") and not wakes.running(state):
+            note(f"no request wakes {state.server} yet: {wakes.STARTS}")
+    except Refused as error:
+        note(f"the health check will not restart this server: {error}")
+    except OSError as error:
+        note(f"the restart plan could not be kept: {error.strerror}")
+
+
+def _runtime_of_checks() -> str:
+    """Return the hash of the host's side that the installed checks run, if it is this one; else empty."""
+    from sparkwright import host_side
+    from sparkwright.health.schedule import places
+
+    here = places.runtime()
+    return host_side.content_hash() if here is None or (here / places.MARK).exists() else ""
+
+
+def _heals(state: StateFolder) -> bool:
+    """Return True if a check that restarts is installed: `Settings.heal`, whose import costs every deploy 10 ms."""
+    return (state.read("health-settings") or {}).get("heal") == "restart"

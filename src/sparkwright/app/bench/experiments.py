@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.app.bench import run_experiment, run_local
 from sparkwright.app.connect import reach
 from sparkwright.app.plans import clusters
-from sparkwright.bench import arena, axis, results_files, summary
+from sparkwright.bench import axis, results_files, summary
 from sparkwright.bench.order import Order
 from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
@@ -48,7 +48,7 @@ def _shown(results: Results, code: int, folder: Path, given: dict[str, Any]) -> 
     say()
     summary.show(results)
     if given.get("spark_arena"):
-        say("\n" + arena.table(results))
+        say("\n" + summary.table(results))
     say(f"\n{folder / results_files.JSON}, {results_files.CSV}, {written}")
     return code
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.app.questions import answers
 from sparkwright.engines.budget import JSON_SHAPE
-from sparkwright.protocol.event_kinds import CAUSE, COUNT, KINDS, exit_code
+from sparkwright.protocol.event_reader import CAUSE, COUNT, KINDS, exit_code
 from sparkwright.protocol.recap import RARE
 from sparkwright.trust.shapes import Shape, Usual, line, moment, number
 

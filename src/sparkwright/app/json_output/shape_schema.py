@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkwright.protocol import event_kinds
+from sparkwright.protocol import event_reader
 from sparkwright.trust import shapes
 from sparkwright.trust.shapes import Shape, Usual
 
@@ -20,7 +20,7 @@ TYPES: Mapping[Any, str] = {
     float: "number",
 }
 #: functions that check integers, and names of functions that check numbers; all others check texts
-COUNTS: tuple[Callable[..., Any], ...] = (event_kinds.exit_code, shapes.integer)
+COUNTS: tuple[Callable[..., Any], ...] = (event_reader.exit_code, shapes.integer)
 NUMBERS = ("within",)
 
 

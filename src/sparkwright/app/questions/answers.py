@@ -7,13 +7,13 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 from sparkwright.doctor import fabric
-from sparkwright.doctor.fixes import FIXES
+from sparkwright.doctor.findings import FIXES
 from sparkwright.engines.budget import JSON_SHAPE
 from sparkwright.engines.engine import TITLES, USUAL
 from sparkwright.engines.log.state import FIELDS
 from sparkwright.errors import Failed
 from sparkwright.gateway.statistics import STATES
-from sparkwright.protocol.event_kinds import COUNT, text
+from sparkwright.protocol.event_reader import COUNT, text
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
 

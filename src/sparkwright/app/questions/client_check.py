@@ -13,7 +13,7 @@ from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.probes import tool_call
 from sparkwright.engines.probes.probe import Reply, quoted
 from sparkwright.errors import Failed, Inconclusive, Refused, Unreachable
-from sparkwright.measure import server_error, stream
+from sparkwright.measure import http_probe, stream
 from sparkwright.transport import http
 from sparkwright.transport.connection import TransportError
 from sparkwright.trust import bounds
@@ -70,7 +70,7 @@ def _events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) -> list[
 
 def _words(body: bytes) -> str:
     try:
-        words = server_error.message(bounds.json_of(body))
+        words = http_probe.message(bounds.json_of(body))
     except ValueError:
         words = ""
     return one_line(words or body[:SHOWN_CHARS].decode(errors="replace"), at_most=SHOWN_CHARS)

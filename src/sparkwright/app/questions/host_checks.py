@@ -19,8 +19,8 @@ from sparkwright.console.events.lines import budget_lines
 from sparkwright.console.events.live_lines import styled
 from sparkwright.console.out import say, say_json
 from sparkwright.console.terminal import terminal
-from sparkwright.doctor.checks import clock
-from sparkwright.doctor.fixes import FIXES
+from sparkwright.doctor.checks import operating_system
+from sparkwright.doctor.findings import FIXES
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
@@ -105,7 +105,7 @@ def inspect(selection: Selection) -> list[HostReport]:
 
     def checks_of(member: Member) -> HostReport:
         found = answer_of(selection, member)
-        clock_finding = clock.against(found["now_s"], time.time(), found["user"])
+        clock_finding = operating_system.against(found["now_s"], time.time(), found["user"])
         sandbox = member.host.connection == "sandbox"
         rows = [*found["findings"], clock_finding.to_json()]
         return HostReport(member.host.name, rows, found["user"], sandbox=sandbox, budget=found["budget"])

@@ -17,7 +17,7 @@ from sparkwright.fleet.member import Member
 from sparkwright.measure import load_ladder
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
-from sparkwright.trust import evidence
+from sparkwright.trust import private
 from sparkwright.trust.bounds import PARTS, clean, json_of
 from sparkwright.trust.shapes import fitted, line, moment
 
@@ -52,7 +52,7 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
             found, files = bundle(host, events, run)
             folder = Path(to) if to else Path("incidents") / host / found
             folder = folder / host if to and len(answers) > 1 else folder
-            evidence.keep(folder, files)
+            private.keep_evidence(folder, files)
             if json:
                 say_json({"host": host, "incident": found, "folder": str(folder), "files": sorted(files)})
                 continue

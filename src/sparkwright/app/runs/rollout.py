@@ -19,8 +19,7 @@ from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
 from sparkwright.fleet.guard import Guard, floors
 from sparkwright.fleet.member import GOOD, Member, hang_up
-from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
-from sparkwright.fleet.rollout import Roll
+from sparkwright.fleet.rollout import Prints, Record, RecordFile, Roll, refuse_other
 from sparkwright.project import playbook, recipe, shipped_files
 from sparkwright.project.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event

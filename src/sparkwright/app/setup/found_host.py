@@ -16,8 +16,8 @@ from sparkwright.console.terminal import terminal
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import Recipe
-from sparkwright.remote.find import candidates
-from sparkwright.remote.find.candidates import Candidate
+from sparkwright.remote import find
+from sparkwright.remote.find import Candidate
 from sparkwright.remote.ssh import host_keys
 from sparkwright.remote.ssh.host_keys import UnknownKey
 from sparkwright.sandbox import memory
@@ -57,7 +57,7 @@ def ask_which(*, sandbox: bool) -> NewHost:
         sandbox: include the simulated host.
     """
     with terminal().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
-        rows = candidates.find(Path.home() / ".ssh")[: candidates.MOST]
+        rows = find.find_candidates(Path.home() / ".ssh")[: find.MOST]
     rows += [Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware")] if sandbox else []
     plain_table.show(
         CANDIDATES, [(str(n), candidate.address, candidate.source) for n, candidate in enumerate(rows, start=1)]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sparkwright import units
 from sparkwright.console.out import say
 from sparkwright.errors import Refused
-from sparkwright.remote import bootstrap, wheels
+from sparkwright.remote import runtime, runtime_upload
 from sparkwright.visible import listed
 
 QUIET_S = 2.0
@@ -24,15 +24,15 @@ def fetch(machines: str, pythons: str) -> None:
     """
     wanted = [(machine, version) for machine in listed(machines) for version in listed(pythons)]
     for machine, version in wanted:
-        if machine not in bootstrap.MACHINES:
-            raise Refused(f"--machine must be one of {', '.join(bootstrap.MACHINES)}, got '{machine}'.")
-        if version not in wheels.PYTHONS:
-            raise Refused(f"--python must be one of {', '.join(wheels.PYTHONS)}, got '{version}'.")
+        if machine not in runtime_upload.MACHINES:
+            raise Refused(f"--machine must be one of {', '.join(runtime_upload.MACHINES)}, got '{machine}'.")
+        if version not in runtime.PYTHONS:
+            raise Refused(f"--python must be one of {', '.join(runtime.PYTHONS)}, got '{version}'.")
     if not wanted:
         raise Refused("say for which processor and Python: --machine aarch64 --python 3.12.")
     for machine, version in wanted:
-        cached, started_s = wheels.here(version, machine), time.monotonic()
-        found = wheels.fetched(version, machine, _progress(f"{machine}, Python {version}"))
+        cached, started_s = runtime.here(version, machine), time.monotonic()
+        found = runtime.fetched(version, machine, _progress(f"{machine}, Python {version}"))
         size = units.size(sum(path.stat().st_size for path in found))
         how = "already cached" if cached else f"downloaded in {units.duration(time.monotonic() - started_s)}"
         print(f"{machine}, Python {version}: {len(found)} wheels, {size}, {how}; hashes verified.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sparkwright.console import grid
-from sparkwright.protocol.event_kinds import text as a_text
+from sparkwright.protocol.event_reader import text as a_text
 from sparkwright.protocol.events import Event
 from sparkwright.trust.shapes import Misfit, Usual, fitted, line
 

@@ -1,15 +1,18 @@
-"""Docker: is this login allowed to use it, and does it start at boot."""
+"""Checks of Docker: access to it, the mounts of our containers, and the platform of the image."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.findings import Finding
-from sparkwright.doctor.fixes import FIXES
+from sparkwright.doctor.findings import FIXES, Finding
 from sparkwright.doctor.host import Host
-from sparkwright.errors import SparkwrightError
+from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.host.containers import containers, mount_sources
+from sparkwright.host.containers.engine_words import is_ours
+from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.runs.context import SocketDenied
+from sparkwright.visible import count
 
 NAME = "docker"
 GROUP = "docker"
@@ -61,3 +64,52 @@ def _group(host: Host) -> tuple[str, list[str]]:
 def _live_groups(host: Host) -> list[str]:
     """Return the groups of this very login, by number."""
     return next((row[1].split() for row in host.rows("/proc/self/status") if row[0] == "Groups"), [])
+
+
+MOUNTS_NAME = "mounts"
+SOURCE = "decision 35: Docker follows links in the source of a bind mount at each start"
+
+
+def check_mounts(host: Host) -> Iterator[Finding]:
+    """Inspect the mounts of every container that sparkwright created, running or not."""
+    try:
+        client = host.context.docker()
+        rows = [row for row in client.api.containers(all=True) if is_ours(row)]
+        found = [inspected for row in rows if (inspected := containers.inspect(client, str(row["Id"]))) is not None]
+    except Exception:  # refused, down or restarting: the check `docker` reports which
+        yield Finding(MOUNTS_NAME, "unknown", "Docker does not answer", source=SOURCE)
+        return
+    fix = f"sparkwright deploy --host {host.wanted.name}" if host.wanted.name else "sparkwright deploy"
+    suspect = 0
+    for container in found:
+        name = str(container["Name"]).lstrip("/")
+        for inner, outer in mount_sources.nested(container):
+            suspect += 1
+            evidence = f"{name}: {inner} lies in {outer}, where it can write, and so replace it by a link"
+            yield Finding(MOUNTS_NAME, "warning", evidence, fix, SOURCE)
+        try:
+            mount_sources.refuse(host.context, container)
+        except Refused as error:
+            suspect += 1
+            yield Finding(MOUNTS_NAME, "bad", f"{name}: {error.message}", error.fix or fix, SOURCE)
+    if not suspect:
+        sources = sum(len(mount_sources.of_container(entry)) for entry in found)
+        evidence = f"{count(sources, 'source')} of {count(len(found), 'container')}, none below another, no link"
+        yield Finding(MOUNTS_NAME, "ok", evidence, source=SOURCE)
+
+
+PLATFORM_NAME = "image platform"
+
+
+def check_platform(host: Host) -> Iterator[Finding]:
+    here, wanted, source = machine_platform(host.context.machine), host.wanted, known.PLATFORM.source
+    if not wanted.image:
+        yield Finding(PLATFORM_NAME, "unknown", "the host has no recipe, so no image to check")
+    elif not wanted.platforms:
+        evidence = f"the platforms of {wanted.image} are not in spark.lock"
+        yield Finding(PLATFORM_NAME, "unknown", evidence, f"invoke lock --host {wanted.name or 'HOST'}", source)
+    elif here in wanted.platforms:
+        yield Finding(PLATFORM_NAME, "ok", f"{wanted.image} has {here}", source=source)
+    else:
+        evidence = f"{wanted.image} has {', '.join(wanted.platforms)}, not {here}: {known.PLATFORM.says}"
+        yield Finding(PLATFORM_NAME, "bad", evidence, "docker buildx imagetools inspect " + wanted.image, source)

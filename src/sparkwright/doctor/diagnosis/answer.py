@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.doctor.diagnosis import down_causes, host_faults, inspect, server_facts, worker
-from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
-from sparkwright.doctor.diagnosis.recipe_facts import RecipeFacts
+from sparkwright.doctor.diagnosis import down_causes, inspect, server_facts, server_state
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, RecipeFacts
 from sparkwright.doctor.diagnosis.server_probe import ServerProbe
 from sparkwright.doctor.diagnosis.server_state import EXITS, ServerState, standing
 from sparkwright.doctor.diagnosis.stream_measurement import Expected, Measured, measure
@@ -30,7 +29,7 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
-from sparkwright.measure.beside import gpu
+from sparkwright.measure import background
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import Redactor
 
@@ -54,7 +53,7 @@ class Answer:
     measured: Measured | None = None
     #: ranked; those that could not be determined have the verdict unknown
     causes: Sequence[Cause] = ()
-    gpu: gpu.State = field(default_factory=gpu.State)
+    gpu: background.State = field(default_factory=background.State)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON: the schema of `diagnose --json`, docs/diagnose.md."""
@@ -110,7 +109,7 @@ class _Diagnosis:
 
     def of(self, seen: DiagnosisInput) -> Answer:
         """Probe the server, and measure it if that disturbs no requests."""
-        if (place := worker.standing(self.context, self.good, seen)) is not None:
+        if (place := server_state.worker_standing(self.context, self.good, seen)) is not None:
             return self._not_measured(seen, place)
         asking = ServerProbe(
             seen.engine.http, self.url, self.key, self.limits, CheckHistory.of(self.context.state).counted
@@ -150,12 +149,14 @@ class _Diagnosis:
         return seen
 
     def _not_measured(self, seen: DiagnosisInput, place: ServerState) -> Answer:
-        now = gpu.parse(evidence.gpu_query(self.context))
+        now = background.parse(evidence.gpu_query(self.context))
         about = server_facts.seen(self.context, self.asked, self.good, seen, None, "")
         rows = [*down_causes.causes(seen), *self._of_host(seen, Gpu(now.temperature_c if now else None))]
         if down_causes.failed(seen):
             rows += slow_causes.of_a_start(about, str(down_causes.last_words(seen).value or ""))
-        return Answer(seen, place, causes=_named_once(slow_causes.ranked(rows)), gpu=gpu.summed([now] if now else []))
+        return Answer(
+            seen, place, causes=_named_once(slow_causes.ranked(rows)), gpu=background.summed([now] if now else [])
+        )
 
     def _measured(self, seen: DiagnosisInput, model: str) -> Answer:
         expected = Expected.of(self.context, self.good, self.asked.tok_per_s, verified=seen.box.verified)
@@ -175,7 +176,7 @@ class _Diagnosis:
         """Return the causes that lie in the Docker Engine and the host."""
         granted = seen.box.policy and not seen.broken and not seen.asleep
         policy = str((self.good.get("spec") or {}).get("restart", "")) if granted else ""
-        return [*_docker(seen), *host_faults.causes(self.context, seen, now, policy, self.limits)]
+        return [*_docker(seen), *down_causes.host_causes(self.context, seen, now, policy, self.limits)]
 
 
 def _of_another_task(seen: DiagnosisInput) -> ServerState | None:

@@ -102,3 +102,22 @@ class DiagnosisInput:
     def age_s(self) -> float | None:
         """The time since this start of the container, seconds; None if it is not known."""
         return None if self.box.started_s is None else max(0.0, self.now_s - self.box.started_s)
+
+
+@dataclass(frozen=True)
+class RecipeFacts:
+    """The facts from the user's files, as far as they can be read; all are optional."""
+
+    #: its name
+    container: str = ""
+    #: the server's URL, for one whose container does not publish its port
+    base_url: str = ""
+    model: str = ""
+    #: on the hub
+    model_id: str = ""
+    #: the rate that the recipe expects of one stream
+    tok_per_s: float | None = None
+    platform: Literal["gb10", "ascend"] = "gb10"
+    #: how long a token may take, seconds; 0 for the limit of the health checks
+    token_s: float = 0.0
+    key: str = ""

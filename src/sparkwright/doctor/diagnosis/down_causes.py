@@ -1,4 +1,4 @@
-"""The causes of a server that does not serve: its exit, its port, its log and the runs on its host. Pure."""
+"""The causes of a server that does not serve, and faults of its host or settings. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from sparkwright.engines import tasks
 from sparkwright.engines.log.reader import message
 from sparkwright.engines.log.state import UNKNOWN, Reading
 from sparkwright.engines.slowness.cause import Cause, Verdict
-from sparkwright.health.judging.observation import Limits
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.judging.questions import QUESTIONS
+from sparkwright.health.probe import machine_of
+from sparkwright.health.record import Gpu
+from sparkwright.host.module import Context
 from sparkwright.visible import count
 
 #: the exit code of a process that was killed (128 + SIGKILL), and of one that exited on request (128 + SIGTERM)
@@ -163,3 +167,42 @@ ASKED: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
     *(_last_words, _out_of_memory, _docker_refused, _port, _hangs, _fails, _broken, _cut_off, _slow_start, _restarts),
     *(_stopped, _host_went_down),
 )
+
+
+#: the question of health/judging/questions.py, the cause for a bad answer, and the fix
+MEMORY = "stop other processes (`invoke plan` lists what holds memory)"
+ASKED_OF_HOST = {
+    "temperature": ("the GPU is too hot", "check fans and airflow; the GPU throttles when it gets hotter"),
+    "memory": ("the host is low on memory", MEMORY),
+    "swap": ("the host is out of swap", MEMORY),
+    "disk": ("the disk is full", "`invoke models.prune` and `invoke images.prune` remove unused files"),
+    "restart policy": ("its restart policy differs", "`invoke deploy` sets it"),
+    "drift": (
+        "it differs from the verified state",
+        "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
+    ),
+}
+#: those that can make tokens slow
+OF_RATE = frozenset(("temperature", "memory", "swap", "drift"))
+WEIGHT = 70
+
+
+def host_causes(context: Context, seen: DiagnosisInput, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
+    """Return what is bad or unknown of the host, each with its evidence. policy: the verified restart policy."""
+    observed = Observation(
+        seen.now_s,
+        container=seen.box,
+        policy=policy,
+        machine=machine_of(context),
+        gpus=(gpu,),
+        drift=seen.drift,
+        drift_error=seen.drift_error,
+    )
+    found = []
+    for question, (name, fix) in ASKED_OF_HOST.items():
+        answer = QUESTIONS[question](observed, limits)
+        if answer is not None and answer[0] == "unknown":
+            found.append(Cause(name, "unknown", answer[1]))
+        elif answer is not None and "degraded" in answer[2:]:
+            found.append(Cause(name, "found", answer[1], fix, WEIGHT, of_rate=question in OF_RATE))
+    return found

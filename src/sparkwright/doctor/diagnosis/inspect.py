@@ -18,11 +18,11 @@ from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, log_reader
+from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, log_reader
 from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns
-from sparkwright.host.runs import cut_off, lock
+from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.visible import one_line
 
@@ -46,7 +46,7 @@ def inspect_server(
     verified = str((good.get("spec") or {}).get("name", ""))
     found = DiagnosisInput(
         now_s,
-        engine=engine_of.of_spec(good.get("spec")),
+        engine=container_labels.engine_of_spec(good.get("spec")),
         name=verified or name,
         known=bool(good),
         allowed_s=current_state.allowed_s(good, limits),
@@ -89,7 +89,7 @@ def _with_runs(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
         return seen
     if alive:
         return replace(seen, busy=str(owner))
-    return replace(seen, cut_off=str(owner)) if cut_off.unfinished(context.state, owner) else seen
+    return replace(seen, cut_off=str(owner)) if journal.unfinished(context.state, owner) else seen
 
 
 def _with_container(seen: DiagnosisInput, context: Context, good: Mapping[str, Any], name: str) -> DiagnosisInput:
@@ -108,7 +108,7 @@ def _with_container(seen: DiagnosisInput, context: Context, good: Mapping[str, A
     loop = crash_loop.verdict_now(inspected, context) if loops else ""
     found = replace(
         seen,
-        engine=engine_of.of_container(inspected),
+        engine=container_labels.engine_of_container(inspected),
         box=box,
         inspected=inspected,
         end=end_of(inspected),

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
-from sparkwright.doctor.diagnosis.recipe_facts import RecipeFacts
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, RecipeFacts
 from sparkwright.doctor.diagnosis.stream_measurement import Measured
 from sparkwright.engines import advice
 from sparkwright.engines import http as roles
@@ -16,7 +15,7 @@ from sparkwright.host import evidence
 from sparkwright.host.memory import gpu_use
 from sparkwright.host.module import Context
 from sparkwright.measure import http_probe, server_metrics
-from sparkwright.measure.token_counts import risen
+from sparkwright.measure.server_metrics import risen
 
 
 def seen(

@@ -13,7 +13,7 @@ from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of
-from sparkwright.measure import http_probe, server_metrics, token_check
+from sparkwright.measure import http_probe, server_metrics
 
 HEALTH_S = 5.0
 AGAIN_S = 0.5
@@ -63,9 +63,11 @@ class ServerProbe:
     def token(self, probe: Probe, model: str, priority: int) -> Probe:
         """Ask for one token."""
         limit_s = self.limits.token_s
-        answer = token_check.ask(self.http, self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority)
+        answer = http_probe.ask_token_check(
+            self.http, self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority
+        )
         if answer.status == 200 and not answer.failure:
-            if lacks := token_check.missing(self.http, answer.json()):
+            if lacks := http_probe.missing(self.http, answer.json()):
                 return replace(probe, token="error", error=f"200 {lacks}")
             return replace(probe, token="made")
         if answer.status in (401, 403):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from sparkwright import units
 from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
 from sparkwright.engines import server_key, tasks
 from sparkwright.errors import Exit
+from sparkwright.health import current_state, ranks
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.judging.restarts import LOOP, SETTLED_S
+from sparkwright.health.probe import start_of
+from sparkwright.health.snapshot import Now
+from sparkwright.host.containers import container_labels
+from sparkwright.host.module import Context
 from sparkwright.visible import count
 
 Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
@@ -205,3 +211,17 @@ def _stage(seen: DiagnosisInput) -> str:
         return ""
     done, total = seen.log.shards
     return f"{seen.log.stage}, {done} of {total} shards" if total and done < total else seen.log.stage
+
+
+def worker_standing(context: Context, good: Mapping[str, Any], seen: DiagnosisInput) -> ServerState | None:
+    """Return the state of a worker; None if the server is not one. good: the last verified state."""
+    labels = (good.get("spec") or {}).get("labels")
+    if not container_labels.membership_of_labels(labels).rank:
+        return None
+    rank = ranks.now(context, good, seen.box, CheckHistory.of(context.state), start_of(seen.box))
+    state, message = current_state.judged(Now(seen.now_s, seen.box, error=seen.engine_error), good, rank)
+    if seen.busy:
+        return ServerState("in progress", f"in progress: {seen.busy}; {message}")
+    known: dict[str, State] = {**{str(name): name for name in EXITS}, "up": "ok"}
+    fix = f"`invoke restart --host {rank.cluster}` starts the cluster again as one." if state == "down" else ""
+    return ServerState(known.get(state, "unknown"), message, fix)

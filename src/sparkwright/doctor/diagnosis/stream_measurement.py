@@ -11,16 +11,14 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.host import evidence
-from sparkwright.host.containers import engine_of
+from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.measure import server_metrics, smoke, stream
+from sparkwright.measure import background, server_metrics, smoke, stream
 from sparkwright.measure.asker import Asker
-from sparkwright.measure.beside import gpu
-from sparkwright.measure.beside.gc_pause import undisturbed
-from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure.background import Lag, undisturbed
+from sparkwright.measure.server_metrics import risen, settled, uncounted
 from sparkwright.measure.smoke import Baseline, Run, Taken
-from sparkwright.measure.token_counts import risen, settled, uncounted
 
 TOKENS = 64
 WARM_UP_TOKENS = 8
@@ -53,7 +51,7 @@ class Expected:
         serve = good.get("serve") or {}
         key = serve.get("baseline_key") or {}
         if verified and key:
-            http = engine_of.of_spec(good.get("spec")).http
+            http = container_labels.engine_of_spec(good.get("spec")).http
             found = Baselines(context.state).read(key_of(key, context.machine, http))
             if found is not None:
                 return cls(found.median, found.tolerance, "baseline", found)
@@ -73,7 +71,7 @@ class Expected:
 class Measured(Taken):
     """The measurement of a stream, and what may have disturbed it."""
 
-    gpu: gpu.State = field(default_factory=gpu.State)
+    gpu: background.State = field(default_factory=background.State)
     #: None if its clock is not known
     gpu_degraded: bool | None = None
     #: reasoning tokens among `answered`, of a stream that set no option for reasoning
@@ -109,7 +107,7 @@ def measure(context: Context, http: Http, url: str, model: str, key: str, expect
     def asked(name: str, tokens: int) -> stream.Stream:
         return asker.run(asker.request(smoke.prompt(name), tokens), cap_s=CAP_S)
 
-    with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
+    with undisturbed(), Lag() as lag, background.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         try:
             found.count(asked("prose", WARM_UP_TOKENS))
             sampler.forget()

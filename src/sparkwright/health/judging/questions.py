@@ -11,7 +11,7 @@ from sparkwright import units
 from sparkwright.health.judging import ranks, restarts
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Cure, Gpu, Level, State, differs
-from sparkwright.host.containers.status import status_of
+from sparkwright.host.containers.inspection import status_of
 from sparkwright.units import gib
 from sparkwright.visible import count, first
 

@@ -15,7 +15,7 @@ from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import heal_tokens, own_folders, wakes
+from sparkwright.host.records import own_folders, server_keys, wakes
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.names import below_home
 
@@ -113,7 +113,7 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     """Yield every file that checks leave, besides the installed ones."""
     state = context.state.path
     names = [record.LATEST, record.HISTORY, store.LOCK, store.HEALING, textfile.FILE]
-    names += [f"{check_history.NAME}.json", f"{heal_tokens.NAME}.json", f"{wakes.NAME}.json", wakes.LOCK]
+    names += [f"{check_history.NAME}.json", f"{server_keys.HEAL_TOKENS_NAME}.json", f"{wakes.NAME}.json", wakes.LOCK]
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
     yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
     yield from state.glob(f"{model_hashes.PREFIX}*.json")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, engine_of
+from sparkwright.host.containers import container_labels, containers
 from sparkwright.host.containers.log_reader import MOST_BYTES, MOST_S, StartLog
 from sparkwright.protocol.container import RANK_LABEL
 
@@ -42,7 +42,7 @@ def ended(client: docker.DockerClient, name: str, rank: int, *, log: bool) -> En
         return None
     code = "OOM-killed" if state.get("OOMKilled") else f"exit code {state['ExitCode']}"
     how = "fails" if running else f"exited ({code})"
-    parallel = engine_of.of_container(dict(inspect)).parallel
+    parallel = container_labels.engine_of_container(dict(inspect)).parallel
     own = not (parallel and parallel.of_another(found.failure)) and bool(found.failure or state["ExitCode"])
     return End(own, f"rank {rank} {how}: {found.failure or 'no known reason in its log.'}")
 
@@ -59,7 +59,7 @@ def of_log(
         Failed: The container is not a member of a cluster, or its log cannot be read.
     """
     name = str(inspect["Name"]).lstrip("/")
-    member = engine_of.of_container(dict(inspect)).member
+    member = container_labels.engine_of_container(dict(inspect)).member
     if member is None or RANK_LABEL not in (inspect["Config"].get("Labels") or {}):
         raise Failed(f"container {name} is not a member of a cluster.")
     return member(StartLog(client, name, most_bytes, most_s))

@@ -184,3 +184,8 @@ def _shaped(line: bytes, shape: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         raise WireError("it does not speak the protocol of clusters") from None
     return found
+
+
+def derived(token: Secret, purpose: str) -> Secret:
+    """Derive a token of 64 hexadecimal digits for one purpose; only holders of the original can do so."""
+    return Secret(hmac.digest(token.reveal().encode(), purpose.encode(), "sha256").hex())

@@ -71,3 +71,8 @@ def image(raw: Any) -> dict[str, Any]:
     """Return an image's inspect, validated. Raises Failed if the engine's answer is malformed."""
     found: dict[str, Any] = checked(raw, IMAGE, "the Docker Engine's answer about an image")
     return found
+
+
+def status_of(status: str) -> str:
+    """Return a state as the rest of a sentence: "has exited", "is paused"."""
+    return {"exited": "has exited", "created": "was created but never started"}.get(status, f"is {status}")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkwright.engines import engine, openai_api
-from sparkwright.host.containers import containers
+from sparkwright.engines import http as roles
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import container_labels, containers, server_key
 from sparkwright.host.containers.running_server import Running
 from sparkwright.host.module import Context
-from sparkwright.measure import http_probe
+from sparkwright.host.records import servers
+from sparkwright.measure import http_probe, server_metrics
 
 ANSWER_S = 2.0
 MOST_CONTAINERS, MOST_MODELS = 64, 16
@@ -85,3 +89,32 @@ def _address(container: dict[str, Any], port: int) -> str:
             if row.get("HostPort") == str(port) and row.get("HostIp") not in (None, "", "0.0.0.0", "::"):
                 return f"[{row['HostIp']}]" if ":" in row["HostIp"] else str(row["HostIp"])
     return "127.0.0.1"
+
+
+def generated(context: Context, base_url: str) -> dict[str, float]:
+    """Return the tokens that each of this host's other servers has generated so far, by container.
+
+    Includes interim servers; leaves out the server at base_url and those without metrics. Empty if the engine does not answer.
+    """
+    verified = {str((row.get("spec") or {}).get("name") or "") for row in servers.good(context.state)} - {""}
+    names = verified | {name + containers.INTERIM for name in verified}
+    counted = {name: _generated(context, name, urlsplit(base_url).port) for name in sorted(names)}
+    return {name: tokens for name, tokens in counted.items() if tokens is not None}
+
+
+def since(context: Context, base_url: str, before: Mapping[str, float]) -> dict[str, float]:
+    """Return the tokens that each server generated since `before`, by container; only those that generated any."""
+    now = generated(context, base_url)
+    return {name: now[name] - before[name] for name in now if now[name] > before.get(name, now[name])}
+
+
+def _generated(context: Context, name: str, own_port: int | None) -> float | None:
+    try:
+        found = containers.inspect(context.docker(), name)
+    except SparkwrightError:
+        return None
+    url = containers.url_of(found) if found and found["State"]["Running"] else ""
+    if not found or not url or urlsplit(url).port == own_port:
+        return None
+    key = server_key.of_container(context.state, found)
+    return server_metrics.read(container_labels.engine_of_container(found).http, url, key)[0].get(roles.GENERATED)

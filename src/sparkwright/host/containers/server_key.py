@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from sparkwright.engines import engine
 from sparkwright.engines import server_key as rules
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.host.containers import containers, engine_of
+from sparkwright.host.containers import container_labels, containers
 from sparkwright.host.containers.container_options import key_fingerprint
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, server_keys, servers
@@ -63,7 +63,9 @@ def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
         form = engine.of_labels((inspected.get("Config") or {}).get("Labels")).key
         return server_keys.read(server_keys.path_of(state, name, fingerprint, form))
     config = inspected.get("Config") or {}
-    return engine_of.of_container(inspected).http.api_key(list(config.get("Cmd") or ()), list(config.get("Env") or ()))
+    return container_labels.engine_of_container(inspected).http.api_key(
+        list(config.get("Cmd") or ()), list(config.get("Env") or ())
+    )
 
 
 def secret_arg() -> Any:

@@ -13,7 +13,7 @@ from sparkwright.gateway.render import CONFIG
 from sparkwright.host.containers import container_options, containers, lifecycle, log_reader, ownership
 from sparkwright.host.gateway import admin, place, states
 from sparkwright.host.images import image_names
-from sparkwright.host.images.platform import platform_of
+from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context
 from sparkwright.protocol.container import ContainerSpec
 
@@ -86,7 +86,7 @@ def create(spec: ContainerSpec, context: Context) -> str:
 
 def _create(spec: ContainerSpec, context: Context, role: str, name: str = "") -> str:
     api: Any = context.docker().api
-    image = image_names.find(api, spec.image, spec.image_ids, platform_of(context.machine))
+    image = image_names.find(api, spec.image, spec.image_ids, machine_platform(context.machine))
     if not image:
         raise Failed(f"{spec.image} is not on the host, or not verified.", fix="`invoke gateway.deploy` pulls it.")
     body = container_options.create_arguments(spec)

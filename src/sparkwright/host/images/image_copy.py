@@ -1,23 +1,20 @@
-"""Copying an image from another member of a cluster instead of pulling it, with the same verification.
-
-The received archive is passed to `docker load`. An Id is a hash over everything in an image, and the engine compares each layer
-with it; the lock holds the Ids for the registry's digest. An image with another Id is removed again, along with everything else
-that the archive brought.
-"""
+"""Copying an image between members of a cluster: serving it, and fetching it instead of pulling it."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.images import image_archive, image_names, image_peer, loads
+from sparkwright.host.images import image_archive, image_names, loads
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
-from sparkwright.host.peers import peer_client
+from sparkwright.host.peers import peer_client, peer_server
 from sparkwright.host.runs.context import Engine
+from sparkwright.secret import Secret
 from sparkwright.transport import http
 from sparkwright.transport.connection import MinimumRate, TransportError
 from sparkwright.trust import shapes
@@ -71,7 +68,7 @@ def copy(
         raise Failed("its engine keeps images in another form (overlay2), under another Id.")
     _refuse_little_room(context.machine, info, found["size_bytes"])
     sizes = (found["size_bytes"], image_archive.bound(found["size_bytes"], locked_bytes))
-    token = peer_client.token(context.secrets, image_peer.COPY)
+    token = peer_client.token(context.secrets, COPY)
     with peer_client.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
         for n in range(TRIES):
             following = urls[(n + 1) % len(urls)]  # the other half of the port, if it has an address
@@ -147,7 +144,7 @@ def _load(context: Context, pieces: Iterator[bytes]) -> None:
     from docker.errors import APIError
     from requests import RequestException
 
-    engine: Any = Engine(context.machine, image_peer.SAVE_S).client()
+    engine: Any = Engine(context.machine, SAVE_S).client()
     try:
         for line in engine.api.load_image(pieces):
             if why := line.get("error"):
@@ -175,13 +172,11 @@ def _pieces(context: Context, url: str, giver: str, size_bytes: int) -> Iterator
 
 def _answer(context: Context, url: str, giver: str) -> http.Stream:
     """Return the member's stream, once it accepts this host. Raises Failed and TransportError."""
-    headers = peer_client.headers(peer_client.token(context.secrets, image_peer.COPY))
+    headers = peer_client.headers(peer_client.token(context.secrets, COPY))
     until_s = time.monotonic() + WAIT_S
     route = http.Route(keep_alive=True)
     while True:
-        stream = http.open_stream(
-            "GET", url + image_peer.PATH, headers=headers, timeout_s=FIRST_BYTE_S, rate=RATE, route=route
-        )
+        stream = http.open_stream("GET", url + PATH, headers=headers, timeout_s=FIRST_BYTE_S, rate=RATE, route=route)
         if stream.status == 200:
             return stream
         stream.close()
@@ -190,3 +185,68 @@ def _answer(context: Context, url: str, giver: str) -> http.Stream:
         context.go_on()
         context.progress(0, 0, text=f"{giver} serves other hosts first")
         time.sleep(POLL_S)
+
+
+COPY = "image copy"
+PATH = "/image"
+AT_ONCE = 2
+CHUNK_BYTES = 2**20
+#: until the first byte from an engine that first writes the whole image to disk
+SAVE_S = 3600
+_FREE = threading.BoundedSemaphore(AT_ONCE)
+
+
+def hand_out(machine: Machine, image_id: str, token: Secret, readers: int, bind: str) -> int:
+    """Start a process that serves the image with this Id and outlives the present one. Returns its port."""
+    request = {"image": image_id, "readers": readers, "bind": bind}
+    return peer_server.start(machine, "sparkwright.host.images.image_copy", "the image", request, token)
+
+
+class _Reader(peer_server.Reader):
+    """A connection. 503: retry, others are being served; a stream without its last chunk is broken."""
+
+    timeout = 600  # the other engine accepts no data while it unpacks a layer
+
+    def hand(self, path: str) -> None:
+        if path != PATH or self.command != "GET":
+            self.empty(404)
+        elif not _FREE.acquire(blocking=False):
+            self.empty(503)
+        else:
+            try:
+                self._image()
+            finally:
+                _FREE.release()
+
+    def _image(self) -> None:
+        from docker.errors import DockerException
+
+        try:
+            pieces = saved(str(self.server.request["image"]))
+            first = next(pieces)
+        except (DockerException, StopIteration):
+            return self.empty(500)
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._chunk(first)
+        for piece in pieces:
+            self._chunk(piece)
+        self.wfile.write(b"0\r\n\r\n")
+        return None
+
+    def _chunk(self, piece: bytes) -> None:
+        if piece:
+            self.wfile.write(b"%x\r\n" % len(piece))
+            self.wfile.write(piece)
+            self.wfile.write(b"\r\n")
+
+
+def saved(image_id: str) -> Iterator[bytes]:
+    """Yield the archive of an image in this host's engine."""
+    api: Any = Engine(Machine.here(), SAVE_S).client().api
+    yield from api.get_image(image_id, chunk_size=CHUNK_BYTES)
+
+
+if __name__ == "__main__":
+    peer_server.serve(_Reader, "image-peer")

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from sparkwright.host.containers import docker_client, inspection
+from sparkwright.host.machine import Machine
 from sparkwright.trust.image_name import Name, digest_of
 
 
@@ -110,3 +111,11 @@ def _pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
     known = next((item for item in everyone if digest_of(item) == digest), "")
     found = inspect(api, known) if known else {}
     return found if platform in ("", platform_of(found)) else {}
+
+
+ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+
+
+def machine_platform(machine: Machine) -> str:
+    """Return the platform of images for this host, such as linux/arm64."""
+    return f"linux/{ARCHITECTURES.get(machine.architecture, machine.architecture)}"

@@ -2,15 +2,240 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlencode, urljoin, urlsplit
 
 from sparkwright.engines.engine import USUAL, Engine, of
 from sparkwright.errors import Failed
+from sparkwright.host.images import registry_documents
 from sparkwright.host.images import registry_documents as documents
-from sparkwright.host.images.registry_http import Http
-from sparkwright.trust.image_name import Name
+from sparkwright.host.output import within
+from sparkwright.transport import http
+from sparkwright.transport.connection import Deadline, InvalidRequest, Tls, TooLarge, TransportError
+from sparkwright.transport.http import REDIRECTED, Response
+from sparkwright.trust import bounds
+from sparkwright.trust.image_name import DOCKER_HUB, Name
+from sparkwright.trust.redact import Redactor
+from sparkwright.trust.shapes import checked, optional
+from sparkwright.visible import one_line
+
+#: limit for one document, with login and redirects; part of it to find out if an insecure registry supports TLS
+ANSWER_S, SECURE_S = 60.0, 20.0
+HELPER_S = 30.0  # a program of the user, which may wait for a PIN
+REDIRECTS = 5
+HUB_HOST = "registry-1.docker.io"
+HUB_LOGIN = "https://index.docker.io/v1/"
+LARGEST_TOKEN_BYTES = 64 * 2**10
+LARGEST_ERROR_BYTES = 64 * 2**10
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+#: public second-level domains: `a.co.uk` and `b.co.uk` have different owners
+_SHARED = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
+
+
+@dataclass
+class Http:
+    """The HTTP client of one registry."""
+
+    name: Name
+    #: the engine may use plain HTTP with it
+    insecure: bool = False
+    _token: str = ""
+    _base: str = ""
+    _given: list[str] = field(default_factory=list)
+
+    def get(self, path: str, *, accept: str, at_most: int) -> bytes:
+        """Return the body at a path below the image's repository, within ANSWER_S.
+
+        Args:
+            at_most: the largest body, bytes.
+
+        Raises:
+            RegistryDown, NotThere or Failed.
+        """
+        deadline = Deadline(ANSWER_S)
+        try:
+            url = f"{self._reached(deadline)}/v2/{self.name.path}/{path}"
+            answer = self._send(url, accept, at_most, deadline)
+            if answer.status == 401:
+                self._log_in(answer.headers.get("www-authenticate", ""), deadline)
+                answer = self._send(url, accept, at_most, deadline)
+        except TooLarge as error:
+            raise self._too_large(error.most_bytes or at_most) from None
+        except InvalidRequest as error:
+            raise Failed(f"the registry {self.name.registry} returned a URL that {error}.") from None
+        except TransportError as error:
+            raise registry_documents.unanswered(self.name.asked, error) from None
+        if answer.status != 200:
+            raise self._refusal(answer)
+        return answer.body
+
+    def _too_large(self, at_most: int) -> Failed:
+        return Failed(f"the response of the registry {self.name.registry} exceeds {at_most >> 10} KiB.")
+
+    def _reached(self, deadline: Deadline) -> str:
+        """Return the base URL: https, or http if https does not answer and the engine may use plain HTTP."""
+        if self._base:
+            return self._base
+        host = HUB_HOST if self.name.registry == DOCKER_HUB else self.name.registry
+        self._base = f"https://{host}"
+        if self.insecure:
+            try:
+                self._one(f"https://{host}/v2/", {}, LARGEST_ERROR_BYTES, min(SECURE_S, deadline.left_s()))
+            except TransportError:
+                self._base = f"http://{host}"
+        return self._base
+
+    def _send(self, url: str, accept: str, at_most: int, deadline: Deadline) -> Response:
+        """Send a GET and follow redirects (blobs are often on another host). The login is only sent to the registry."""
+        for _ in range(REDIRECTS + 1):
+            own = urlsplit(url)[:2] == urlsplit(self._base)[:2]  # scheme and host
+            headers = {"Accept": accept, **({"Authorization": self._token} if own and self._token else {})}
+            answer = self._one(url, headers, at_most, deadline.left_s())
+            if answer.status not in REDIRECTED:
+                return answer
+            try:
+                url = urljoin(url, answer.headers.get("location", ""))
+                self._refuse_plain(url, "redirects to")
+            except ValueError as error:  # a URL that urllib cannot parse
+                raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
+        raise Failed(f"the registry {self.name.registry} redirects more than {REDIRECTS} times.")
+
+    def _one(self, url: str, headers: Mapping[str, str], most_bytes: int, timeout_s: float) -> Response:
+        secure = not (self.insecure and urlsplit(url).netloc == self.name.registry)
+        route = http.Route(tls=Tls(verify=secure), proxies=True)
+        return http.request(
+            "GET",
+            url,
+            headers=headers,
+            most_bytes=most_bytes,
+            most_error_bytes=LARGEST_ERROR_BYTES,
+            timeout_s=timeout_s,
+            route=route,
+        )
+
+    def _refuse_plain(self, url: str, what: str) -> None:
+        """Raise Failed unless the URL is https, or that of the insecure registry itself."""
+        parts = urlsplit(url)
+        if parts.scheme == "https" and parts.hostname:
+            return
+        if not (self.insecure and parts.scheme == "http" and parts.netloc == self.name.registry):
+            raise Failed(f"the registry {self.name.registry} {what} {one_line(url, at_most=80)}, which is not https.")
+
+    def _refusal(self, answer: Response) -> Exception:
+        message = f"{answer.status} {_REASONS.get(answer.status, '')} {errors_of(answer.body)}"
+        hidden = Redactor(self._given)  # the registry may echo the login
+        return registry_documents.explain(self.name.asked, hidden.text(" ".join(message.split())))
+
+    # -- login ---------------------------------------------------------------------------------------------------
+
+    def _log_in(self, challenge: str, deadline: Deadline) -> None:
+        """Answer a challenge: with a token for reading this repository, or with the password for basic authentication."""
+        login = credentials(self.name.registry)
+        self._given += login[1:] if login else ()
+        kind, given = challenge_of(challenge)
+        if kind == "basic" and login:
+            self._token = _basic(login)
+            self._given.append(self._token.partition(" ")[2])
+        elif kind == "bearer" and given.get("realm"):
+            token = self._asked_token(given, login, deadline)
+            self._token = f"Bearer {token}"
+            self._given.append(token)
+
+    def _asked_token(self, given: dict[str, str], login: tuple[str, str] | None, deadline: Deadline) -> str:
+        """Request a token from the registry's realm. The login is sent only if the realm belongs to the registry."""
+        realm = given["realm"]
+        self._refuse_plain(realm, "has its token endpoint at")
+        foreign = login is not None and not same_owner(
+            urlsplit(self._base).hostname or "", urlsplit(realm).hostname or ""
+        )
+        scope = given.get("scope") or f"repository:{self.name.path}:pull"
+        query = urlencode({"service": given.get("service", ""), "scope": scope})
+        url = f"{realm}{'&' if '?' in realm else '?'}{query}"
+        headers = {} if foreign or not login else {"Authorization": _basic(login)}
+        answer = self._one(url, headers, LARGEST_TOKEN_BYTES, deadline.left_s())
+        if answer.status != 200:
+            if foreign:
+                message = f"asks for the login at {one_line(realm, at_most=80)}, a different domain. It was not sent."
+                raise Failed(f"the registry {self.name.registry} {message}")
+            raise self._refusal(answer)
+        return token_of(answer.body, f"the token of {self.name.registry}")
+
+
+def challenge_of(header: str) -> tuple[str, dict[str, str]]:
+    """Parse a WWW-Authenticate header: its scheme in lower case, and its parameters."""
+    kind, _, rest = header[:4096].partition(" ")
+    return kind.lower(), dict(re.findall(r'(\w{1,40})="([^"]{0,2048})"', rest))
+
+
+def same_owner(registry: str, realm: str) -> bool:
+    """Return True if a realm may receive a registry's login: the same host, a subdomain of it, or a sibling in its domain."""
+    registry, realm = registry.lower(), realm.lower()
+    domain = registry.partition(".")[2]
+    if realm == registry or realm.endswith(f".{registry}"):
+        return True
+    own = domain.count(".") >= 1 and not _SHARED.fullmatch(domain) and not re.fullmatch(r"[0-9.]+", registry)
+    return own and (realm == domain or realm.endswith(f".{domain}"))
+
+
+def token_of(raw: bytes, what: str) -> str:
+    """Return the token in a token server's answer. Raises Failed if there is none that fits a header."""
+    try:
+        found = bounds.parsed(raw)
+    except ValueError:
+        found = None
+    answer = checked(found, {"token": optional(str), "access_token": optional(str)}, what)
+    token = str(answer.get("token") or answer.get("access_token") or "")
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise Failed(f"{what} is empty or invalid.")
+    return token
+
+
+def errors_of(raw: bytes) -> str:
+    """Return a registry's error message, in one line; empty if it has none."""
+    try:
+        found = checked(bounds.parsed(raw), {"errors": [{"code": optional(str), "message": optional(str)}]}, "an error")
+    except (ValueError, Failed):
+        return ""
+    words = " ".join(f"{error.get('code') or ''}: {error.get('message') or ''}" for error in found["errors"][:5])
+    return one_line(words, at_most=300)
+
+
+def credentials(registry: str) -> tuple[str, str] | None:
+    """Return the user and password that docker would log in with, or None.
+
+    Raises Failed if docker's credential helper fails or hangs.
+    """
+    from docker.errors import DockerException
+
+    fix = "On the host: check credsStore and credHelpers in ~/.docker/config.json."
+    try:
+        found = within(HELPER_S, lambda: _configured(HUB_LOGIN if registry == DOCKER_HUB else registry))
+    except DockerException as error:
+        message = one_line(str(error), at_most=200)
+        raise Failed(f"Docker's credential helper for {registry} failed: {message}", fix=fix) from None
+    except TimeoutError:
+        message = f"Docker's credential helper for {registry} does not answer within {HELPER_S:g} s: it may be waiting for input."
+        raise Failed(message, fix=fix) from None
+    user, word = found.get("username") or found.get("Username"), found.get("password") or found.get("Password")
+    return (str(user), str(word)) if user and word else None
+
+
+def _configured(registry: str) -> dict[str, Any]:
+    from docker import auth
+
+    return auth.load_config().resolve_authconfig(registry) or {}
+
+
+def _basic(login: tuple[str, str]) -> str:
+    """Return the Authorization header of a user and a password."""
+    return "Basic " + base64.b64encode(":".join(login).encode()).decode()
+
 
 #: the manifest size that a registry must accept at least (distribution specification), and engines at most
 LARGEST_MANIFEST_BYTES = 4 * 2**20

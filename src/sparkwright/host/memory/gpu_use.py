@@ -9,9 +9,9 @@ from typing import Literal
 from sparkwright.engines.log.line import Line
 from sparkwright.engines.log.text import lines_of
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import engine_of, log_reader
-from sparkwright.host.memory import gpu_processes
-from sparkwright.host.memory.gpu_processes import GpuProcess, Listed
+from sparkwright.host import gpu_processes
+from sparkwright.host.containers import container_labels, log_reader
+from sparkwright.host.gpu_processes import GpuProcess, Listed
 from sparkwright.host.module import Context
 from sparkwright.units import gib
 
@@ -70,7 +70,7 @@ class Use:
 
 def inspect(name: str, context: Context) -> Use:
     """Return a running container's use of the GPU. Never raises."""
-    listed = gpu_processes.inspect(context)
+    listed = gpu_processes.inspect_gpu_processes(context)
     pids, error = _pids(name, context)
     mine = tuple(process for process in listed.processes if process.pid in pids)
     return Use(mine, listed) if mine else Use((), listed, listed.error or error, _device_log(name, context))
@@ -94,7 +94,7 @@ def _device_log(name: str, context: Context) -> DeviceLog:
     """Return the log lines of the last start that name its device."""
     gpu = cpu = ""
     try:
-        book = engine_of.named(context.docker(), name).log
+        book = container_labels.engine_named(context.docker(), name).log
         for line in lines_of(log_reader.StartLog(context.docker(), name)):
             gpu = gpu or _first(book.on_gpu, line)
             cpu = cpu or _first(book.on_cpu, line)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import shell
-from sparkwright.host.containers import cgroups, containers
-from sparkwright.host.memory import footprint, gpu_processes
+from sparkwright.host import gpu_processes
+from sparkwright.host.containers import containers
+from sparkwright.host.machine import ollama_url
+from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_models
-from sparkwright.host.ollama.ollama_url import url_of
 from sparkwright.units import gib
 
 SHOWN_PROCESSES = 5
@@ -87,14 +88,14 @@ def processes_of(context: Context) -> list[Process]:
         own = max(0, memory.rss - getattr(memory, "shared", 0)) if memory is not None else 0
         if own + gpu.get(pid, 0) > 16 * 2**20:
             name, user = process.info["name"] or "?", process.info["username"] or "?"
-            found.append(Process(pid, name, user, own, gpu.get(pid, 0), cgroups.container_of(pid)))
+            found.append(Process(pid, name, user, own, gpu.get(pid, 0), gpu_processes.container_of(pid)))
     return found
 
 
 def _gpu_bytes(context: Context) -> dict[int, int]:
     """Return the GPU memory of each process, bytes; empty if nvidia-smi is missing or returned no data."""
     found: dict[int, int] = defaultdict(int)
-    for process in gpu_processes.inspect(context).processes:
+    for process in gpu_processes.inspect_gpu_processes(context).processes:
         found[process.pid] += process.bytes or 0
     return found
 
@@ -113,7 +114,7 @@ def _stop(usage: ollama_models.Held) -> str:
     words = ["ollama", "stop", usage.model.name]
     if usage.place.kind == "container":
         return f"`{shell.join(['docker', 'exec', usage.place.name, *words])}`"
-    elsewhere = "" if usage.place.url == url_of("") else f"OLLAMA_HOST={usage.place.url} "
+    elsewhere = "" if usage.place.url == ollama_url("") else f"OLLAMA_HOST={usage.place.url} "
     return f"`{elsewhere}{shell.join(words)}`"
 
 

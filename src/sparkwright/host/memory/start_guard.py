@@ -24,8 +24,8 @@ from sparkwright.guard.judge import Danger
 from sparkwright.host.containers import engine_socket
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
+from sparkwright.protocol.container import fingerprint
 from sparkwright.protocol.result import Result
-from sparkwright.protocol.started_with import fingerprint
 from sparkwright.ready import readable
 from sparkwright.units import GIB, gib
 

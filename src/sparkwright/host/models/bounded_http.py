@@ -14,7 +14,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from sparkwright.errors import Failed
-from sparkwright.host.within import within
+from sparkwright.host.output import within
 
 #: limit of an answer read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
 ANSWER_BYTES = 16 * 2**20

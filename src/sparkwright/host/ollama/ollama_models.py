@@ -2,16 +2,121 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_places
-from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama
 from sparkwright.host.ollama.ollama_places import Place
-from sparkwright.transport.connection import lookup
+from sparkwright.transport import http
+from sparkwright.transport.connection import InvalidAnswer, TimedOut, TransportError, lookup
+from sparkwright.trust import bounds
+from sparkwright.units import gib
+
+#: a name with its registry, namespace and tag
+NAME_CHARS = 500
+#: limit of models in one list; Ollama keeps three per GPU
+MODELS = 256
+
+
+class Absent(Exception):
+    """There is no Ollama at this URL, which is fine."""
+
+
+class Busy(Exception):
+    """Ollama does not answer in time, or not as expected."""
+
+
+def in_gib(size_bytes: int | None) -> str:
+    """Return a size in words; "size unknown" without one."""
+    return f"{gib(size_bytes)} GiB" if size_bytes else "size unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model in memory."""
+
+    name: str
+    #: None if unknown
+    size_bytes: int | None
+    #: tokens; 0 if unknown
+    context_length: int = 0
+    #: it never expires
+    pinned: bool = False
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Loaded:
+        """Parse a row of /api/ps. A negative keep_alive appears as an expiry centuries away."""
+        year = str(row.get("expires_at", ""))[:4]
+        pinned = year.isdigit() and int(year) > time.gmtime().tm_year + 10
+        size, length = bounds.count_of(row.get("size")), bounds.count_of(row.get("context_length"))
+        return cls(str(row["name"]), size or None, length or 0, pinned)
+
+    @property
+    def size_text(self) -> str:
+        """The size in words."""
+        return in_gib(self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ollama:
+    """An Ollama instance."""
+
+    #: such as http://127.0.0.1:11434
+    url: str
+    #: of each call
+    timeout_s: float = 5
+
+    def version(self) -> str:
+        """Return Ollama's version. Raises Absent or Busy."""
+        return str(self._ask("/api/version").get("version", ""))
+
+    def loaded(self) -> list[Loaded]:
+        """Return the models in memory now. Raises Absent or Busy."""
+        rows = self._ask("/api/ps").get("models")
+        return [Loaded.of(row) for row in rows[:MODELS] if _is_model(row)] if isinstance(rows, list) else []
+
+    def unload(self, name: str) -> None:
+        """Request that a model is unloaded, which happens later. Raises Absent or Busy."""
+        self._ask("/api/generate", {"model": name, "keep_alive": 0})
+
+    def load(self, model: Loaded) -> bool:
+        """Load a model as it was before, and wait until it is in memory. Returns False if it is no longer installed.
+
+        Raises Absent or Busy.
+        """
+        options = {"options": {"num_ctx": model.context_length}} if model.context_length else {}
+        keep = {"keep_alive": -1} if model.pinned else {}
+        return bool(self._ask("/api/generate", {"model": model.name, "stream": False, **options, **keep}))
+
+    def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        data = json.dumps(body).encode() if body is not None else None
+        headers = {"Content-Type": "application/json"}
+        try:
+            url = self.url.rstrip("/") + path
+            answer = http.request("POST" if data else "GET", url, body=data, headers=headers, timeout_s=self.timeout_s)
+            if answer.status == 404:
+                return {}
+            if answer.status != 200:
+                raise Busy(f"HTTP {answer.status}")
+            found = answer.json() if answer.body else {}
+        except TimedOut:
+            raise Busy("timed out") from None
+        except InvalidAnswer as error:
+            raise Busy(f"it {error}") from None
+        except TransportError as error:
+            raise Absent(f"it {error}") from None
+        return found if isinstance(found, dict) else {}
+
+
+def _is_model(row: Any) -> bool:
+    name = row.get("name") if isinstance(row, dict) else None
+    return isinstance(name, str) and 0 < len(name) <= NAME_CHARS
+
 
 POLL_S = 0.25
 ASK_AGAIN_S = 3.0

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import cgroups, containers
-from sparkwright.host.ollama.ollama_url import PORT, url_of
+from sparkwright.host import gpu_processes
+from sparkwright.host.containers import containers
+from sparkwright.host.machine import OLLAMA_PORT, ollama_url
 from sparkwright.trust.image_name import tagged
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _service(machine: Machine) -> list[Place]:
         return []
     given = (word.strip('"') for word in fields.get("Environment", "").split())
     host = next((word.partition("=")[2] for word in given if word.startswith("OLLAMA_HOST=")), "")
-    return [Place(url_of(host), "service", SERVICE, int(fields.get("MainPID") or 0))]
+    return [Place(ollama_url(host), "service", SERVICE, int(fields.get("MainPID") or 0))]
 
 
 def _containers(context: Context) -> list[Place]:
@@ -80,11 +81,11 @@ def _containers(context: Context) -> list[Place]:
 def url_of_container(row: dict[str, Any]) -> str:
     """Return the URL of a container's Ollama: a published port, else its own address on the engine's network."""
     for port in row.get("Ports") or ():
-        if port.get("PrivatePort") == PORT and port.get("PublicPort"):
+        if port.get("PrivatePort") == OLLAMA_PORT and port.get("PublicPort"):
             address = str(port.get("IP") or "")
-            return url_of(f"{f'[{address}]' if ':' in address else address}:{port['PublicPort']}")
+            return ollama_url(f"{f'[{address}]' if ':' in address else address}:{port['PublicPort']}")
     networks = ((row.get("NetworkSettings") or {}).get("Networks") or {}).values()
-    return url_of(next((network["IPAddress"] for network in networks if network.get("IPAddress")), ""))
+    return ollama_url(next((network["IPAddress"] for network in networks if network.get("IPAddress")), ""))
 
 
 def _processes() -> list[Place]:
@@ -101,10 +102,10 @@ def _processes() -> list[Place]:
         except psutil.Error:
             host = ""
         who = f"user {process.info['username']}, pid {process.info['pid']}"
-        found.append(Place(url_of(host), "process", who, process.info["pid"]))
+        found.append(Place(ollama_url(host), "process", who, process.info["pid"]))
     return found
 
 
 def in_container(pid: int) -> bool:
     """Return True if a process runs in a container of an engine on this host, by its cgroup."""
-    return bool(cgroups.container_of(pid))
+    return bool(gpu_processes.container_of(pid))

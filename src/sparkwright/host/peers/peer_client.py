@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from sparkwright.errors import Failed
-from sparkwright.host.cluster import keys
+from sparkwright.host.cluster import wire
 from sparkwright.host.peers.peer_server import DONE, HERE
 from sparkwright.protocol import cluster
 from sparkwright.secret import Secret
@@ -25,7 +25,7 @@ def token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
     """
     if TOKEN in secrets or cluster.TOKEN not in secrets:
         return secrets.get(TOKEN)
-    return keys.derived(secrets[cluster.TOKEN], purpose)
+    return wire.derived(secrets[cluster.TOKEN], purpose)
 
 
 def headers(token: Secret | None) -> dict[str, str]:

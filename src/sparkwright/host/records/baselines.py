@@ -1,20 +1,23 @@
-"""A host's baselines, each under the key that makes measurements comparable."""
+"""A host's measurements: baselines under the key that makes them comparable, reference texts, and the lab's cells."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.http import Http
 from sparkwright.host.machine import Machine
-from sparkwright.host.state import StateFolder
-from sparkwright.measure import smoke
+from sparkwright.host.state import StateFolder, newest_first
+from sparkwright.measure import reference, smoke
+from sparkwright.measure.reference import Text
 from sparkwright.measure.smoke import Baseline
-from sparkwright.protocol.started_with import options
+from sparkwright.protocol.container import options
 from sparkwright.trust.image_name import digest_of
 
 FOLDER = "baselines"
@@ -115,3 +118,52 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, str) and "@sha256:" in value:
         return digest_of(value)
     return sorted(options(value)) if isinstance(value, list | tuple) else value
+
+
+CELLS = "bench"
+KEPT_SERIES = 20
+
+
+def read_cell(state: StateFolder, series: str, key: str) -> dict[str, Any] | None:
+    """Return a finished cell; None if it is not finished."""
+    return state.read(f"{CELLS}/{series}/{key}")
+
+
+def write_cell(state: StateFolder, series: str, key: str, cell: dict[str, Any]) -> None:
+    """Record a finished cell, and remove the oldest series."""
+    state.write(f"{CELLS}/{series}/{key}", cell)
+    for old in newest_first((state.path / CELLS).iterdir())[KEPT_SERIES:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def found_cells(state: StateFolder, series: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the finished ones of these cells, by key."""
+    cells = {key: read_cell(state, series, key) for key in keys}
+    return {key: cell for key, cell in cells.items() if cell is not None}
+
+
+REFERENCES = "references"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The reference texts of a server."""
+
+    #: of reference.PROMPTS, then of LONG if it was requested
+    texts: tuple[Text, ...]
+    #: when they were generated, seconds since the epoch
+    since: float
+
+
+def read_reference(state: StateFolder, key: Mapping[str, Any]) -> Reference | None:
+    """Return the reference of this key; None if there is none for the present set of prompts."""
+    kept = state.read(name_of(REFERENCES, key)) or {}
+    if kept.get("prompts") != reference.PROMPT_SET or len(kept.get("texts") or ()) < len(reference.PROMPTS):
+        return None
+    return Reference(tuple(Text.from_json(text) for text in kept["texts"]), float(kept.get("since") or 0))
+
+
+def write_reference(state: StateFolder, key: Mapping[str, Any], texts: Sequence[Text]) -> None:
+    """Record the texts."""
+    about = {"prompts": reference.PROMPT_SET, "since": time.time(), "key": dict(key)}
+    state.write(name_of(REFERENCES, key), {**about, "texts": [text.to_json() for text in texts]})

@@ -3,7 +3,7 @@
 With several servers on a host, each has its own file, below servers/NAME.
 
 time, run, who, what ("verified", "restored", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
-arguments (protocol/started_with.py), cluster (of a run in a cluster: "rank 0 of pair"), changed (field, before, after),
+arguments (protocol/container.py), cluster (of a run in a cluster: "rank 0 of pair"), changed (field, before, after),
 measured (figures with their units in their names), why
 """
 

@@ -12,12 +12,14 @@ import functools
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sparkwright.engines import engine
 from sparkwright.engines.server_key import ServerKey
 from sparkwright.host.state import StateFolder, write_atomically
+from sparkwright.secret import Secret
 
 FOLDER = "server_keys"
 SALT = "salt"
@@ -109,3 +111,20 @@ def _forms() -> dict[str, ServerKey]:
     """Return the engines' formats of a key file, by file suffix; "" for the usual engine."""
     keys = {name: key for name in engine.TITLES if (key := engine.of(name).key) is not None}
     return {key.suffix: key for key in keys.values()} | {"": keys[engine.USUAL]}
+
+
+HEAL_TOKENS_NAME = "heal-token"
+#: the name of the secret: 32 random bytes, in hexadecimal digits
+SECRET = "HEAL_TOKEN"
+HEAL_TOKENS_DIGITS = re.compile(r"[0-9a-f]{64}")
+
+
+def keep_heal_tokens(state: StateFolder, token: Secret) -> None:
+    """Store the token, replacing the previous one."""
+    state.write(HEAL_TOKENS_NAME, {"token": token.reveal()})
+
+
+def heal_tokens_kept(state: StateFolder) -> Secret:
+    """Return the stored token; empty if there is none."""
+    found = (state.read(HEAL_TOKENS_NAME) or {}).get("token", "")
+    return Secret(found if HEAL_TOKENS_DIGITS.fullmatch(found) else "")

@@ -30,7 +30,7 @@ class StartMemory:
     #: its digest
     image: str
     model: str
-    #: see protocol/started_with.py
+    #: see protocol/container.py
     arguments: str
     #: it found no compile cache
     cold: bool

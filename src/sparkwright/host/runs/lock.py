@@ -1,8 +1,4 @@
-"""The host's lock: one writer at a time. A living process holds it, so a crashed owner cannot keep the host locked.
-
-The file `lock` describes its owner: what, who (user@laptop), run, pid, since. An owner that ends removes its line; a line without
-a holder was left by a run that was killed, or by a reboot, and is reported to the next owner.
-"""
+"""The host's locks: one writer at a time, held by a living process; and one measurement at a time."""
 
 from __future__ import annotations
 
@@ -22,6 +18,7 @@ from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
 from sparkwright.trust.names import STEP
 from sparkwright.trust.shapes import LAST_MOMENT_S, Partial, integer, text, within
+from sparkwright.visible import one_line
 
 POLL_S = 0.2
 #: inspecting the lock holds it for a moment too; that is not a run
@@ -170,3 +167,58 @@ def write_line(file: IO[str], text: str) -> None:
         os.fsync(file.fileno())
     except OSError:
         print("cannot write the lock file", flush=True)
+
+
+FILE = "measuring"
+#: how long a module waits: longer than a `verify` takes
+WAIT_S = 60.0
+
+
+@contextmanager
+def alone(
+    state: StateFolder, run: str, what: str, *, wait_s: float = WAIT_S, note: Callable[[str], None] = lambda text: None
+) -> Iterator[None]:
+    """Hold the measurement lock for the block; a run that holds it already continues.
+
+    Args:
+        run: its id.
+        what: the measurement, for others that wait.
+
+    Raises:
+        Inconclusive: Another measurement, named in the message, did not end within wait_s.
+    """
+    with open(state.folder() / FILE, "a+", opener=private.opener) as file:
+        if not _taken(file, run, wait_s, note):
+            yield
+            return
+        write_line(file, f"{run} {what}")
+        try:
+            yield
+        finally:
+            write_line(file, "")
+
+
+def _taken(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:
+    """Take the lock. Returns False if this run holds it already."""
+    deadline_s, reported = time.monotonic() + wait_s, False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            other, what = _read_measurement_lock(file)
+        if run and other == run:
+            return False
+        message = f"{what or 'another measurement'} is in progress on this host (run {other or 'unknown'})"
+        if time.monotonic() >= deadline_s:
+            raise Inconclusive(f"{message}; measurements do not run in parallel.", fix="Try again when it has ended.")
+        if not reported:
+            note(f"waiting: {message}")
+            reported = True
+        time.sleep(POLL_S)
+
+
+def _read_measurement_lock(file: IO[str]) -> tuple[str, str]:
+    file.seek(0)
+    run, _, what = one_line(file.read(500).strip(), at_most=200).partition(" ")
+    return run, what

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from sparkwright.doctor import fabric, peer_path
-from sparkwright.doctor.checks import fabric as check
+from sparkwright.doctor import fabric
+from sparkwright.doctor.checks import network as check
 from sparkwright.doctor.host import Host
 from sparkwright.errors import Exit
 from sparkwright.host.containers import containers, replacement
@@ -47,7 +47,7 @@ class FabricReady(Module["FabricReady.Args"]):
         problems += [
             (f"{shown}.", fix and f"On the host: `{fix}`.") for verdict, shown, fix in links if verdict == "bad"
         ]
-        ways = [] if problems else [peer_path.to(host, IPv4Address(peer)) for peer in filter(_is_ipv4, args.peers)]
+        ways = [] if problems else [fabric.to(host, IPv4Address(peer)) for peer in filter(_is_ipv4, args.peers)]
         problems += [problem for way in ways for problem in _problems(args, way)]
         if problems:
             evidence, fix = problems[0]
@@ -59,7 +59,7 @@ class FabricReady(Module["FabricReady.Args"]):
         return _in_order(args, host, ways)
 
 
-def _in_order(args: FabricReady.Args, host: Host, ways: Sequence[peer_path.Path]) -> Result:
+def _in_order(args: FabricReady.Args, host: Host, ways: Sequence[fabric.Path]) -> Result:
     """Return the result of a fabric without problems, with the data that the members compare."""
     reached = [way.peer for way in ways if way.reached]
     untried = [peer for peer in args.peers if peer not in reached]
@@ -146,7 +146,7 @@ def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, 
             yield f"{name} still runs here, a rank of the cluster {cluster}.", containers.to_stop_a_rank(name)
 
 
-def _problems(args: FabricReady.Args, way: peer_path.Path) -> Iterator[tuple[str, str]]:
+def _problems(args: FabricReady.Args, way: fabric.Path) -> Iterator[tuple[str, str]]:
     """Yield the problems of the path to another member, each with its fix."""
     if way.interface and way.interface not in args.interfaces:
         yield (

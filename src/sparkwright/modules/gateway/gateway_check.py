@@ -7,7 +7,7 @@ from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
 from sparkwright.host.gateway import container, good, place
 from sparkwright.host.images import image_names
-from sparkwright.host.images.platform import platform_of
+from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 
@@ -51,7 +51,9 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
                 fix = "Choose another `port` or `control_port` in `gateway:`, or stop that."
                 raise Refused(f"port {port} is in use by {holder}.", fix=fix)
         spec = container.resolved(args.spec, context)
-        if context.check and not image_names.find(client.api, spec.image, spec.image_ids, platform_of(context.machine)):
+        if context.check and not image_names.find(
+            client.api, spec.image, spec.image_ids, machine_platform(context.machine)
+        ):
             return Result(msg="known after the image is pulled", data={"digest": ""})
         container.check(args.spec, files, context)
         return Result(msg="valid", data={"digest": args.kept or place.digest_of(files)})

@@ -7,9 +7,9 @@ from typing import Any
 from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.engine import of
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.host.images import image_names, registry_documents, registry_errors
-from sparkwright.host.images.platform import platform_of
-from sparkwright.host.images.registry_errors import RegistryDown
+from sparkwright.host.images import image_names, registry_documents
+from sparkwright.host.images.image_names import machine_platform
+from sparkwright.host.images.registry_documents import RegistryDown
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Change, arg
@@ -83,7 +83,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         offer: dict[str, Any] = arg("what that member serves, as `share_image` returns it", default_factory=dict)
 
     def read(self, args: Args, context: Context) -> Found:
-        platform = args.platform or platform_of(context.machine)
+        platform = args.platform or machine_platform(context.machine)
         api: Any = context.docker().api
         name = Name.given(args.ref)
         image = image_names.find(api, args.ref, _ids(args), platform)
@@ -180,7 +180,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
     def _pull(self, name: Name, platform: str, context: Context) -> None:
         api: Any = context.docker().api
         refuse_other_platforms(asked_of_registry(api, name)["platforms"], name.asked, platform)
-        with registry_errors.explained(name.asked):
+        with registry_documents.explained(name.asked):
             which = name.digest or name.tag
             lines = api.pull(name.repository, tag=which, stream=True, decode=True, platform=platform)
             self._follow(lines, name.asked, context)
@@ -191,7 +191,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         for line in lines:
             status = str(line.get("status", ""))
             if "error" in line:
-                raise registry_errors.explain(ref, str(line["error"]))
+                raise registry_documents.explain(ref, str(line["error"]))
             moved = layers.see(line)
             if moved or status == "Extracting":
                 text = "pulling" if moved else "extracting"
@@ -205,7 +205,7 @@ def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
 
     Raises an error that explains why the registry refused.
     """
-    with registry_errors.explained(name.asked):
+    with registry_documents.explained(name.asked):
         found = api.inspect_distribution(name.asked)
         return registry_documents.distribution(found, f"what the registry says of {name.asked}")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.images import image_copy, image_names, image_peer, loads
-from sparkwright.host.images.platform import platform_of
+from sparkwright.host.images import image_copy, image_names, loads
+from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module
 from sparkwright.host.peers import peer_client, peer_server
 from sparkwright.protocol.result import Result, arg
@@ -89,10 +89,10 @@ class ShareImage(Module["ShareImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        token = peer_client.token(context.secrets, image_peer.COPY)
+        token = peer_client.token(context.secrets, image_copy.COPY)
         if token is None:
             raise Failed("no token to serve the image with: it is served between the members of a cluster.")
-        image = image_names.find(api, args.ref, args.ids, platform_of(context.machine))
+        image = image_names.find(api, args.ref, args.ids, machine_platform(context.machine))
         if not image:
             raise Failed(f"{args.ref} is not on this host.")
         if context.check:
@@ -101,7 +101,7 @@ class ShareImage(Module["ShareImage.Args"]):
         self._refuse_little_room(context, info, image, args.readers)
 
         def hand_out(bind: str) -> int:
-            return image_peer.hand_out(context.machine, image["Id"], token, args.readers, bind)
+            return image_copy.hand_out(context.machine, image["Id"], token, args.readers, bind)
 
         urls = peer_server.on_each(args.bind, args.interfaces, hand_out, context.note)
         offer = {
@@ -116,7 +116,7 @@ class ShareImage(Module["ShareImage.Args"]):
         """Raise Failed if there is no room for the export: with overlay2 an engine writes the whole image to disk for each
         reader."""
         free = image_copy.free_bytes(context.machine, info)
-        needed = int(image.get("Size") or 0) * min(readers, image_peer.AT_ONCE)
+        needed = int(image.get("Size") or 0) * min(readers, image_copy.AT_ONCE)
         if free is not None and free < needed and not image_copy.in_containerd(info):
             raise Failed(f"{needed / 2**30:.1f} GiB needed to export the image, {free / 2**30:.1f} GiB free.")
 

@@ -12,11 +12,11 @@ from sparkwright.engines.log.reader import EngineState, Reader
 from sparkwright.engines.log.state import FIELDS, SETTINGS
 from sparkwright.engines.log.text import lines_of, plain
 from sparkwright.errors import Exit, Failed, Inconclusive
-from sparkwright.host.containers import containers, engine_of, log_reader
+from sparkwright.host.containers import container_labels, containers, log_reader
 from sparkwright.host.memory import gpu_use
 from sparkwright.host.memory.gpu_use import Use
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import cells
+from sparkwright.host.records import baselines
 from sparkwright.protocol.result import Result, arg
 
 
@@ -42,7 +42,7 @@ class EngineLog(Module["EngineLog.Args"]):
         inspected = containers.inspect(client, args.name)
         if inspected is None:
             raise Inconclusive(f"there is no container {args.name}.")
-        engine = engine_of.of_container(inspected)
+        engine = container_labels.engine_of_container(inspected)
         reader = Reader(engine.log)
         log = log_reader.StartLog(client, args.name)
         for chunk in log:
@@ -84,7 +84,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
             return Result(msg="known after: the start", data={"same": False})
-        engine = engine_of.named(context.docker(), args.name)
+        engine = container_labels.engine_named(context.docker(), args.name)
         reader = Reader(engine.log)
         found: Mapping[str, str] = {}
         for line in lines_of(log_reader.StartLog(context.docker(), args.name)):
@@ -97,7 +97,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
             raise Inconclusive(f"no config dump in the log of {args.name}: its settings are unknown.")
         data: dict[str, Any] = {"arm": args.arm, "settings": dict(found), "state": readings(state)}
         if args.series:
-            cells.write(context.state, args.series, args.key, data)
+            baselines.write_cell(context.state, args.series, args.key, data)
         verdict = settings.judged(args.against, dict(found), args.changed, engine)
         return Result(msg=_sentence(state, engine), data={**data, **verdict})
 

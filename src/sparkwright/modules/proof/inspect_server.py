@@ -10,16 +10,15 @@ from sparkwright.engines import openai_api
 from sparkwright.engines.log.reader import Reader, read
 from sparkwright.errors import Exit
 from sparkwright.host.containers import (
+    container_labels,
     container_options,
     containers,
-    engine_of,
     engine_words,
     log_reader,
-    membership,
     server_key,
 )
+from sparkwright.host.containers.inspection import status_of
 from sparkwright.host.containers.running_server import Running, ended_ago, start_of
-from sparkwright.host.containers.status import status_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.measure import http_probe
@@ -80,9 +79,9 @@ class InspectServer(Module["InspectServer.Args"]):
         if inspected["State"]["Status"] != "running":
             return _exited(name, inspected, context)
         server = Running(inspected, containers.image_of(client, inspected))
-        worker = membership.of_labels(args.spec.get("labels")).rank > 0
+        worker = container_labels.membership_of_labels(args.spec.get("labels")).rank > 0
         url = "" if worker else server.url or args.base_url
-        http = engine_of.of_container(inspected).http
+        http = container_labels.engine_of_container(inspected).http
         health = None if worker else http_probe.ask(url, http.health, timeout_s=http.health_s)
         if health is not None and (health.status == 0 or health.status in http.loading):
             return _silent(args, server, url, health.error or f"HTTP {health.status}", context)
@@ -146,7 +145,7 @@ def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, p
     ]
     rows = [{"check": field, "verdict": "differs", "evidence": message} for field, message in found]
     if rows:
-        together = membership.of_labels(args.spec.get("labels")).cluster  # a member alone is refused
+        together = container_labels.membership_of_labels(args.spec.get("labels")).cluster  # a member alone is refused
         deploy = f"`invoke deploy --host {together or args.host or 'HOST'}`"
         rows[-1]["fix"] = f"apply with {deploy}; `invoke plan` shows the changes first"
         return rows
@@ -176,7 +175,7 @@ def _absent(args: InspectServer.Args, context: Context) -> Result:
     port = next((int(row["HostPort"]) for rows in bindings.values() for row in rows), 0)
     holder = containers.who_listens(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""
-    together = membership.of_labels(args.spec.get("labels")).cluster
+    together = container_labels.membership_of_labels(args.spec.get("labels")).cluster
     fix = f"`invoke deploy --host {together or args.host or 'HOST'}` starts it."
     return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{other}", fix=fix)
 
@@ -210,7 +209,7 @@ def _stage(args: InspectServer.Args, server: Running, context: Context) -> str:
 
     A log without a stage proves nothing: then a start may take as long as the recipe says.
     """
-    reader = Reader(engine_of.of_container(server.container).log)
+    reader = Reader(container_labels.engine_of_container(server.container).log)
     for piece in log_reader.StartLog(context.docker(), server.name):
         reader.push(piece)
     state = reader.finish()
@@ -227,7 +226,7 @@ def _none(message: str, inspected: Mapping[str, Any], context: Context) -> Resul
     """Return the result for a missing server, with the engine's own reason and the end of its log."""
     name = str(inspected["Name"]).lstrip("/")
     lines = [line.rstrip() for line in log_reader.last_lines(context.docker(), name, 200) if line.strip()]
-    failure = read("\n".join(lines), engine_of.of_container(inspected).log).failure.value
+    failure = read("\n".join(lines), container_labels.engine_of_container(inspected).log).failure.value
     why = f": {failure}" if failure else ""
     data = {"evidence": lines[-EVIDENCE_LINES:]}
     return Result(failed=True, msg=f"no server: {message}{why.rstrip('.')}.", fix="Run `invoke diagnose`.", data=data)

@@ -15,12 +15,12 @@ from sparkwright.engines import server_key as key_rules
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import GENERATE, Http
 from sparkwright.errors import Exit, Inconclusive, Refused
-from sparkwright.host.containers import containers, engine_of, ownership, server_key
+from sparkwright.host.containers import container_labels, containers, ownership, server_key
+from sparkwright.host.containers.inspection import status_of
 from sparkwright.host.containers.running_server import start_of
-from sparkwright.host.containers.status import status_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
-from sparkwright.measure import http_probe, server_metrics, token_check
+from sparkwright.measure import http_probe, server_metrics
 from sparkwright.protocol.result import Change, Result, arg
 
 POLL_S = 0.2
@@ -64,7 +64,7 @@ class Liveness(Module["Liveness.Args"]):
             found = containers.inspect(context.docker(), args.name) or {}
             if why := _not_running(args.name, found, start):
                 return _silent(why)
-            start, engine = str(found["State"]["StartedAt"]), engine_of.of_container(found)
+            start, engine = str(found["State"]["StartedAt"]), container_labels.engine_of_container(found)
             answer = VerifyHealth().ask(health, context, engine.http)
             if not answer.failed:
                 return _serves(answer, waited=bool(starting))
@@ -207,7 +207,9 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         """Return the result of a request under one name. served: the names that the server lists, with their contexts."""
         version = http_probe.version(http, args.base_url, api_key=key)
         started_s = time.monotonic()
-        answer = token_check.ask(http, args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s)
+        answer = http_probe.ask_token_check(
+            http, args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s
+        )
         token_s = time.monotonic() - started_s
         if answer.status != 200 or answer.failure:
             return self._no_token(http, args, answer)
@@ -270,7 +272,7 @@ def _settled(http: Http, base_url: str) -> http_probe.Answer:
 
 
 def _engine(args: VerifyHealth.Args, context: Context) -> Engine:
-    return engine.of(args.engine) if args.engine else engine_of.at(context, args.base_url)
+    return engine.of(args.engine) if args.engine else container_labels.engine_at(context, args.base_url)
 
 
 def _loading(http: Http, base_url: str, health: http_probe.Answer) -> Result:
@@ -317,7 +319,7 @@ def _what_happened(args: SameServer.Args, context: Context) -> str:
     A server that does not answer may be about to be replaced: this waits for it.
     """
     deadline_s = time.monotonic() + SETTLES_S
-    http = engine_of.at(context, args.base_url).http if args.base_url else None
+    http = container_labels.engine_at(context, args.base_url).http if args.base_url else None
     while True:
         # first, for what answers now may have been started since the container was inspected
         answers = http is None or http_probe.ask(args.base_url, http.health, timeout_s=http.health_s).status

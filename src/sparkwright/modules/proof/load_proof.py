@@ -10,10 +10,10 @@ from typing import Any
 from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.errors import Exit, Failed, Inconclusive
-from sparkwright.host.containers import engine_of, server_key
+from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of, name_of
-from sparkwright.host.runs import measurement_lock
+from sparkwright.host.runs import lock
 from sparkwright.measure import figures, load, prefix, server_metrics, stream
 from sparkwright.measure.asker import Asker, Ruler
 from sparkwright.measure.load_ladder import Rung, ladder
@@ -58,7 +58,7 @@ class LoadProof(Module["LoadProof.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if not args.load:
             return Result(msg="no load promised", data={"verdict": ASIDE, "rungs": []})
-        http = engine_of.at(context, args.base_url).http
+        http = container_labels.engine_at(context, args.base_url).http
         place = name_of(FOLDER, {**key_of(args.baseline_key, context.machine, http), "load": args.load})
         kept = context.state.read(place) if args.baseline_key else None
         if kept and kept.get("rungs"):
@@ -66,7 +66,7 @@ class LoadProof(Module["LoadProof.Args"]):
             msg = f"{kept.get('sentence') or 'proved'}, proved {when}"
             return Result(msg=msg, data={"rungs": kept["rungs"], "kept": True})
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        with measurement_lock.alone(context.state, context.run_id, "a load proof", note=context.note):
+        with lock.alone(context.state, context.run_id, "a load proof", note=context.note):
             found = self._climbed(http, args, key, context)
         rows = [asdict(rung) for rung in found]
         sentence = f"survives {found[-1]}"
@@ -185,11 +185,11 @@ class DepthRates(Module["DepthRates.Args"]):
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:
-        http = engine_of.at(context, args.base_url).http
+        http = container_labels.engine_at(context, args.base_url).http
         if not args.depths or tasks.aside(http):
             return Result(msg="no depth to measure", data={"verdict": verdicts.ASIDE, "rates": []})
         try:
-            with measurement_lock.alone(context.state, context.run_id, "a test at depth", note=context.note):
+            with lock.alone(context.state, context.run_id, "a test at depth", note=context.note):
                 rates = list(self._measured(http, args, context))
         except Inconclusive as error:
             data = {"verdict": "inconclusive", "rates": []}

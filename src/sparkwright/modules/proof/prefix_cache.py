@@ -12,9 +12,9 @@ from sparkwright.engines.model import architecture
 from sparkwright.engines.prefix import verdict as prefix_verdict
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
-from sparkwright.host.containers import engine_of, server_key
+from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
-from sparkwright.host.runs import measurement_lock
+from sparkwright.host.runs import lock
 from sparkwright.measure import http_probe, prefix, server_metrics, stream
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
@@ -53,11 +53,11 @@ class PrefixCache(Module["PrefixCache.Args"]):
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:
-        engine = engine_of.at(context, args.base_url)
+        engine = container_labels.engine_at(context, args.base_url)
         if other := tasks.aside(engine.http):
             return Result(msg=f"no prefix cache test: {other}", data={"verdict": verdicts.ASIDE})
         try:
-            with measurement_lock.alone(context.state, context.run_id, "a prefix cache test", note=context.note):
+            with lock.alone(context.state, context.run_id, "a prefix cache test", note=context.note):
                 return self._tried(engine, args, context)
         except Inconclusive as error:
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix)

@@ -15,7 +15,7 @@ from sparkwright.engines.findings import Finding
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.containers import containers, ownership, replacement
 from sparkwright.host.images import engine_image, image_names
-from sparkwright.host.images.platform import platform_of
+from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Result, arg
@@ -89,7 +89,7 @@ def _home(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
 
 def _platform(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     has = (args.image or {}).get("platforms") or []
-    platform = platform_of(context.machine)
+    platform = machine_platform(context.machine)
     if has and platform not in has:
         evidence = f"the image has no {platform}, only {', '.join(has)}."
         yield PreflightFinding("platform", "bad", evidence, "Use a tag with this platform.")

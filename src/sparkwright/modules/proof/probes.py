@@ -11,7 +11,7 @@ from sparkwright.engines.http import Http
 from sparkwright.engines.probes import prompts, reasoning_field, table
 from sparkwright.engines.probes.probe import Probe, Reply, Seen, Verdict
 from sparkwright.errors import Exit, Refused
-from sparkwright.host.containers import engine_of, server_key
+from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe, stream
 from sparkwright.modules.proof.verdict import ASIDE
@@ -88,7 +88,7 @@ class Probes(Module["Probes.Args"]):
         if not probes:
             return Result(msg="no probes", data={"verdict": ASIDE})
         names = [probe.name for probe in probes]
-        engine = engine_of.at(context, args.base_url)
+        engine = container_labels.engine_at(context, args.base_url)
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         seen, notes = [], []
         for probe in probes:

@@ -9,14 +9,12 @@ from sparkwright.engines import tasks
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
 from sparkwright.errors import Exit
-from sparkwright.host.containers import engine_of, server_key
+from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import references
-from sparkwright.host.records.baselines import MEMBERS, Baselines, key_of
-from sparkwright.host.records.references import Reference
-from sparkwright.measure import answers, reference
-from sparkwright.measure.answers import Judged
-from sparkwright.measure.reference import Parting, Text, Verdict
+from sparkwright.host.records import baselines
+from sparkwright.host.records.baselines import MEMBERS, Baselines, Reference, key_of
+from sparkwright.measure import reference
+from sparkwright.measure.reference import Judged, Parting, Text, Verdict
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
@@ -85,7 +83,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
     def _compared(self, args: Args, context: Context) -> Result:
         """Return the result of the texts under one name."""
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        http = engine_of.at(context, args.base_url).http
+        http = container_labels.engine_at(context, args.base_url).http
         if other := tasks.aside(http):
             return Result(msg=f"no reference text: {other}", data={"verdict": verdicts.ASIDE})
         long = MEMBERS in args.baseline_key
@@ -95,7 +93,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
             return _unanswered(error)
         about = {name: value for name, value in args.baseline_key.items() if name != MEMBERS}
         name = key_of(about, context.machine, http)
-        kept = None if args.new_baseline else references.read(context.state, name)
+        kept = None if args.new_baseline else baselines.read_reference(context.state, name)
         if kept is not None:
             return compared(kept, texts)
         data = {"verdict": "new reference", "texts": [text.text for text in texts]}
@@ -111,21 +109,23 @@ class ReferenceText(Module["ReferenceText.Args"]):
             if judged.verdict != "sane":
                 if judged.verdict == "garbage":
                     Baselines(context.state).remove(name)
-                return _not_recorded(judged, engine_of.at(context, args.base_url), data)
+                return _not_recorded(judged, container_labels.engine_at(context, args.base_url), data)
             score = judged.sentence
-        references.write(context.state, name, texts)
+        baselines.write_reference(context.state, name, texts)
         return Result(msg=f"reference text recorded ({score})", data=data)
 
     def _judged(self, args: Args, context: Context, http: Http, key: str, texts: Sequence[Text]) -> Judged:
         """Judge the texts, and answers to questions; the longest question is asked twice, new and from the prefix cache."""
         given: list[str] = []
-        for question in (*answers.QUESTIONS, answers.NEEDLE):
-            context.progress(len(given), len(answers.QUESTIONS) + 1, unit="questions", text="asking")
+        for question in (*reference.QUESTIONS, reference.NEEDLE):
+            context.progress(len(given), len(reference.QUESTIONS) + 1, unit="questions", text="asking")
             given.append(
-                answers.ask(http, args.base_url, args.model, question.prompt, api_key=key, timeout_s=args.timeout_s)
+                reference.ask_answers(
+                    http, args.base_url, args.model, question.prompt, api_key=key, timeout_s=args.timeout_s
+                )
             )
-        judged = answers.judge(given[:-1], [text.text for text in texts])
-        return answers.from_cache(judged, given[-2], given[-1])
+        judged = reference.judge_answers(given[:-1], [text.text for text in texts])
+        return reference.from_cache(judged, given[-2], given[-1])
 
 
 def _with_adapters(own: Result, adapters: Mapping[str, Result]) -> Result:

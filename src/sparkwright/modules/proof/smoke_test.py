@@ -14,18 +14,16 @@ from sparkwright.engines.log import resolution
 from sparkwright.engines.slowness import causes
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
-from sparkwright.host.containers import engine_of, other_servers, server_key
+from sparkwright.host.containers import container_labels, model_servers, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.host.runs import measurement_lock
-from sparkwright.measure import http_probe, server_metrics, smoke, stream
+from sparkwright.host.runs import lock
+from sparkwright.measure import background, http_probe, server_metrics, smoke, stream
 from sparkwright.measure import speculation as speculation_proof
-from sparkwright.measure.beside import gpu
-from sparkwright.measure.beside.gc_pause import undisturbed
-from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure.background import Lag, undisturbed
 from sparkwright.measure.figures import percentile
+from sparkwright.measure.server_metrics import miscounted, risen, settled
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
-from sparkwright.measure.token_counts import miscounted, risen, settled
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
@@ -43,7 +41,7 @@ class Seen:
 
     before: Mapping[str, float]
     after: Mapping[str, float]
-    gpu: gpu.State
+    gpu: background.State
     lag: Lag
     others: Mapping[str, float]  # tokens that other servers of this host generated meanwhile, by container
 
@@ -90,20 +88,18 @@ class SmokeTest(Module["SmokeTest.Args"]):
         model_dir: str = arg("the model's folder, for the ceiling; empty: none is known", default="")
         new_baseline: bool = arg("measure a new baseline instead of comparing with the stored one", default=False)
         api_key_secret: str = server_key.secret_arg()
-        wait_s: float = arg(
-            "how long to wait for another measurement on this host, seconds", default=measurement_lock.WAIT_S
-        )
+        wait_s: float = arg("how long to wait for another measurement on this host, seconds", default=lock.WAIT_S)
         unclear: Literal["fail", "report"] = arg(
             "report: continue after an inconclusive measurement; the run reports it and exits with 4", default="fail"
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        http = engine_of.at(context, args.base_url).http
+        http = container_labels.engine_at(context, args.base_url).http
         if other := tasks.aside(http):
             return Result(msg=f"no throughput test: {other}", data={"verdict": verdicts.ASIDE, "tok_per_s": None})
         try:
             what, wait_s = "a throughput test", args.wait_s
-            with measurement_lock.alone(context.state, context.run_id, what, wait_s=wait_s, note=context.note):
+            with lock.alone(context.state, context.run_id, what, wait_s=wait_s, note=context.note):
                 result = self._judged(http, args, context)
         except Inconclusive as error:
             verdict = {"verdict": "inconclusive"}
@@ -133,7 +129,9 @@ class SmokeTest(Module["SmokeTest.Args"]):
             other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differs)}"
             found.note = f"the nearest baseline: {other}"
         if found.only_thinking and (hidden := _hidden_answer(http, args, key)):
-            parser = engine_of.at(context, args.base_url).probe_flags.causes.get("thinking in content", "")
+            parser = container_labels.engine_at(context, args.base_url).probe_flags.causes.get(
+                "thinking in content", ""
+            )
             fix = f"Likely cause: {parser}." if parser else ""
             return Result(failed=True, msg=hidden, fix=fix, data={**data, "verdict": "misconfigured"})
         doubt = _doubt(found, seen, baseline)
@@ -162,9 +160,9 @@ class SmokeTest(Module["SmokeTest.Args"]):
 def _measure(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[Measured, Seen]:
-    others = other_servers.generated(context, args.base_url)
+    others = model_servers.generated(context, args.base_url)
     before = server_metrics.idle(lambda: server_metrics.read(http, args.base_url, key)[0], IDLE_S)
-    with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
+    with undisturbed(), Lag() as lag, background.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
             http,
             args.base_url,
@@ -180,13 +178,13 @@ def _measure(
     counters = settled(
         lambda: server_metrics.read(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
     )
-    return found, Seen(before, counters, state, lag, other_servers.since(context, args.base_url, others))
+    return found, Seen(before, counters, state, lag, model_servers.since(context, args.base_url, others))
 
 
 def _witnesses(args: SmokeTest.Args, seen: Seen, context: Context) -> dict[str, Any]:
     """Return what a baseline is recorded with: the kernels that computed, and how busy the GPU was at which power."""
     state = evidence.log(context, args.container)
-    book = engine_of.at(context, args.base_url).log
+    book = container_labels.engine_at(context, args.base_url).log
     gpu_state = {"power_w": seen.gpu.power_w, "utilization_percent": seen.gpu.utilization_percent}
     return {"kernels": resolution.kernel_path(state, book) if state else {}, "gpu": gpu_state}
 

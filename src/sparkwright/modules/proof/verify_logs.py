@@ -11,7 +11,7 @@ from sparkwright.engines.log.resolution import kernel_path, mismatches, path_cha
 from sparkwright.engines.log.state import SETTINGS
 from sparkwright.engines.log.text import lines_of
 from sparkwright.errors import Refused
-from sparkwright.host.containers import container_options, containers, engine_of, log_reader, server_key
+from sparkwright.host.containers import container_labels, container_options, containers, log_reader, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.host.records.baselines import Baselines, key_of
@@ -68,7 +68,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         inspected = containers.inspect(context.docker(), args.name)
-        engine = engine_of.of_container(inspected)
+        engine = container_labels.engine_of_container(inspected)
         reader, watch = Reader(engine.log), Watch([*args.expect_log, *args.forbid_log])
         settings: Mapping[str, str] = {}
         log = log_reader.StartLog(context.docker(), args.name)

@@ -11,11 +11,11 @@ from ipaddress import IPv4Address
 from typing import Any, Literal
 
 from sparkwright import defaults
-from sparkwright.doctor import fabric, peer_path
-from sparkwright.doctor.checks import fabric as check
+from sparkwright.doctor import fabric
 from sparkwright.doctor.checks import memory
+from sparkwright.doctor.checks import network as check
 from sparkwright.doctor.examine import examine, sentence
-from sparkwright.doctor.fixes import FIXES
+from sparkwright.doctor.findings import FIXES
 from sparkwright.doctor.host import Host, Wanted, version_in
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import model_servers
@@ -129,10 +129,10 @@ class Fabric(Module["Fabric.Args"]):
             raise Failed(f"at most {MOST_PEERS} peers.")
         host = Host(context, getpass.getuser())
         links = fabric.links(host)
-        paths = [peer_path.to(host, _address(peer)) for peer in args.peers]
+        paths = [fabric.to(host, _address(peer)) for peer in args.peers]
         data = {
             "links": [link.to_json() for link in links],
-            "findings": [finding.to_json() for finding in check.check(host)],
+            "findings": [finding.to_json() for finding in check.check_fabric(host)],
             "paths": [asdict(path) for path in paths],
             "kernel": (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100],
             "driver": version_in((host.gpu() or ("", ""))[1])[:100],

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from sparkwright import defaults
 from sparkwright.errors import Refused
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, engine_of, lifecycle, ownership, server_key
+from sparkwright.host.containers import container_labels, containers, lifecycle, ownership, server_key
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import cells, good_states
-from sparkwright.host.runs import measurement_lock
+from sparkwright.host.records import baselines, good_states
+from sparkwright.host.runs import lock
 from sparkwright.measure import lab, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
@@ -60,11 +60,11 @@ class Bench(Module["Bench.Args"]):
         wanted = _load(args.load)
         if context.check:
             return Result(msg=f"would measure {wanted.kind}")
-        kept = cells.read(context.state, args.series, args.key)
+        kept = baselines.read_cell(context.state, args.series, args.key)
         if kept is not None:
             return Result(msg=f"measured before: {lab.sentence(kept)}", data={"cell": kept, "kept": True})
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        http = engine_of.at(context, args.base_url).http
+        http = container_labels.engine_at(context, args.base_url).http
         target = Target(
             http,
             args.base_url,
@@ -74,7 +74,7 @@ class Bench(Module["Bench.Args"]):
             gpu_query=lambda: evidence.gpu_query(context),
         )
         with (
-            measurement_lock.alone(context.state, context.run_id, "a benchmark", note=context.note),
+            lock.alone(context.state, context.run_id, "a benchmark", note=context.note),
             _guarded(args, wanted, context) if wanted.kind == "depth" else contextlib.nullcontext() as memory,
         ):
             measured = lab.run(
@@ -89,7 +89,7 @@ class Bench(Module["Bench.Args"]):
         about = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": wanted.described}
         cell = {**about, **measured}
         if cell["verdict"] == "measured":
-            cells.write(context.state, args.series, args.key, cell)
+            baselines.write_cell(context.state, args.series, args.key, cell)
         for doubt in (*cell["doubts"], *cell["notes"]):
             context.note(doubt)
         return Result(msg=lab.sentence(cell), data={"cell": cell, "kept": False})
@@ -146,7 +146,7 @@ class BenchCells(Module["BenchCells.Args"]):
         keys: list[str] = arg("the cells that are asked for", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
-        found = cells.found(context.state, args.series, args.keys)
+        found = baselines.found_cells(context.state, args.series, args.keys)
         return Result(msg=f"{len(found)} of {len(args.keys)} are finished", data={"cells": found})
 
 

@@ -16,9 +16,8 @@ from sparkwright.engines.engine import of
 from sparkwright.engines.model import adapter
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.images import image_names, registry_client
-from sparkwright.host.images.image_names import digests_of
-from sparkwright.host.images.platform import platform_of
-from sparkwright.host.images.registry_errors import NotThere, RegistryDown
+from sparkwright.host.images.image_names import digests_of, machine_platform
+from sparkwright.host.images.registry_documents import NotThere, RegistryDown
 from sparkwright.host.models import chat_files, hub, hub_info
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
@@ -57,7 +56,7 @@ class LockImage(Module["LockImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        platform = platform_of(context.machine)
+        platform = machine_platform(context.machine)
         try:
             entry = self._of_registry(api, args, platform, context)
         except (NotThere, RegistryDown) as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.doctor.diagnosis import answer
-from sparkwright.doctor.diagnosis.recipe_facts import RecipeFacts
+from sparkwright.doctor.diagnosis.diagnosis_input import RecipeFacts
 from sparkwright.engines.compile_caches import MOUNT, set_by_us
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host.containers import containers, engine_words, server_key
@@ -15,7 +15,7 @@ from sparkwright.host.containers.running_server import Running
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.ollama import ollama_models
-from sparkwright.host.records import good_states, heal_tokens
+from sparkwright.host.records import good_states, server_keys
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.container import OWN_LABELS
 from sparkwright.protocol.result import Result, arg
@@ -140,15 +140,15 @@ class KeepHealToken(Module["KeepHealToken.Args"]):
         pass
 
     def run(self, args: Args, context: Context) -> Result:
-        token = context.secrets.get(heal_tokens.SECRET, Secret(""))
+        token = context.secrets.get(server_keys.SECRET, Secret(""))
         if context.check:
             return Result(changed=True)
         if not token:
-            context.state.remove(heal_tokens.NAME)
+            context.state.remove(server_keys.HEAL_TOKENS_NAME)
             return Result()
-        if not heal_tokens.DIGITS.fullmatch(token.reveal()):
-            raise Refused(f"invalid request: the secret {heal_tokens.SECRET} is not 64 hexadecimal digits.")
-        heal_tokens.keep(context.state, token)
+        if not server_keys.HEAL_TOKENS_DIGITS.fullmatch(token.reveal()):
+            raise Refused(f"invalid request: the secret {server_keys.SECRET} is not 64 hexadecimal digits.")
+        server_keys.keep_heal_tokens(context.state, token)
         return Result(changed=True, msg="renewed")
 
 

@@ -18,8 +18,7 @@ from typing import Any, Literal
 
 from sparkwright.errors import Failed, Refused, Unreachable
 from sparkwright.host.images import image_archive, image_copy, image_names, image_stream, loads
-from sparkwright.host.images.image_names import digests_of
-from sparkwright.host.images.platform import platform_of
+from sparkwright.host.images.image_names import digests_of, machine_platform
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.runs.context import Engine
 from sparkwright.host.state import write_atomically
@@ -173,7 +172,7 @@ class InspectImage(Module["InspectImage.Args"]):
             "layers": (image.get("RootFS") or {}).get("Layers") or [],
             "platform": image_names.platform_of(image) if image else "",
             "size_bytes": image.get("Size", 0),
-            "host_platform": platform_of(context.machine),
+            "host_platform": machine_platform(context.machine),
             "free_bytes": image_copy.free_bytes(context.machine, api.info()),
             "tools": image_stream.tools(),
             "addresses": _addresses(),

@@ -19,7 +19,7 @@ from sparkwright.host.containers import (
     server_key,
 )
 from sparkwright.host.images import image_names
-from sparkwright.host.images.platform import platform_of
+from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.memory import host_lost
 from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
@@ -167,7 +167,7 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> 
     Raises Failed, and leaves no container, if there is no such image, or its name came to mean another one meanwhile.
     """
     api: Any = context.docker().api
-    image = image_names.find(api, spec.image, spec.image_ids, platform_of(context.machine))
+    image = image_names.find(api, spec.image, spec.image_ids, machine_platform(context.machine))
     if not image:
         raise Failed(f"{spec.image} is not on the host, or not verified.", fix="`invoke deploy` pulls it.")
     config = container_options.create_arguments(spec)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright import defaults, units
 from sparkwright.engines.engine import Engine
-from sparkwright.host.containers import containers, engine_of, replacement, server_key
+from sparkwright.host.containers import container_labels, containers, replacement, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states, history
 from sparkwright.measure import server_metrics
@@ -101,7 +101,7 @@ def _both(running: int | None, gateways: Sequence[Gateway], context: Context) ->
 def _of_container(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
     """Return a function that returns the number of requests this server is processing; None if unknown."""
     url = containers.url_of(container)
-    engine, key = engine_of.of_container(container), server_key.of_container(context.state, container)
+    engine, key = container_labels.engine_of_container(container), server_key.of_container(context.state, container)
     return lambda: requests_of(engine, url, key)
 
 

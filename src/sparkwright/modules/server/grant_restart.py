@@ -18,13 +18,12 @@ from sparkwright.host.containers import (
     replacement,
     server_key,
 )
-from sparkwright.host.memory import footprint, host_lost, service_guard, verified_start
+from sparkwright.host.memory import footprint, host_lost, memory_fit, service_guard
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history, start_memory
-from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.container import ContainerSpec, fingerprint
 from sparkwright.protocol.result import Change, arg
-from sparkwright.protocol.started_with import fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         log = evidence.log(context, name)
         measured = {**args.measured, **_load(log)}
         needs = args.serve.get("engine_memory") or {}
-        start = verified_start.of(context, found.current, needs, log, seen.lowest_bytes if seen else None)
+        start = memory_fit.verified_start_of(context, found.current, needs, log, seen.lowest_bytes if seen else None)
         good = {**self._good(args, found, context), "measured": measured}
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         service_guard.write(context)

@@ -6,7 +6,7 @@ from typing import Any
 
 from sparkwright import defaults, units
 from sparkwright.errors import Refused
-from sparkwright.host.containers import containers, engine_of, membership, replacement
+from sparkwright.host.containers import container_labels, containers, replacement
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context, Module
@@ -69,7 +69,7 @@ class LastGood(Module["LastGood.Args"]):
 
 def _assumed(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state to assume for a kept server that was never recorded."""
-    takes = engine_of.of_container(kept).advice.memory({}, {})
+    takes = container_labels.engine_of_container(kept).advice.memory({}, {})
     serve = {"utilization": takes.share, "ready_s": args.ready_s, "stop_timeout_s": defaults.STOP_S}
     return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
 
@@ -82,5 +82,8 @@ def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
     bindings = port_bindings(tuple(good["spec"].get("ports") or ()))
     url = url or containers.url_of({"HostConfig": {"PortBindings": bindings}})
     about = {key: good.get(key) or {} for key in ("model", "serve")}
-    about |= {"place": str(membership.of_labels(good["spec"].get("labels"))), "generation": good.get("generation", "")}
+    about |= {
+        "place": str(container_labels.membership_of_labels(good["spec"].get("labels"))),
+        "generation": good.get("generation", ""),
+    }
     return {"kept": kept, "spec": good["spec"], "since": good.get("since", 0), **about, "base_url": url}

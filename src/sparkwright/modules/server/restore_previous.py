@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.host.containers import containers, lifecycle, membership, ownership, replacement
+from sparkwright.host.containers import container_labels, containers, lifecycle, ownership, replacement
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
@@ -108,12 +108,12 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             message = "The previous server was not touched."
         if not old:
             nothing = {"name": _own_name(args, found), "restart": "no", "base_url": "", "needs": {}}
-            nothing |= membership.of_container(found.current if found.untouched else {}).to_json()
+            nothing |= container_labels.membership_of(found.current if found.untouched else {}).to_json()
             return {"to_start": False, **nothing, "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}
         about = {"name": _own_name(args, found), "restart": was.get("policy", "no")}
         about |= {"base_url": containers.url_of(old), "needs": _needs(found, old)}
-        about |= membership.of_container(old).to_json()
+        about |= container_labels.membership_of(old).to_json()
         return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:

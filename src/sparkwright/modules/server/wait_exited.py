@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import cgroups, containers
+from sparkwright.host import gpu_processes
+from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
@@ -50,4 +51,6 @@ def _left(container_id: str, context: Context) -> list[str]:
     """Return descriptions of what is left of a container: the container itself, and its processes."""
     found: dict[str, Any] | None = containers.inspect(context.docker(), container_id)
     running = ["the container, running"] if found is not None and found["State"]["Running"] else []
-    return running + [f"process {pid}" for pid in ([] if context.machine.root else cgroups.processes_of(container_id))]
+    return running + [
+        f"process {pid}" for pid in ([] if context.machine.root else gpu_processes.processes_of(container_id))
+    ]

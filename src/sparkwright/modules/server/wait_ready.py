@@ -8,7 +8,7 @@ from sparkwright import defaults
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.reader import EngineState, read
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, engine_of, log_reader, replacement
+from sparkwright.host.containers import container_labels, containers, log_reader, replacement
 from sparkwright.host.containers.running_server import Running
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
@@ -40,7 +40,7 @@ class WaitReady(Module["WaitReady.Args"]):
         if not first:
             raise Failed(f"there is no container {args.name}.")
         args = replace(args, name=replacement.name_of(first))
-        engine = engine_of.of_container(first)
+        engine = container_labels.engine_of_container(first)
         restarts, started_s = first["RestartCount"], time.monotonic()
         while True:
             now = containers.inspect(client, args.name)

@@ -13,7 +13,7 @@ from typing import Any
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context, Module
-from sparkwright.host.ollama import ollama_client
+from sparkwright.host.ollama import ollama_models
 from sparkwright.protocol.result import Result
 from sparkwright.units import gib
 
@@ -103,12 +103,12 @@ def _docker(context: Context) -> dict[str, Any]:
 
 
 def _ollama(machine: Machine) -> dict[str, Any]:
-    client = ollama_client.Ollama(machine.ollama_url, timeout_s=2)
+    client = ollama_models.Ollama(machine.ollama_url, timeout_s=2)
     try:
         return {"reachable": True, "version": client.version(), "models": [loaded.name for loaded in client.loaded()]}
-    except ollama_client.Absent:
+    except ollama_models.Absent:
         return {"reachable": False, "version": None, "models": []}
-    except ollama_client.Busy:
+    except ollama_models.Busy:
         return {"reachable": True, "version": None, "models": None}
 
 

@@ -19,7 +19,7 @@ from sparkwright.project.playbook.blame import Blame
 from sparkwright.project.playbook.models import BlockFile, Condition, TaskFile
 from sparkwright.project.playbook.names import Names
 from sparkwright.project.playbook.playbook import Options, Play
-from sparkwright.protocol import arguments, expressions
+from sparkwright.protocol import expressions, signature
 from sparkwright.protocol.expressions import ExpressionError
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.trust.names import why_not_a_file
@@ -234,7 +234,7 @@ class _Compiler:
             else:
                 open_names.append(key)
         try:
-            arguments.check(signatures.takes(module), args, module=module, open_names=frozenset(open_names))
+            signature.check_arguments(signatures.takes(module), args, module=module, open_names=frozenset(open_names))
         except Refused as refused:
             raise self.blame.argument(refused, (*place, module), values, own=local) from None
         return args, tuple(open_names)

@@ -14,7 +14,7 @@ from sparkwright.project.inventory.variables import DEFAULTS
 from sparkwright.project.recipe import caches, files, seat
 from sparkwright.project.recipe.models import Model, SecondModel
 from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
-from sparkwright.protocol.started_with import start_key
+from sparkwright.protocol.container import start_key
 from sparkwright.trust.container_words import size_bytes
 
 if TYPE_CHECKING:

@@ -7,19 +7,24 @@ NoHostAuthenticationForLocalhost is ignored (docs/ssh.md).
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import paramiko
 
 from sparkwright.errors import Refused, Unreachable
-from sparkwright.remote.ssh import known_hosts
-from sparkwright.remote.ssh.known_hosts import AUTHORITY, REVOKED, Known
-from sparkwright.remote.ssh.ssh_target import SshTarget
+from sparkwright.remote.ssh import ssh_config
+from sparkwright.remote.ssh.ssh_config import SshTarget, is_file
 from sparkwright.shell import join
+from sparkwright.visible import one_line
 
 Say = Callable[[str], None]
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
@@ -44,7 +49,7 @@ def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable
 
     The transport asks for a known kind of key first.
     """
-    first = known_hosts.lines(target, target.known_as)
+    first = lines(target, target.known_as)
     client.set_missing_host_key_policy(
         _Policy(target, first, say)
     )  # the client knows no key itself: all are checked here
@@ -89,7 +94,7 @@ def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str =
     if any(line.kind == key.get_name() for line in plain):
         raise changed(target, key, plain)
     if target.known_as.startswith("["):
-        portless = known_hosts.lines(target, target.hostname, key)  # ssh looks there too
+        portless = lines(target, target.hostname, key)  # ssh looks there too
         _refuse_revoked(target, key, portless)
         if any(line.key == key.asbytes() for line in portless if not line.marker):
             return True
@@ -138,13 +143,13 @@ class _Policy(paramiko.MissingHostKeyPolicy):
         """Check a key. All keys come here, as the client itself knows none."""
         target, first = self._target, self._first
         if target.known_hosts_command:
-            first = known_hosts.lines(target, target.known_as, key)
+            first = lines(target, target.known_as, key)
         if not check(target, key, first, _peer(client)) and target.keep_in is not None:
             self._say(keep(target, key, target.keep_in))
 
 
 def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -> None:
-    where = f"{target.revoked} (RevokedHostKeys)" if target.revoked and known_hosts.revoked(target.revoked, key) else ""
+    where = f"{target.revoked} (RevokedHostKeys)" if target.revoked and revoked(target.revoked, key) else ""
     if any(line.marker == REVOKED and line.key == key.asbytes() for line in lines):
         where = "known_hosts"
     if where:
@@ -158,7 +163,7 @@ def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: 
     if not target.check_ip or not peer or peer == target.hostname or loopback:
         return
     name = peer if target.port == 22 else f"[{peer}]:{target.port}"
-    plain = [line for line in known_hosts.lines(target, name, key) if not line.marker and line.kind == key.get_name()]
+    plain = [line for line in lines(target, name, key) if not line.marker and line.kind == key.get_name()]
     if plain and all(line.key != key.asbytes() for line in plain):
         keys = f"{_sha256(plain[0].key)}, not {fingerprint(key)}"
         fix = f"If the address moved: `{join(['ssh-keygen', '-R', name])}`."
@@ -203,3 +208,109 @@ def _fix(target: SshTarget, lines: list[Known]) -> str:
 
 def _sha256(key: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
+
+
+REVOKED, AUTHORITY = "@revoked", "@cert-authority"
+KRL_MAGIC = b"SSHKRL\n\0"
+COMMAND_S = 10.0
+
+
+class Known(NamedTuple):
+    """A line of known_hosts."""
+
+    #: "", "@revoked" or "@cert-authority"
+    marker: str
+    #: the type of the key, as the line has it
+    kind: str
+    key: bytes
+
+
+def lines(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> list[Known]:
+    """Return the lines for a name, the user's files first. key: the one that the host presented; None before.
+
+    Raises Refused if KnownHostsCommand fails.
+    """
+    found: list[Known] = []
+    for path in target.known_hosts:
+        if is_file(path):
+            found += _matching(name, str(path), b"")
+    if target.known_hosts_command:
+        found += _matching(name, "/dev/stdin", _command(target, name, key))
+    return found
+
+
+def read_known_hosts(printed: bytes) -> Iterator[Known]:
+    """Parse the output of `ssh-keygen -F`; invalid lines are skipped, as in ssh."""
+    for line in printed.decode(errors="replace").split("\n"):
+        fields = line.split()
+        marker = fields.pop(0) if line.startswith("@") and fields else ""
+        if len(fields) >= 3 and not line.startswith("#"):
+            try:
+                yield Known(marker, fields[1], base64.b64decode(fields[2], validate=True))
+            except (binascii.Error, ValueError):
+                continue
+
+
+def revoked(path: Path, key: paramiko.PKey) -> bool:
+    """Return True if RevokedHostKeys lists a key. Raises Refused if the list can't be read: ssh trusts no key then either."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Refused(f"RevokedHostKeys of ssh can't be read: {path}: {error.strerror}.") from None
+    if data.startswith(KRL_MAGIC):
+        return _in_krl(path, key)
+    for number, line in enumerate(data.decode(errors="replace").split("\n"), start=1):
+        fields = line.split()
+        if not fields or fields[0].startswith("#"):
+            continue
+        try:
+            listed = base64.b64decode(fields[1], validate=True)
+        except (IndexError, ValueError):
+            raise Refused(f"RevokedHostKeys of ssh has a line that is no key: {path}:{number}.") from None
+        if listed == key.asbytes():
+            return True
+    return False
+
+
+def _in_krl(path: Path, key: paramiko.PKey) -> bool:
+    with tempfile.NamedTemporaryFile("w", suffix=".pub") as file:
+        file.write(f"{key.get_name()} {key.get_base64()}\n")
+        file.flush()
+        answer = _keygen(["-Q", "-f", str(path), file.name])
+    if answer.returncode and b"REVOKED" not in answer.stdout:
+        why = one_line(answer.stderr.decode(errors="replace").strip(), at_most=200)
+        raise Refused(f"RevokedHostKeys of ssh can't be read: {path}: {why}.")
+    return answer.returncode != 0
+
+
+def _matching(name: str, path: str, given: bytes) -> list[Known]:
+    return list(read_known_hosts(_keygen(["-F", name, "-f", path], given).stdout))
+
+
+def _keygen(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(["ssh-keygen", *words], input=given, capture_output=True, timeout=COMMAND_S, check=False)
+    except FileNotFoundError:
+        raise Refused("there is no ssh-keygen on this machine.", fix="Install the OpenSSH client.") from None
+    except subprocess.TimeoutExpired:
+        raise Refused(f"`ssh-keygen {words[0]}` does not end within {COMMAND_S:g} s.") from None
+
+
+def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
+    """Return the output of KnownHostsCommand. It is split as ssh splits it, and runs without a shell."""
+    about = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host is asked
+    if key:
+        about = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}
+    tokens = {**target.tokens, "H": name, **about}
+    try:
+        words = [ssh_config.fill("KnownHostsCommand", word, tokens) for word in shlex.split(target.known_hosts_command)]
+        answer = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
+    except (OSError, ValueError, IndexError) as error:
+        fix = "Its program needs its full path."
+        raise Refused(f"KnownHostsCommand of ssh can't be run: {error}.", fix=fix) from None
+    except subprocess.TimeoutExpired:
+        raise Refused(f"KnownHostsCommand of ssh does not end within {COMMAND_S:g} s.") from None
+    if answer.returncode:
+        last = one_line(answer.stderr.decode(errors="replace").strip(), at_most=200)
+        raise Refused(f"KnownHostsCommand of ssh failed with {answer.returncode}{f': {last}' if last else ''}.")
+    return answer.stdout

@@ -15,7 +15,7 @@ from paramiko.agent import AgentSSH
 from paramiko.message import Message
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
-from sparkwright.remote.ssh.ssh_target import SshTarget, is_file
+from sparkwright.remote.ssh.ssh_config import SshTarget, is_file
 
 AGENT_S = 5.0
 CERTIFICATE = "-cert-v01@openssh.com"

@@ -19,7 +19,7 @@ from fabric import Config, Connection
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.remote.ssh import host_keys, ssh_config
 from sparkwright.remote.ssh.identities import Login
-from sparkwright.remote.ssh.ssh_target import SshTarget
+from sparkwright.remote.ssh.ssh_config import SshTarget
 from sparkwright.shell import join
 from sparkwright.transport.connection import dial
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import functools
+import os
+import pwd
+import re
+import socket
 import subprocess
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
+from sparkwright import visible
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.host import Host
-from sparkwright.remote.ssh import ssh_target
-from sparkwright.remote.ssh.ssh_target import SshTarget
+from sparkwright.shell import join
 from sparkwright.visible import one_line
 
 
@@ -26,7 +33,7 @@ def resolve(host: Host) -> SshTarget:
 
 def jump_target(spec: str) -> SshTarget:
     """Return the target of one hop of ProxyJump. Raises Refused."""
-    return _resolve(*ssh_target.hop(spec))
+    return _resolve(*hop(spec))
 
 
 @functools.lru_cache(maxsize=512)
@@ -54,4 +61,222 @@ def _resolve(address: str, user: str, port: int) -> SshTarget:
     if answer.returncode:
         why = one_line(" ".join(answer.stderr.split()), at_most=400)
         raise Refused(f"ssh can't read its configuration for {address}: {why}")
-    return ssh_target.parse(answer.stdout, address)
+    return parse(answer.stdout, address)
+
+
+SPELLED = {"true": "yes", "false": "no", "off": "no"}
+
+
+@dataclass(frozen=True)
+class SshTarget:
+    """The connection that ssh would make."""
+
+    hostname: str
+    user: str
+    port: int
+    #: as the user wrote it, perhaps an alias
+    address: str = ""
+    #: the hosts of ProxyJump in their order
+    jump: tuple[str, ...] = ()
+    proxy_command: str = ""
+    pubkey: bool = True
+    identity_files: tuple[Path, ...] = ()
+    certificate_files: tuple[Path, ...] = ()
+    identities_only: bool = False
+    #: as ssh -G prints it; empty for the one of SSH_AUTH_SOCK
+    identity_agent: str = ""
+    #: all files that are read
+    known_hosts: tuple[Path, ...] = ()
+    #: the file for new keys
+    keep_in: Path | None = None
+    hash_names: bool = False
+    #: not split yet
+    known_hosts_command: str = ""
+    revoked: Path | None = None
+    #: the name of the host's key in known_hosts
+    check_as: str = ""
+    check_ip: bool = False
+    #: yes, ask, accept-new or no
+    strict: str = "ask"
+    #: the algorithms that the host may prove itself with; empty for all
+    key_algorithms: tuple[str, ...] = ()
+    #: the shortest RSA key
+    rsa_bits: int = 0
+
+    @property
+    def known_as(self) -> str:
+        """The name of its line in known_hosts."""
+        name = self.check_as or self.hostname
+        return name if self.port == 22 or self.check_as else f"[{name}]:{self.port}"
+
+    @property
+    def shown(self) -> str:
+        """The target as a sentence names it: USER@HOST:PORT."""
+        return f"{self.user}@{self.hostname}:{self.port}"
+
+    @property
+    def manual_login(self) -> str:
+        """The command for a manual login; ssh finds the jump hosts itself."""
+        port = ["-p", self.port] if self.port != 22 else []
+        return join(["ssh", *port, f"{self.user}@{self.address or self.hostname}"])
+
+    @property
+    def proxy(self) -> str:
+        """ProxyCommand with its tokens filled in; ssh -G prints it as it was written."""
+        return fill("ProxyCommand", self.proxy_command, self.tokens, environment=False)
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """The values of %h and the other tokens."""
+        return ssh_tokens_of(self.hostname, self.address, self.port, self.user, self.check_as, ",".join(self.jump))
+
+
+def parse(text: str, address: str = "") -> SshTarget:
+    """Parse the output of `ssh -G ADDRESS`. Raises Refused if a value is not valid for ssh."""
+    rows: dict[str, list[str]] = {}
+    for line in text.split("\n"):
+        key, _, value = line.partition(" ")
+        rows.setdefault(key, []).append(value)
+
+    def first(key: str, default: str = "") -> str:
+        value = rows.get(key, [default])[0]
+        return default if value == "none" else value
+
+    def word(key: str, default: str = "no") -> str:
+        return SPELLED.get(first(key, default), first(key, default))
+
+    hostname, user, port = first("hostname"), first("user"), _number(first("port", "22"), "Port", 65535)
+    alias = first("hostkeyalias")
+    jump = tuple(filter(None, first("proxyjump").split(",")))
+    tokens = ssh_tokens_of(hostname, address, port, user, alias, ",".join(jump))
+
+    def files(key: str, option: str) -> tuple[Path, ...]:
+        """Return the files of a key, one a line, with spaces."""
+        values = [value for value in rows.get(key, []) if value not in ("", "none")]
+        return tuple(_path(fill(option, value, tokens)) for value in values)
+
+    def one_file(key: str, option: str) -> Path | None:
+        return next(iter(files(key, option)), None)
+
+    if not hostname or not user:
+        raise Refused(f"`ssh -G {visible.name(address)}` names no host or no user.")
+    if word("proxyusefdpass") == "yes":
+        raise Refused("ProxyUseFdpass is not supported.", where=address, fix="Use `ProxyCommand ... -W %h:%p`.")
+    users_own = _split(first("userknownhostsfile"))
+    return SshTarget(
+        hostname=hostname,
+        user=user,
+        port=port,
+        address=address,
+        jump=jump,
+        proxy_command=first("proxycommand"),
+        pubkey=word("pubkeyauthentication", "yes") != "no",
+        identity_files=tuple(path for path in files("identityfile", "IdentityFile") if _there(path)),
+        certificate_files=files("certificatefile", "CertificateFile"),
+        identities_only=word("identitiesonly") == "yes",
+        identity_agent=fill("IdentityAgent", rows.get("identityagent", [""])[0], tokens),
+        known_hosts=users_own + _split(first("globalknownhostsfile")),
+        keep_in=users_own[0] if users_own else None,
+        hash_names=word("hashknownhosts") == "yes",
+        known_hosts_command=first("knownhostscommand"),
+        revoked=one_file("revokedhostkeys", "RevokedHostKeys"),
+        check_as=alias,
+        check_ip=word("checkhostip") == "yes",
+        strict=word("stricthostkeychecking", "ask"),
+        key_algorithms=tuple(filter(None, first("hostkeyalgorithms").split(","))),
+        rsa_bits=_number(first("requiredrsasize", "0"), "RequiredRSASize", 65536),
+    )
+
+
+def hop(spec: str) -> tuple[str, str, int]:
+    """Return name, user and port of one hop of ProxyJump: [user@]host[:port], [user@][::1][:port] or the same as ssh://.
+
+    User and port are empty and 0 if they are left to the configuration. Raises Refused.
+    """
+    user, _, rest = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
+    found = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", rest, re.A)
+    if found is None and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", rest, re.A):
+        return rest, user, 0
+    if found is None:
+        raise Refused(f"ProxyJump: '{one_line(spec, at_most=80)}' is no host.", fix="Write [user@]host[:port].")
+    port = found["port"] or found["port6"]
+    return found["v6"] or found["name"], user, _number(port, "the port of ProxyJump", 65535) if port else 0
+
+
+def _number(text: str, what: str, at_most: int) -> int:
+    if re.fullmatch(r"[0-9]{1,5}", text) and int(text) <= at_most:
+        return int(text)
+    raise Refused(f"{what} of ssh must be a number up to {at_most}, got '{one_line(text, at_most=40)}'.")
+
+
+def _split(value: str) -> tuple[Path, ...]:
+    """Split several files on one line. ssh -G prints no quotes, so words that are a file only together are one."""
+    words, found = [word for word in value.split(" ") if word], []
+    while words:
+        together = (length for length in range(min(len(words), 16), 1, -1) if is_file(_path(" ".join(words[:length]))))
+        length = next(together, 1)
+        found.append(_path(" ".join(words[:length])))
+        words = words[length:]
+    return tuple(found)
+
+
+def _path(text: str) -> Path:
+    """Return a path with `~` as the password database has it, as in ssh, whatever HOME is."""
+    return Path(pwd.getpwuid(os.getuid()).pw_dir + text[1:]) if text == "~" or text.startswith("~/") else Path(text)
+
+
+def is_file(path: Path) -> bool:
+    """Return True if it is a file, as far as this user can see; False for a name that no file can have."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _there(path: Path) -> bool:
+    """Return True if the key or its public part exists: of a key in an agent or on a card, there may be the public part alone."""
+    return is_file(path) or is_file(Path(f"{path}.pub"))
+
+
+_TOKEN = re.compile(r"%(.?)", re.DOTALL)
+_EITHER = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
+
+
+def ssh_tokens_of(hostname: str, address: str, port: int, user: str, alias: str, jump: str) -> dict[str, str]:
+    """Return the value of each token.
+
+    Args:
+        address: as the user wrote it.
+        alias: HostKeyAlias or empty.
+    """
+    here, me = socket.gethostname(), pwd.getpwuid(os.getuid())
+    return {
+        "%": "%",
+        "d": me.pw_dir,
+        "h": hostname,
+        "i": str(me.pw_uid),
+        "j": jump,
+        "k": alias or address,
+        "L": here.partition(".")[0],
+        "l": here,
+        "n": address,
+        "p": str(port),
+        "r": user,
+        "u": me.pw_name,
+    }
+
+
+def fill(option: str, text: str, tokens: Mapping[str, str], *, environment: bool = True) -> str:
+    """Return the text with its tokens filled in. Raises Refused for an unknown token, or an unset variable."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[0].startswith("$"):
+            if found[2] in os.environ:
+                return os.environ[found[2]]
+            raise Refused(f"{option} of ssh names {one_line(found[0], at_most=80)}, which is not set.")
+        if found[1] in tokens:
+            return tokens[found[1]]
+        message = f"{option} of ssh has the token '{visible.name(found[0])}', which is not supported."
+        raise Refused(message, fix="Write out what it stands for.")
+
+    return (_EITHER if environment else _TOKEN).sub(value, text)

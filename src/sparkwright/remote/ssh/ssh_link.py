@@ -18,8 +18,7 @@ from sparkwright.errors import Failed, Refused, SparkwrightError, Unreachable
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.event_reader import Received
 from sparkwright.protocol.events import Event, event
-from sparkwright.remote import bootstrap, runtime, runtime_upload
-from sparkwright.remote.answer_time import answer_s
+from sparkwright.remote import runtime, runtime_upload
 from sparkwright.remote.ssh import login, ssh_config
 from sparkwright.remote.ssh.login import CHANNEL_S, CONNECT_S
 from sparkwright.secret import Secret
@@ -77,7 +76,7 @@ class SshLink:
     def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
         # in this thread: the hash's many small reads would starve in the connecting one
-        self._start = bootstrap.start(runtime.content_hash(), need)
+        self._start = runtime_upload.start(runtime.content_hash(), need)
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
@@ -251,11 +250,11 @@ class SshLink:
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
         if not may_ship:
             message = no_start or "it is gone again"
-            fix = f"On the host: `rm -r ~/{bootstrap.FOLDER}`, then once more."
+            fix = f"On the host: `rm -r ~/{runtime_upload.BOOTSTRAP_FOLDER}`, then once more."
             raise Refused(f"the runtime was shipped and does not start: {message}", where=self._host.name, fix=fix)
         if no_start:
             yield event("note", task="", text=f"the runtime on the host does not start: {no_start}")
-        found = bootstrap.interpreter(missing, self._host.name)
+        found = runtime_upload.interpreter(missing, self._host.name)
         try:
             yield from runtime_upload.ship(
                 lambda command: self._exec(transport, command),
@@ -269,3 +268,33 @@ class SshLink:
     def _lost(self, why: str, *, running: bool = False) -> Unreachable:
         fix = f"What runs there goes on: `invoke attach --host {self._host.name}`." if running else ""
         return Unreachable(f"unreachable: {why}.", where=self._host.name, fix=fix)
+
+
+#: for answers from a host's files, and from its Docker Engine, its server or its disks, seconds; several times the need of a
+#: loaded host
+QUICK_S, LONG_S = 120.0, 600.0
+#: for a measurement on a server that serves others meanwhile
+MEASURED_S = 1800.0
+VERBS: Mapping[str, float] = {
+    **dict.fromkeys(("status", "checks", "history", "runs", "lock", "stop"), QUICK_S),
+    **dict.fromkeys(("incident", "diagnose", "serving", "unlock"), LONG_S),
+    "health": MEASURED_S,
+}
+#: the limit of a plan whose only task is one of these modules, which change nothing
+MODULES: Mapping[str, float] = {
+    **dict.fromkeys(("gateway_own_key", "copy_key", "bench_cells"), QUICK_S),
+    **dict.fromkeys(("doctor", "survey", "inspect_image", "inspect_server", "container_settings"), LONG_S),
+    **dict.fromkeys(("engine_log", "fabric", "gateway_state", "models", "ollama_ps", "undo_load"), LONG_S),
+}
+
+
+def answer_s(header: Mapping[str, Any]) -> float | None:
+    """Return the time limit of a request, seconds; None for no limit.
+
+    Args:
+        header: of the request: its verb, and the plan of a run.
+    """
+    if header["verb"] != "run":
+        return VERBS.get(header["verb"])
+    steps: Sequence[Mapping[str, Any]] = header.get("plan", {}).get("steps") or ()
+    return MODULES.get(steps[0].get("module", "")) if len(steps) == 1 else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,9 +17,9 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
-from sparkwright.protocol import arguments
+from sparkwright.protocol import signature
 from sparkwright.protocol.result import Result, sound
-from sparkwright.runner.root import become, ownership
+from sparkwright.runner.root import become
 from sparkwright.secret import Secret
 
 
@@ -51,7 +54,7 @@ def serve() -> None:
         )
         result = _run(request, context)
         if owner is not None:
-            ownership.give_back(state.path, *owner)
+            give_back(state.path, *owner)
         write(json.dumps(dataclasses.asdict(result), default=str))
 
 
@@ -87,10 +90,53 @@ def _begin(requests: IO[bytes]) -> dict[str, Any]:
 def _run(request: dict[str, Any], context: RunContext) -> Result:
     try:
         kind = registry.load(request["module"])
-        args = arguments.build(kind.Args, request["args"], module=request["module"])
+        args = signature.build(kind.Args, request["args"], module=request["module"])
         return sound(kind().run(args, context), request["module"])
     except SparkwrightError as error:
         code = None if error.exit is Exit.FAILED else error.exit
         return Result(failed=True, msg=error.message, fix=error.fix, exit=code)
     except BaseException as error:  # as in play.py
         return Result(failed=True, msg=f"{request['module']}: {type(error).__name__}: {error}")
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def give_back(folder: Path, uid: int, gid: int) -> None:
+    """Change the owner of root's files and folders below a user's folder to that user.
+
+    Not changed: links, and their targets; a file with a second name, which may be one of the system's; files of other owners than
+    root; other file systems; everything if the folder is not the user's.
+    """
+    with contextlib.suppress(OSError), _opened(folder) as top:
+        found = os.fstat(top)
+        if found.st_uid == uid != 0:
+            _give_back(top, found.st_dev, uid, gid)
+
+
+def _give_back(folder: int, device: int, uid: int, gid: int) -> None:
+    for name in os.listdir(folder):
+        with (
+            contextlib.suppress(OSError),
+            _opened(name, _THING, folder) as thing,
+        ):  # it may be gone, or another one by now
+            found = os.fstat(thing)
+            if found.st_dev != device:
+                continue
+            if found.st_uid == 0 and (
+                stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1)
+            ):
+                os.chown(f"/proc/self/fd/{thing}", uid, gid)
+            if stat.S_ISDIR(found.st_mode):
+                with _opened(f"/proc/self/fd/{thing}", _FOLDER & ~os.O_NOFOLLOW) as inner:
+                    _give_back(inner, device, uid, gid)
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str, flags: int = _FOLDER, folder: int | None = None) -> Iterator[int]:
+    handle = os.open(path, flags, dir_fd=folder)
+    try:
+        yield handle
+    finally:
+        os.close(handle)

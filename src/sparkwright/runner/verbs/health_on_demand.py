@@ -13,7 +13,7 @@ from sparkwright.health.judging.judge import EXITS
 from sparkwright.health.record import Record
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.machine import Machine
-from sparkwright.host.runs import cut_off
+from sparkwright.host.runs import journal
 from sparkwright.host.runs.context import Engine, RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
@@ -46,7 +46,7 @@ def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> I
     started_s = time.monotonic()
     record = composed(context, settings, smoke=bool(request.get("smoke"))).run()
     yield from answer
-    if interrupted := cut_off.interrupted(state):
+    if interrupted := journal.interrupted(state):
         yield event("note", task=TASK, text=interrupted)
     yield from _reported(record, time.monotonic() - started_s)
 

@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import history
-from sparkwright.host.runs import cut_off, journal, lock
+from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
@@ -52,7 +52,7 @@ def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield one `lock` event: owner (null for none), alive, and the history of one that was cut off."""
     owner, alive = lock.inspect(state)
-    reported = cut_off.story(state, owner) if owner is not None and not alive else ""
+    reported = journal.story(state, owner) if owner is not None and not alive else ""
     yield event("lock", owner=asdict(owner) if owner else None, alive=alive, text=f"{owner}" if alive else reported)
 
 

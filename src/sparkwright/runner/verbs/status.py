@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.health import snapshot, store
 from sparkwright.health.record import Rank, Record
-from sparkwright.host.containers import membership
+from sparkwright.host.containers import container_labels
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import good_states
 from sparkwright.host.runs import lock
@@ -134,9 +134,9 @@ def _runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
     lost = _lost(machine, state)
     if owner is None:
         return "", lost
-    from sparkwright.host.runs import cut_off
+    from sparkwright.host.runs import journal
 
-    return "", "; ".join(filter(None, (lost, cut_off.interrupted(state))))
+    return "", "; ".join(filter(None, (lost, journal.interrupted(state))))
 
 
 def _lost(machine: Machine, state: StateFolder) -> str:
@@ -150,7 +150,7 @@ def _lost(machine: Machine, state: StateFolder) -> str:
 
 def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: snapshot.Now) -> Rank:
     """Return the observed state of a worker's rank; an empty one for a server that answers requests itself."""
-    if now.error or not membership.of_labels((good.get("spec") or {}).get("labels")).rank:
+    if now.error or not container_labels.membership_of_labels((good.get("spec") or {}).get("labels")).rank:
         return Rank()
     from sparkwright.health import ranks
     from sparkwright.health.check_history import CheckHistory

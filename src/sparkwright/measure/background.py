@@ -1,18 +1,60 @@
-"""GPU state during decoding: clock, power, temperature and utilization, twice a second.
-
-A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz and
-reports nothing. A slow server on such a host is the host's fault.
-"""
+"""Background tasks of a measurement on the same machine: GPU sampling, the client's lag, no garbage collection."""
 
 from __future__ import annotations
 
+import gc
 import statistics
-from collections.abc import Callable, Sequence
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
-from sparkwright.measure.beside.background import Background
+from sparkwright.measure.figures import percentile
 from sparkwright.trust.bounds import number_of
+
+
+class Background(ABC):
+    """A sampler that runs during the `with` block; leaving it waits for the last sample."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @abstractmethod
+    def sample(self) -> None:
+        """Take one sample."""
+
+    def pause(self, seconds: float) -> None:
+        """Wait between two samples, or until the block ends."""
+        self._stop.wait(seconds)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.sample()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Suspend garbage collection during the `with` block, and collect after it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
 
 FIELDS = ("clocks.sm", "power.draw", "temperature.gpu", "utilization.gpu")
 QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
@@ -120,3 +162,40 @@ def summed(samples: Sequence[Sample]) -> State:
         return statistics.median(values) if values else None
 
     return State(samples=len(samples), **{field.name: middle(field.name) for field in fields(Sample)})
+
+
+SLEEP_S = 0.005
+#: lag, as a share of the measured gaps, that spoils their percentiles
+OF_GAP = 0.25
+#: lag, as a share of the decoding time, that spoils a rate: both of its ends may be late by the lag
+OF_DECODING = 0.1
+
+
+class Lag(Background):
+    """The lag of this client, sampled while the `with` block runs."""
+
+    def __init__(self, samples_s: Iterable[float] = ()) -> None:
+        super().__init__()
+        self.samples_s = list(samples_s)
+
+    @property
+    def p99_s(self) -> float:
+        """The 99th percentile, seconds."""
+        return percentile(sorted(self.samples_s), 99) if self.samples_s else 0.0
+
+    @property
+    def max_s(self) -> float:
+        return max(self.samples_s, default=0.0)
+
+    def spoils_percentiles(self, gap_s: float | None) -> bool:
+        """Return True if p99 figures of gaps of this length would measure the client instead of the server."""
+        return gap_s is not None and self.p99_s > OF_GAP * gap_s
+
+    def spoils_rates(self, decoding_s: float | None) -> bool:
+        """Return True if a rate over this time would measure the client instead of the server."""
+        return decoding_s is not None and self.p99_s > OF_DECODING * decoding_s
+
+    def sample(self) -> None:
+        before_s = time.perf_counter()
+        time.sleep(SLEEP_S)
+        self.samples_s.append(time.perf_counter() - before_s - SLEEP_S)

@@ -1,9 +1,10 @@
-"""The compute processes in nvidia-smi, with their GPU memory, which a GB10 reports per process only."""
+"""Processes of a host: those that use the GPU, and the container of a process."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.module import Context
@@ -33,7 +34,7 @@ class Listed:
     error: str = ""
 
 
-def inspect(context: Context) -> Listed:
+def inspect_gpu_processes(context: Context) -> Listed:
     """Return the compute processes that nvidia-smi lists now. Never raises."""
     try:
         answer = context.machine.run(QUERY, timeout_s=5)
@@ -56,3 +57,31 @@ def parse(printed: str) -> Listed:
         else:
             unread = f"nvidia-smi lists a process without its pid: {line}"
     return Listed(tuple(found), unread)
+
+
+CONTAINER = re.compile(
+    r"(?:docker|containerd|cri-containerd|libpod|crio)[-/:]{1,4}(?:[\w.-]{1,200}[-/:])?([0-9a-f]{64})"
+)
+
+
+def container_of(pid: int, *, proc: Path = Path("/proc")) -> str:
+    """Return the id of the container that a process runs in; empty if it runs in none or has exited."""
+    try:
+        text = (proc / str(pid) / "cgroup").read_text()
+    except OSError:
+        return ""
+    found = CONTAINER.search(text)
+    return found[1] if found else ""
+
+
+def processes_of(container_id: str, *, proc: Path = Path("/proc")) -> list[int]:
+    """Return the processes of a container that still exist, including exiting ones; zombies, which hold nothing, are left out."""
+    pids = (int(path.name) for path in proc.iterdir() if path.name.isdigit())
+    return sorted(pid for pid in pids if container_of(pid, proc=proc) == container_id and not _zombie(proc / str(pid)))
+
+
+def _zombie(folder: Path) -> bool:
+    try:
+        return (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return True

@@ -1,1 +1,0 @@
-"""Background tasks of a measurement on the same machine: GPU sampling, the client's lag, no garbage collection."""
