@@ -24,7 +24,11 @@ BEFORE = {
     "opencode": '{"theme": "dark", "provider": {"other": {"name": "other"}}}',
     "continue": "name: mine\nmodels:\n  - {name: other, provider: ollama, model: x}\nrules: [short]\n",
     "aider": "dark-mode: true\nmodel: gpt-5\n",
+    "openclaw": '{"channels": {"x": {}}, "models": {"mode": "merge", "providers": {"other": {"baseUrl": "http://x"}}}}',
+    "litellm": "model_list:\n- {model_name: other, litellm_params: {model: ollama/x}}\nrouter_settings: {num_retries: 2}\n",
 }
+#: with a file of their own, and a usual place for it
+USUAL = [client for client, place in PLACES.items() if place.path]
 
 
 def read(client: str, path: Path) -> dict[str, object]:
@@ -37,12 +41,12 @@ def read(client: str, path: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("client", PLACES)
 def test_settings_are_merged_and_the_file_before_is_kept(client: str, tmp_path: Path) -> None:
-    path = tmp_path / Path(PLACES[client].path).name
+    path = tmp_path / Path(PLACES[client].path or "config.yaml").name
     path.write_text(BEFORE[client])
     path.chmod(0o640)
     lines = client_files.write(client, KEYED, str(path))
     (backup,) = tmp_path.glob("*.bak")
-    assert lines == [f"wrote {path}", f"the file before: {backup}"] and backup.read_text() == BEFORE[client]
+    assert lines[:2] == [f"wrote {path}", f"the file before: {backup}"] and backup.read_text() == BEFORE[client]
     assert path.stat().st_mode & 0o777 == 0o640
     text = json.dumps(read(client, path))
     assert KEYED.model in json.loads(json.dumps(text)) and "spark1:8080" in text and "sesame" not in text
@@ -52,19 +56,22 @@ def test_settings_are_merged_and_the_file_before_is_kept(client: str, tmp_path: 
         "opencode": "dark",
         "continue": "ollama",
         "aider": "dark-mode",
+        "openclaw": "channels",
+        "litellm": "ollama/x",
     }
     assert kept[client] in text
-    assert client_files.write(client, KEYED, str(path)) == [f"{path} has these settings already"]
-    assert len(list(tmp_path.iterdir())) == 2
+    there = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert client_files.write(client, KEYED, str(path))[0] == f"{path} has these settings already"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == there
 
 
-@pytest.mark.parametrize("client", PLACES)
+@pytest.mark.parametrize("client", USUAL)
 def test_a_file_that_is_not_there_is_made_for_its_owner_alone(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     path = Path(PLACES[client].path).expanduser()
-    assert client_files.write(client, KEYED) == [f"wrote {path}"]
+    assert client_files.write(client, KEYED)[0] == f"wrote {path}"
     assert path.stat().st_mode & 0o777 == 0o600 and read(client, path)
 
 
@@ -97,6 +104,8 @@ def test_a_key_is_read_by_a_command_and_never_written(tmp_path: Path, monkeypatc
         ("codex", 'model_providers = {spark = {name = "x"}}\n', "in a form that cannot be replaced"),
         ("continue", "models: 3\n", "that are no list"),
         ("aider", "- 3\n", "is no mapping"),
+        ("litellm", "model_list: {a: 1}\n", "that are no list"),
+        ("openclaw", "{models: {}} // mine", "is no JSON without comments"),
         ("aider", "\x00", "is no YAML"),
     ],
 )
@@ -108,9 +117,33 @@ def test_a_file_that_cannot_be_merged_with_is_left_as_it_is(client: str, text: s
     assert path.read_text() == text and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_client_without_a_file_is_told_which_have_one() -> None:
-    with pytest.raises(Refused, match="curl has no file.* aider"):
-        client_files.write("curl", KEYED)
+@pytest.mark.parametrize(
+    ("client", "why"), [("curl", "has no file"), ("cline", "VS Code"), ("open-webui", "in its database")]
+)
+def test_a_client_without_a_file_is_told_which_have_one(client: str, why: str) -> None:
+    with pytest.raises(Refused, match=f"{client} .*{why}.* aider"):
+        client_files.write(client, KEYED)
+
+
+def test_litellm_has_no_usual_file_and_keeps_other_servers_of_a_name(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="--file"):
+        client_files.write("litellm", KEYED)
+    path = tmp_path / "config.yaml"
+    other = {"model_name": KEYED.model, "litellm_params": {"model": "azure/gpt-5"}}
+    path.write_text(yaml.safe_dump({"model_list": [other]}))
+    client_files.write("litellm", KEYED, str(path))
+    client_files.write("litellm", replace(KEYED, url="http://spark2:8080"), str(path))
+    first, ours = yaml.safe_load(path.read_text())["model_list"]
+    assert first == other and ours["litellm_params"]["api_base"] == "http://spark2:8080/v1"
+
+
+def test_aider_gets_the_limits_in_a_file_beside_and_says_where_it_takes_the_key(tmp_path: Path) -> None:
+    lines = client_files.write("aider", KEYED, str(tmp_path / "conf.yml"))
+    limits = json.loads((tmp_path / ".aider.model.metadata.json").read_text())[f"openai/{KEYED.model}"]
+    assert (limits["max_input_tokens"], limits["max_output_tokens"]) == (KEYED.context, KEYED.answer_tokens)
+    assert 'export OPENAI_API_KEY="$GATEWAY_KEY"' in lines[-1]
+    client_files.write("aider", replace(KEYED, key_variable="", context=None), str(tmp_path / "open.yml"))
+    assert yaml.safe_load((tmp_path / "open.yml").read_text())["openai-api-key"] == "none"
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

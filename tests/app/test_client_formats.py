@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import os
 import shlex
 import socket
 import subprocess
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -41,6 +43,15 @@ def test_opencode_reads_json_with_the_limits() -> None:
     assert found["models"][KEYED.model]["limit"] == {"context": 131_072, "output": 8192}
 
 
+def test_openclaw_reads_json_with_a_provider_and_the_model_of_its_agents() -> None:
+    found = json.loads(text("openclaw", KEYED))
+    provider = found["models"]["providers"]["spark"]
+    assert (provider["baseUrl"], provider["apiKey"]) == ("http://spark1:8080/v1", "${GATEWAY_KEY}")
+    (model,) = provider["models"]
+    assert (model["contextWindow"], model["maxTokens"], model["input"]) == (131_072, 8192, ["text", "image"])
+    assert found["agents"]["defaults"]["model"]["primary"] == f"spark/{model['id']}"
+
+
 @pytest.mark.parametrize(
     ("name", "key"), [("continue", "${{ secrets.GATEWAY_KEY }}"), ("litellm", "os.environ/GATEWAY_KEY")]
 )
@@ -50,11 +61,19 @@ def test_yaml_is_read_back(name: str, key: str) -> None:
 
 @pytest.mark.parametrize("name", ["claude-code", "aider", "open-webui"])
 @pytest.mark.parametrize("endpoint", [KEYED, OPEN], ids=["keyed", "open"])
-def test_a_shell_sets_what_was_meant(name: str, endpoint: Endpoint) -> None:
+def test_a_shell_sets_what_was_meant(name: str, endpoint: Endpoint, tmp_path: Path) -> None:
     started = "claude() { env; }; aider() { echo ARGUMENT=$2; env; }; GATEWAY_KEY=sesame; set -a\n"
     done = subprocess.run(
-        ["sh", "-c", f"{started}{text(name, endpoint)}\nenv"], capture_output=True, text=True, check=True, timeout=20
+        ["sh", "-c", f"{started}{text(name, endpoint)}\nenv"],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
     )
+    if name == "aider" and endpoint.context:
+        limits = json.loads((tmp_path / ".aider.spark.json").read_text())[f"openai/{endpoint.model}"]
+        assert limits["max_input_tokens"] == endpoint.context
     found = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
     key = "sesame" if endpoint.key_variable else "none"
     if name == "claude-code":

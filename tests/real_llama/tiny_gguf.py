@@ -39,11 +39,11 @@ class Shape:
         return self.heads * self.head
 
 
-def make(path: Path, shape: Shape = Shape()) -> Path:
-    """Write it, always the same bytes for the same shape. Returns the path."""
+def make(path: Path, shape: Shape = Shape(), context: int = TRAINED_CONTEXT) -> Path:
+    """Write it, always the same bytes for the same shape and context. Returns the path."""
     writer = gguf.GGUFWriter(path, "cohere2" if shape.window else "llama")
     writer.add_name("tiny llama")
-    writer.add_context_length(TRAINED_CONTEXT)
+    writer.add_context_length(context)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
     writer.add_feed_forward_length(shape.inner)

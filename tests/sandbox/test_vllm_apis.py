@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from sparkwright.sandbox.hub import QWEN35_CONFIG
+from sparkwright.sandbox.vllm import responses
 from tests.sandbox.serve_help import HELP
 from tests.sandbox.test_vllm_api import Server
 
@@ -127,3 +128,10 @@ def test_responses_are_kept_where_the_server_was_told_to(tmp_path: Path, monkeyp
         assert server.json("POST", f"/v1/responses/{queued['id']}/cancel", {})[1]["status"] == "cancelled"
     finally:
         server.stop()
+
+
+def test_tools_of_openais_own_are_no_functions_of_a_chat() -> None:
+    own, function = {"type": "web_search"}, {"type": "function", "name": "shell", "parameters": {}}
+    assert "tools" not in responses.chat_of({"input": "hi", "tools": [own]})
+    (tool,) = responses.chat_of({"input": "hi", "tools": [own, function]})["tools"]
+    assert tool["function"]["name"] == "shell"

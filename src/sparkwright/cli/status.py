@@ -105,7 +105,7 @@ def logs(
     help={
         "for": "claude-code, codex, opencode, cline, continue, aider, open-webui, litellm, curl or python: in its own form, "
         "through the gateway where there is one",
-        "write": "merge them into that client's file (claude-code, codex, opencode, continue, aider); the file before is kept",
+        "write": "merge them into that client's file, and keep the file before",
         "file": "with --write: this file instead of the client's usual one",
         "check": "send one streamed request as that client does, and say what came; the key is read from its variable",
         "json": "one JSON object a host: base_url, model, context_length, max_tokens ...",

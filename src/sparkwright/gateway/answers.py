@@ -71,7 +71,7 @@ def body(status: int, message: str, code: str) -> str:
     return json.dumps({"type": "error", "error": about}, separators=(",", ":"))
 
 
-def words(status: int, message: str, code: str, *, allow: str = "POST", retry: str = "") -> str:
+def words(status: int, message: str, code: str, *, allow: str = "POST") -> str:
     """Return an error as arguments of `http-request return` and `http-error`.
 
     Args:
@@ -79,11 +79,9 @@ def words(status: int, message: str, code: str, *, allow: str = "POST", retry: s
         message: the error message.
         code: the error code.
         allow: for a wrong method, the allowed one.
-        retry: Retry-After in seconds, in HAProxy's log format; the usual one if empty.
     """
     headers = f" {HEADERS[status]}" if status in HEADERS else ""
     headers = headers.replace("Allow POST", f"Allow {allow}")
-    headers = headers.replace(f"Retry-After {RETRY_S}", f'Retry-After "{retry}"') if retry else headers
     return f"status {status} {JSON} string {quoted(body(status, message, code))}{headers}"
 
 

@@ -32,7 +32,6 @@ OTHER_MODEL = "This key is not for this model."
 TOO_MANY = "This key has made as many requests in a minute as it may. Try again."
 TOO_MANY_NOW = "This key has as many requests running as it may. Try again."
 TOO_MANY_TOKENS = "This key has used as many tokens today as it may. A new day begins at 0:00 UTC."
-DAY_S = 86400
 
 
 def files(gateway: Gateway) -> dict[str, str]:
@@ -130,11 +129,12 @@ def limits(gateway: Gateway) -> Iterator[str]:
     spent = "{ var(txn.tokens) -m found } { lua.tokens_today,sub(txn.tokens) ge 0 }"
     yield f"http-request set-var(txn.over) str(tokens) if {spent}"
     yield "http-request lua.count_refused if { var(txn.over) -m found }"
-    yield f"http-request set-var(txn.today_s) date,mod({DAY_S})"
-    for word, sentence in (("rate", TOO_MANY), ("now", TOO_MANY_NOW), ("tokens", TOO_MANY_TOKENS)):
-        retry = f"%[int({DAY_S}),sub(txn.today_s)]" if word == "tokens" else ""
-        refused = answers.words(429, sentence, "rate_limit_exceeded", retry=retry)
+    for word, sentence in (("rate", TOO_MANY), ("now", TOO_MANY_NOW)):
+        refused = answers.words(429, sentence, "rate_limit_exceeded")
         yield f"http-request return {refused} if {{ var(txn.over) -m str {word} }}"
+    # agents repeat a request after 429, and wait for the rest of the day if Retry-After says so (Codex 0.171, OpenCode 1.18)
+    spent_all = answers.words(403, TOO_MANY_TOKENS, "insufficient_quota")
+    yield f"http-request return {spent_all} if {{ var(txn.over) -m str tokens }}"
     yield f"http-request sc-inc-gpc0(2) if {named}"
 
 

@@ -12,7 +12,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from sparkwright.host.state import write_atomically
 LARGEST_BYTES = 4 * 2**20
 #: mode of a new file, as it may reveal who may use a server
 MODE = 0o600
+Merged = Callable[[str, Endpoint], str]
 _HEADER = re.compile(r"^\s{0,80}\[{1,2}\s{0,20}([^\[\]\s]{1,200})\s{0,20}\]")
 _CODEX_OWN = re.compile(r"^\s{0,80}(?:model|model_provider|model_context_window)\s{0,80}=")
 
@@ -39,10 +40,14 @@ class Unmergeable(Exception):
 class Place:
     """A client's file."""
 
-    #: usual path
+    #: usual path; empty if it has none
     path: str
     #: returns its text with the settings merged. Raises Unmergeable
-    merged: Callable[[str, Endpoint], str]
+    merged: Merged
+    #: further files, by their names beside it
+    beside: Mapping[str, Merged] = field(default_factory=dict)
+    #: variable in which the client itself looks for the key, if its file cannot name another one
+    key_variable: str = ""
 
 
 def _joined(before: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,21 +101,48 @@ def _claude_code(text: str, endpoint: Endpoint) -> str:
     return _in_json(text, ours)
 
 
-def _continue(text: str, endpoint: Endpoint) -> str:
-    before, ours = _yaml_of(text), yaml.safe_load(client_formats.FORMATS["continue"].text(endpoint))
-    (model,) = ours["models"]
-    held = before.get("models") or []
+def _in_list(text: str, ours: Mapping[str, Any], key: str, same: Callable[[Any], bool]) -> str:
+    """Return a YAML file with our only row in one of its lists, in the place of the row that is the same."""
+    before, (row,) = _yaml_of(text), ours[key]
+    held = before.get(key) or []
     if not isinstance(held, list):
-        raise Unmergeable("has `models` that are no list")
-    others = [row for row in held if not (isinstance(row, dict) and row.get("name") == model["name"])]
-    place = next((n for n, row in enumerate(held) if row not in others), len(others))
-    models = [*others[:place], model, *others[place:]]
-    return _in_yaml(text, {**ours, **before, "models": models})
+        raise Unmergeable(f"has `{key}` that are no list")
+    others = [other for other in held if not (isinstance(other, dict) and same(other))]
+    place = next((n for n, other in enumerate(held) if other not in others), len(others))
+    return _in_yaml(text, {**ours, **before, key: [*others[:place], row, *others[place:]]})
+
+
+def _continue(text: str, endpoint: Endpoint) -> str:
+    ours = yaml.safe_load(client_formats.FORMATS["continue"].text(endpoint))
+    name = ours["models"][0]["name"]
+    return _in_list(text, ours, "models", lambda row: row.get("name") == name)
+
+
+def _litellm(text: str, endpoint: Endpoint) -> str:
+    """Merge by name and model: several rows of one name are servers that share its requests."""
+    ours = yaml.safe_load(client_formats.FORMATS["litellm"].text(endpoint))
+
+    def same(row: dict[str, Any]) -> bool:
+        params = row.get("litellm_params")
+        model = params.get("model") if isinstance(params, dict) else None
+        return (row.get("model_name"), model) == (endpoint.model, f"openai/{endpoint.model}")
+
+    return _in_list(text, ours, "model_list", same)
+
+
+def _openclaw(text: str, endpoint: Endpoint) -> str:
+    return _in_json(text, json.loads(client_formats.FORMATS["openclaw"].text(endpoint)))
 
 
 def _aider(text: str, endpoint: Endpoint) -> str:
     ours = {"model": f"openai/{endpoint.model}", "openai-api-base": f"{endpoint.url}/v1"}
+    if not endpoint.key_variable:
+        ours["openai-api-key"] = client_formats.NO_KEY
     return _in_yaml(text, {**_yaml_of(text), **ours})
+
+
+def _aider_metadata(text: str, endpoint: Endpoint) -> str:
+    return _in_json(text, client_formats.aider_metadata(endpoint))
 
 
 def _codex(text: str, endpoint: Endpoint) -> str:
@@ -152,12 +184,21 @@ PLACES: Mapping[str, Place] = {
     "codex": Place("~/.codex/config.toml", _codex),
     "opencode": Place("~/.config/opencode/opencode.json", _opencode),
     "continue": Place("~/.continue/config.yaml", _continue),
-    "aider": Place("~/.aider.conf.yml", _aider),
+    "openclaw": Place("~/.openclaw/openclaw.json", _openclaw),
+    "aider": Place(
+        "~/.aider.conf.yml", _aider, {".aider.model.metadata.json": _aider_metadata}, key_variable="OPENAI_API_KEY"
+    ),
+    "litellm": Place("", _litellm),
+}
+#: reasons that the settings of other clients are printed only
+PRINTED = {
+    "cline": "keeps its settings in VS Code's own storage, and the key among its secrets",
+    "open-webui": "reads its environment at its first start only, and keeps its settings in its database",
 }
 
 
 def write(client: str, endpoint: Endpoint, file: str = "") -> list[str]:
-    """Merge the settings into a client's file, and return lines that say what was done.
+    """Merge the settings into a client's files, and return lines that say what was done.
 
     Args:
         client: a name of `client_formats.FORMATS`.
@@ -170,18 +211,40 @@ def write(client: str, endpoint: Endpoint, file: str = "") -> list[str]:
     place = PLACES.get(client)
     if place is None:
         fix = f"Leave out --write: the settings are printed. Files are written for {', '.join(PLACES)}."
-        raise Refused(f"{client} has no file of settings that this could merge into.", where="--write", fix=fix)
-    path = Path(os.path.realpath(Path(file or place.path).expanduser()))
+        why = PRINTED.get(client, "has no file of settings")
+        raise Refused(f"{client} {why}: there is none that this could merge into.", where="--write", fix=fix)
+    if not (file or place.path):
+        raise Refused(f"{client} has no usual file.", where="--write", fix="Name it: --file FILE.")
+    first = Path(os.path.realpath(Path(file or place.path).expanduser()))
+    found = {first: place.merged, **{first.with_name(name): merged for name, merged in place.beside.items()}}
+    texts = {path: _merged(path, merged, endpoint) for path, merged in found.items()}
+    lines = [line for path, (before, after) in texts.items() for line in _written(path, before, after)]
+    if place.key_variable and endpoint.key_variable not in ("", place.key_variable):
+        lines.append(
+            f'{client} takes the key from {place.key_variable}: export {place.key_variable}="${endpoint.key_variable}"'
+        )
+    return lines
+
+
+def _merged(path: Path, merged: Merged, endpoint: Endpoint) -> tuple[str, str]:
+    """Return a file's text, and that with the settings. Raises Refused if it cannot be merged."""
     try:
         before = _read(path)
-        after = place.merged(before, endpoint)
-        if after == before:
-            return [f"{path} has these settings already"]
+        return before, merged(before, endpoint)
+    except Unmergeable as why:
+        raise Refused(f"{path} {why}.", where="--write", fix="Merge by hand: leave out --write.") from None
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror or error}.", where="--write") from None
+
+
+def _written(path: Path, before: str, after: str) -> list[str]:
+    """Write a file and keep the one before; return what was done. Raises Refused."""
+    if before == after:
+        return [f"{path} has these settings already"] if before else []
+    try:
         backup = _kept(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, after.encode(), mode=path.stat().st_mode & 0o777 if backup else MODE)
-    except Unmergeable as why:
-        raise Refused(f"{path} {why}.", where="--write", fix="Merge by hand: leave out --write.") from None
     except OSError as error:
         raise Refused(f"{path}: {error.strerror or error}.", where="--write") from None
     return [f"wrote {path}", *([f"the file before: {backup}"] if backup else [])]

@@ -74,6 +74,10 @@ def claude_variables(endpoint: Endpoint) -> dict[str, str]:
     variables = {"ANTHROPIC_BASE_URL": endpoint.url} | dict.fromkeys(names, endpoint.model)
     if endpoint.answer_tokens:
         variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.answer_tokens)
+    if endpoint.context:
+        # it assumes 200,000 tokens otherwise, and makes room too late; the second counts for names that begin with `claude-`
+        variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(endpoint.context)
+        variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(endpoint.context)
     return variables
 
 
@@ -121,10 +125,39 @@ def _continue(endpoint: Endpoint) -> str:
     return _yaml({"name": PROVIDER, "version": "1.0.0", "schema": "v1", "models": [model]})
 
 
+def aider_metadata(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the limits of the model as aider reads them; empty if they are unknown. Without them it assumes its own."""
+    if not endpoint.context or not endpoint.answer_tokens:
+        return {}
+    limits = {"max_input_tokens": endpoint.context, "max_output_tokens": endpoint.answer_tokens}
+    return {f"openai/{endpoint.model}": {**limits, "litellm_provider": "openai", "mode": "chat"}}
+
+
 def _aider(endpoint: Endpoint) -> str:
-    lines = [f"export OPENAI_API_BASE={quote(f'{endpoint.url}/v1')}"]
-    key = _key(endpoint, "${}")
-    return "\n".join([*lines, f'export OPENAI_API_KEY="{key}"', f"aider --model {quote(f'openai/{endpoint.model}')}"])
+    key, limits = _key(endpoint, "${}"), aider_metadata(endpoint)
+    lines = [f"export OPENAI_API_BASE={quote(f'{endpoint.url}/v1')}", f'export OPENAI_API_KEY="{key}"']
+    started = f"aider --model {quote(f'openai/{endpoint.model}')}"
+    if not limits:
+        return "\n".join([*lines, started])
+    file = f"~/.aider.{PROVIDER}.json"
+    return "\n".join([*lines, f"echo {quote(json.dumps(limits))} > {file}", f"{started} --model-metadata-file {file}"])
+
+
+def _openclaw(endpoint: Endpoint) -> str:
+    model: dict[str, Any] = {
+        "id": endpoint.model,
+        "name": endpoint.model,
+        "input": ["text", *(["image"] if endpoint.pictures else [])],
+    }
+    if endpoint.context and endpoint.answer_tokens:
+        model |= {"contextWindow": endpoint.context, "maxTokens": endpoint.answer_tokens}
+    provider = {"baseUrl": f"{endpoint.url}/v1", "apiKey": _key(endpoint, "${{{}}}"), "api": "openai-completions"}
+    return _json(
+        {
+            "models": {"providers": {PROVIDER: {**provider, "models": [model]}}},
+            "agents": {"defaults": {"model": {"primary": f"{PROVIDER}/{endpoint.model}"}}},
+        }
+    )
 
 
 def _open_webui(endpoint: Endpoint) -> str:
@@ -135,7 +168,8 @@ def _open_webui(endpoint: Endpoint) -> str:
 def _litellm(endpoint: Endpoint) -> str:
     params = {"model": f"openai/{endpoint.model}", "api_base": f"{endpoint.url}/v1"}
     row = {"model_name": endpoint.model, "litellm_params": {**params, "api_key": _key(endpoint, "os.environ/{}")}}
-    return _yaml({"model_list": [row]})
+    # it does not start without a key of its own (1.108)
+    return f"{_yaml({'model_list': [row]})}\n# export LITELLM_MASTER_KEY, the key of its own clients, before it starts"
 
 
 def _cline(endpoint: Endpoint) -> str:
@@ -185,6 +219,9 @@ FORMATS: Mapping[str, Format] = {
     "cline": Format("Cline's settings", _cline, "docs.cline.bot/provider-config/openai-compatible", agent=True),
     "continue": Format("~/.continue/config.yaml", _continue, "docs.continue.dev/reference", agent=True),
     "aider": Format("the shell that starts it", _aider, "aider.chat/docs/llms/openai-compat.html", agent=True),
+    "openclaw": Format(
+        "~/.openclaw/openclaw.json", _openclaw, "docs.openclaw.ai/gateway/config-tools/custom-providers", agent=True
+    ),
     "open-webui": Format("its environment", _open_webui, "docs.openwebui.com/reference/env-configuration"),
     "litellm": Format("config.yaml", _litellm, "docs.litellm.ai/docs/providers/openai_compatible"),
     "curl": Format("a shell", _curl, "platform.openai.com/docs/api-reference/chat"),

@@ -65,7 +65,7 @@ def of(engine: Engine, body: Mapping[str, Any], *, refuses: bool = True) -> Requ
     if picture and not engine.config.sees:
         raise Refused(f"{engine.config.served_names[0]} is not a multimodal model")
     null = engine.fault() == "content-null"
-    if body.get("tools") and body.get("tool_choice") != "none":
+    if body.get("tools") and body.get("tool_choice") != "none" and not _has_results(body):
         return _called(engine, body, null, refuses=refuses)
     if (schema := schema_of(body)) is not None:
         return Requested(words(json.dumps(instance(schema))), null=null, quick=True)
@@ -96,6 +96,16 @@ def _called(engine: Engine, body: Mapping[str, Any], null: bool, *, refuses: boo
     call = {"id": f"chatcmpl-tool-{secrets.token_hex(8)}", "type": "function"}
     calls = [] if null else [{**call, "function": {"name": name, "arguments": json.dumps(given)}}]
     return Requested(words("a b c d"), calls, null, quick=True)
+
+
+def _has_results(body: Mapping[str, Any]) -> bool:
+    """Return True if tools answered and nobody asks for another call: an agent would go on for ever."""
+    messages = [message for message in body.get("messages") or () if isinstance(message, dict)]
+    spoken = [n for n, message in enumerate(messages) if message.get("role") == "assistant"]
+    last = messages[spoken[-1] + 1 :] if spoken else []
+    texts = json.dumps([message.get("content") for message in last if message.get("role") != "tool"])
+    names = ((tool.get("function") or tool).get("name") for tool in body["tools"] if isinstance(tool, dict))
+    return any(message.get("role") == "tool" for message in last) and not any(name and name in texts for name in names)
 
 
 def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:

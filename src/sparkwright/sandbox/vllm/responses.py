@@ -31,8 +31,10 @@ def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
     messages = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
     chat["messages"] = messages + [_message(item) for item in items if isinstance(item, dict)]
     tools = body.get("tools")
-    if isinstance(tools, list) and tools:
-        chat["tools"] = [{"type": "function", "function": tool} for tool in tools]
+    # Codex sends tools of OpenAI's own, such as web_search, beside functions
+    functions = [tool for tool in tools if _is_function(tool)] if isinstance(tools, list) else []
+    if functions:
+        chat["tools"] = [{"type": "function", "function": tool} for tool in functions]
         choice = body.get("tool_choice") or "auto"
         chat["tool_choice"] = {"function": {"name": choice.get("name")}} if isinstance(choice, dict) else choice
     effort = (body.get("reasoning") or {}).get("effort")
@@ -42,6 +44,10 @@ def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
     if form.get("type") == "json_schema":
         chat["response_format"] = {"type": "json_schema", "json_schema": form}
     return chat
+
+
+def _is_function(tool: Any) -> bool:
+    return isinstance(tool, dict) and tool.get("type") == "function"
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""Coding agents, run headless with the settings that `client --write` made, through a real HAProxy to the real llama-server.
+
+An agent that is not installed is skipped. `npm install` of @anthropic-ai/claude-code, @openai/codex, opencode-ai and openclaw, and
+`pip install` of aider-chat and litellm, each in a folder of its own, need no account; their `bin` folders go into PATH.
+The model's weights are random: its answers are no sentences, and it calls no tool.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkwright.app.questions import client_files
+from sparkwright.app.questions.client_formats import FORMATS, Endpoint
+from sparkwright.engines import api_paths, openai_api
+from sparkwright.engines.llama_cpp.http import HTTP, PATHS
+from sparkwright.gateway.model import Client, Model, Upstream
+from tests.gateway.loopback import Running, gateway, key_of, running
+from tests.real_llama import server as servers
+from tests.real_llama.test_gateway import counted
+from tests.remote.sshd import free_port
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy"),
+    pytest.mark.slow,
+]
+CONTEXT, SLOTS, ANSWER = 131_072, 2, 2048
+#: the whole answer of one agent; two busy cores read 26,000 tokens of instructions in 100 s
+ANSWER_S = 400
+VARIABLE = "SPARK_KEY"
+AGENTS = {
+    "claude-code": ("claude", "-p", "Say ok.", "--output-format", "json"),
+    "codex": ("codex", "exec", "--skip-git-repo-check", "Say ok."),
+    "opencode": ("opencode", "run", "Say ok."),
+    "openclaw": ("openclaw", "agent", "exec", "Say ok.", "--json"),
+    "aider": (
+        *("aider", "--message", "Say ok.", "--no-git", "--yes-always", "--no-check-update"),
+        *("--analytics-disable", "--no-show-release-notes"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway in front of a server whose context holds an agent's instructions."""
+    from tests.real_llama import tiny_gguf
+
+    folder = tmp_path_factory.mktemp("agents")
+    tiny = tiny_gguf.make(folder / tiny_gguf.FILE_NAME, context=CONTEXT * SLOTS)
+    words = ("-m", str(tiny), "-c", str(CONTEXT * SLOTS), "-np", str(SLOTS), "-a", "tiny", "--metrics", "--jinja")
+    with servers.started(folder, *words) as server:
+        assert server.until_served(), server.log
+        check = json.dumps(openai_api.generated(HTTP, "tiny", "1", 1))
+        model = Model("tiny", (Upstream("one", "127.0.0.1", server.port, SLOTS),), CONTEXT, check)
+        named = tuple(Client(name) for name in (*AGENTS, "litellm"))
+        made = replace(gateway(model), paths=api_paths.union([PATHS]), named=named, usages=HTTP.usages)
+        with running(folder, made) as found:
+            found.up("tiny")
+            yield found
+
+
+def endpoint(behind: Running) -> Endpoint:
+    return Endpoint(f"http://127.0.0.1:{behind.gateway.port}", "tiny", CONTEXT, ANSWER, VARIABLE, pictures=False)
+
+
+def environment(home: Path, client: str) -> dict[str, str]:
+    """Return an environment with a home of its own, nothing of this one's keys, and the client's key."""
+    own = {VARIABLE: key_of(client), "HOME": str(home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    if variable := getattr(client_files.PLACES[client], "key_variable", ""):
+        own[variable] = key_of(client)
+    return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **own}
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_an_agent_gets_its_answer_with_the_settings_that_were_written(
+    agent: str, behind: Running, tmp_path: Path
+) -> None:
+    program = AGENTS[agent][0]
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not installed")
+    file = tmp_path / client_files.PLACES[agent].path.removeprefix("~/")
+    client_files.write(agent, endpoint(behind), str(file))
+    work = tmp_path / "work"
+    work.mkdir()
+    done = subprocess.run(
+        AGENTS[agent],
+        cwd=work,
+        env=environment(tmp_path, agent),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=ANSWER_S,
+        check=False,
+    )
+    shown = done.stdout + done.stderr
+    assert done.returncode == 0, shown[-3000:]
+    log = (behind.folder / "log").read_text(errors="replace")
+    own = [line for line in log.splitlines() if f"{{{agent}}}" in line]
+    assert own and all(f'"POST {FORMATS[agent].path}' in line and " 200 " in line for line in own), own
+    counts = counted(behind, agent, len(own))
+    assert counts["prompt_tokens"] > 500 and counts["generated_tokens"] > 0 and counts["errors"] == 0
+    assert "Unknown context window" not in shown
+    if agent == "claude-code":
+        assert json.loads(done.stdout)["modelUsage"]["tiny"]["contextWindow"] == CONTEXT
+
+
+def test_litellm_passes_a_request_on_with_the_settings_that_were_written(behind: Running, tmp_path: Path) -> None:
+    if not shutil.which("litellm"):
+        pytest.skip("litellm is not installed")
+    client_files.write("litellm", endpoint(behind), str(tmp_path / "config.yaml"))
+    own = {"LITELLM_MASTER_KEY": "sk-of-the-proxy-0123456789"}
+    port = free_port()
+    words = ["litellm", "--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port)]
+    env = {**environment(tmp_path, "litellm"), **own}
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(words, cwd=tmp_path, env=env, stdout=log, stderr=log) as proxy,
+    ):
+        try:
+            headers = {"Authorization": f"Bearer {own['LITELLM_MASTER_KEY']}", "Content-Type": "application/json"}
+            body = json.dumps(
+                {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
+            ).encode()
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body, headers)
+            usage = _answer(request, proxy, tmp_path / "log")["usage"]
+        finally:
+            proxy.kill()
+    counts = counted(behind, "litellm", 1)
+    assert (
+        counts["prompt_tokens"] == usage["prompt_tokens"] and counts["generated_tokens"] == usage["completion_tokens"]
+    )
+
+
+def _answer(request: urllib.request.Request, proxy: subprocess.Popen[bytes], log: Path) -> dict[str, dict[str, int]]:
+    until_s = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                found: dict[str, dict[str, int]] = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read()) from None
+        except OSError:
+            assert proxy.poll() is None and time.monotonic() < until_s, log.read_text()[-3000:]
+            time.sleep(0.5)
