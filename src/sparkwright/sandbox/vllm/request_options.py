@@ -31,6 +31,8 @@ TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_co
 #: number of tools above which the fault `many-tools` has an effect
 MANY_TOOLS = 30
 THOUGHT = "The lamp is bright, so the answer is near."
+#: answers of the assistant after which results of tools get a text
+MOST_CALLS = 3
 NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
 
@@ -99,10 +101,10 @@ def _called(engine: Engine, body: Mapping[str, Any], null: bool, *, refuses: boo
 
 
 def _has_results(body: Mapping[str, Any]) -> bool:
-    """Return True if tools answered and nobody asks for another call: an agent would go on for ever."""
+    """Return True if tools answered several times, and no other call is wanted: an agent would go on for ever."""
     messages = [message for message in body.get("messages") or () if isinstance(message, dict)]
     spoken = [n for n, message in enumerate(messages) if message.get("role") == "assistant"]
-    last = messages[spoken[-1] + 1 :] if spoken else []
+    last = messages[spoken[-1] + 1 :] if len(spoken) >= MOST_CALLS else []
     texts = json.dumps([message.get("content") for message in last if message.get("role") != "tool"])
     names = ((tool.get("function") or tool).get("name") for tool in body["tools"] if isinstance(tool, dict))
     return any(message.get("role") == "tool" for message in last) and not any(name and name in texts for name in names)
