@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -19,11 +20,17 @@ TOP = Path(__file__).parents[2]
 
 @pytest.fixture
 def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shipped files of another version, which a test may change."""
+    """The shipped files of another version, which a test may change. What they were counts as copied by an earlier `init`."""
     top = tmp_path / "package"
     for folder in (*starter.FOLDERS, *shipped_files.FOLDERS):
         shutil.copytree(shipped_files.source() / folder, top / folder)
     shutil.copy(shipped_files.source() / "tasks.py", top)
+    known = {name: [*ids] for name, ids in ejection.earlier().items()}
+    for path in (path for folder in shipped_files.FOLDERS for path in (top / folder).rglob("*") if path.is_file()):
+        raw = path.read_bytes()
+        blob = hashlib.sha1(b"blob %d\0" % len(raw) + raw, usedforsecurity=False).hexdigest()
+        known.setdefault(path.relative_to(top).as_posix(), []).append(blob[: ejection.HASH])
+    monkeypatch.setattr(ejection, "earlier", lambda: known)
     monkeypatch.setattr(shipped_files, "source", lambda: top)
     return top
 
