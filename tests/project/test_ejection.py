@@ -194,7 +194,6 @@ def test_schemas_stay_while_a_first_line_names_them_and_links_are_not_followed(p
 
 def test_a_part_that_is_ejected_is_in_the_next_restart_plan(project: Path) -> None:
     """The laptop keeps restart plans; a new file of the project must not leave an old one in use."""
-    path = shipped_files.path_of(project, "playbooks/restart.yml")
-    before = restart_plan._about(path, project, {})
+    before = restart_plan._about(project, {})
     ejection.eject(project, PART)
-    assert restart_plan._about(path, project, {}) != before
+    assert restart_plan._about(project, {}) != before
