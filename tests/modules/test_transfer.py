@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import file_transfer, staging_area, transfer_choice
+from sparkwright.host.models import file_transfer, staging_area, transfer, transfer_choice
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
@@ -289,26 +290,47 @@ def test_a_half_and_a_wrong_file_are_told_apart(context: RecordingContext, hub: 
 # -- finishing ---------------------------------------------------------------------------------------------------------
 
 
+class StallClock:
+    """A clock that runs on by an hour a look while the hub stalls, until the transfer has noticed."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self, hub: LoopbackHub, context: RecordingContext) -> None:
+        self._hub, self._context, self._ahead_s = hub, context, 0.0
+
+    def monotonic(self) -> float:
+        if self._hub.stalls.is_set() and "Continuing with" not in notes(self._context):
+            self._ahead_s += 3600
+        return time.monotonic() + self._ahead_s
+
+
+@pytest.fixture
+def stall_s(hub: LoopbackHub, context: RecordingContext, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Return seconds without data that no busy machine lets pass, while a stall of the hub does at once."""
+    monkeypatch.setattr(transfer, "time", StallClock(hub, context))
+    return 600.0
+
+
 @pytest.mark.parametrize(("mode", "following"), [("plain", "hf_transfer"), ("hf_transfer", "plain")])
 def test_a_transfer_that_hangs_is_killed_and_goes_on_in_the_next_mode(
-    context: RecordingContext, hub: LoopbackHub, mode: str, following: str
+    context: RecordingContext, hub: LoopbackHub, stall_s: float, mode: str, following: str
 ) -> None:
     hub.faults.stalled, hub.faults.stall_after = {BIG}, MIB
     plain = mode == "plain"  # one request without a Range; the other mode's are the ones with
     hub.faults.stall_when = lambda wanted: not wanted if plain else wanted not in ("", "bytes=0-0")
-    result = fetch(context, hub, mode, stall_seconds=2.5)
-    assert f"no data received for 2.5 s. Continuing with {following}." in notes(context)
+    result = fetch(context, hub, mode, stall_seconds=stall_s)
+    assert f"no data received for 600 s. Continuing with {following}." in notes(context)
     assert result.data["mode"] == following
     assert is_right(context, hub)
 
 
 def test_a_file_that_grows_in_size_but_not_on_the_disk_counts_as_hanging(
-    context: RecordingContext, hub: LoopbackHub
+    context: RecordingContext, hub: LoopbackHub, stall_s: float
 ) -> None:
     """hf_transfer makes its file as long as its last range at once: only written blocks are progress."""
     hub.faults.stalled, hub.faults.stall_after = {BIG}, 0
     hub.faults.stall_when = lambda wanted: wanted not in ("", "bytes=0-0")
-    result = fetch(context, hub, "hf_transfer", stall_seconds=2.5)
+    result = fetch(context, hub, "hf_transfer", stall_seconds=stall_s)
     assert result.data["mode"] == "plain"
     assert is_right(context, hub)
 
