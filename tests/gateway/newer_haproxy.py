@@ -5,6 +5,7 @@ Some tests run with both. It stays in .engine/haproxy; without it they are skipp
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ def made() -> Path:
     if not PROGRAM.exists():
         root, sites = FOLDER / RELEASE, ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]
         mirror = subprocess.run(sites, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        shutil.rmtree(root, ignore_errors=True)  # of one that was interrupted
         subprocess.run(["debootstrap", "--variant=minbase", "--include=haproxy", RELEASE, root, mirror], check=True)
         PROGRAM.write_text(STARTS.replace("ROOT", str(root)))
         PROGRAM.chmod(0o755)
