@@ -7,7 +7,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,11 +21,60 @@ from sparkwright.sandbox.ollama_models import LARGE, MODELS
 from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
 
+#: what happens at all happens by then
+LATE_S = 30.0
+#: what waits is looked at for so long
+STAYS_S = 0.1
 UNLOAD = {"model": "qwen3:32b", "keep_alive": 0}
 
 
-class Pretend:
+class Steps:
+    """The clock of the simulated Ollama: each of its pauses is over at once, but for those that a test holds."""
+
+    time = staticmethod(time.time)
+
     def __init__(self) -> None:
+        self._held: dict[float, threading.Event] = {}
+        self._reached: dict[float, threading.Event] = defaultdict(threading.Event)
+        self._pauses: Counter[float] = Counter()
+
+    def sleep(self, seconds: float) -> None:
+        self._pauses[seconds] += 1
+        self._reached[seconds].set()
+        held = self._held.get(seconds)
+        if held is None:
+            time.sleep(min(seconds, 0.001))
+        else:
+            assert held.wait(LATE_S)
+
+    @contextmanager
+    def hold(self, seconds: float) -> Iterator[None]:
+        """Let the pause of this length last as long as the block."""
+        self._held[seconds] = threading.Event()
+        try:
+            yield
+        finally:
+            self._held.pop(seconds).set()
+
+    def reached(self, seconds: float) -> None:
+        assert self._reached[seconds].wait(LATE_S)
+
+    def looks(self, times: int) -> None:
+        """Wait until it has looked for models to unload so many times more."""
+        wanted = self._pauses[ollama.PROBE_S] + times
+        until(lambda: self._pauses[ollama.PROBE_S] >= wanted)
+
+
+def until(true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + LATE_S
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+class Pretend:
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
         self.busy = self.returns = False
         self.pool = Pool(None)
         self.ollama = Ollama(self.pool, lambda: self.busy, lambda: self.returns)
@@ -44,18 +95,23 @@ class Pretend:
     def loaded(self) -> list[str]:
         return [model["name"] for model in self.ask("/api/ps")[1]["models"]]
 
-    def until_loaded(self, *names: str, timeout_s: float = 5) -> None:
-        end_s = time.monotonic() + timeout_s
-        while sorted(self.loaded()) != sorted(names):
-            assert time.monotonic() < end_s, self.loaded()
-            time.sleep(0.02)
+    def until_loaded(self, *names: str) -> None:
+        until(lambda: sorted(self.loaded()) == sorted(names))
+
+    def begin(self, act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+        """Do it in a thread; its answer comes into the list."""
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(act()))
+        thread.start()
+        return thread, answers
 
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
     monkeypatch.delenv("SPARKWRIGHT_SANDBOX_SPEED", raising=False)
-    monkeypatch.setattr(ollama, "LOAD_S", 0.8)
-    value = Pretend()
+    steps = Steps()
+    monkeypatch.setattr(ollama, "time", steps)
+    value = Pretend(steps)
     yield value
     value.server.stop()
 
@@ -88,13 +144,14 @@ def test_keep_alive_is_a_number_or_a_duration(given: Any, seconds: float | None)
 
 def test_an_unload_answers_at_once_and_happens_later(pretend: Pretend) -> None:
     free = pretend.pool.available
-    status, said = pretend.ask("/api/generate", UNLOAD)
-    assert (status, said["response"], said["done"], said["done_reason"]) == (200, "", True, "unload")
-    assert pretend.loaded() == ["qwen3:32b"]
+    with pretend.steps.hold(ollama.UNLOAD_S):
+        status, said = pretend.ask("/api/generate", UNLOAD)
+        assert (status, said["response"], said["done"], said["done_reason"]) == (200, "", True, "unload")
+        pretend.steps.reached(ollama.UNLOAD_S)
+        assert pretend.loaded() == ["qwen3:32b"]
+        assert pretend.pool.available == free
     pretend.until_loaded()
-    assert pretend.pool.available == free  # the memory comes back a little after the list is empty
-    time.sleep(0.4)
-    assert pretend.pool.available == free + 20 * GIB
+    until(lambda: pretend.pool.available == free + 20 * GIB)
 
 
 def test_unloading_what_is_not_loaded_is_a_200_that_does_nothing(pretend: Pretend) -> None:
@@ -105,16 +162,13 @@ def test_unloading_what_is_not_loaded_is_a_200_that_does_nothing(pretend: Preten
 
 
 def test_a_busy_model_stays_listed_until_its_request_ends(pretend: Pretend) -> None:
-    options = threading.Thread(
-        target=pretend.ask,
-        args=("/api/generate", {"model": "qwen3:32b", "prompt": "x", "options": {"num_predict": 80}}),
-    )
-    options.start()
-    time.sleep(0.2)
-    pretend.ask("/api/generate", UNLOAD)
-    time.sleep(1.0)
-    assert pretend.loaded() == ["qwen3:32b"] and options.is_alive()
-    options.join()
+    with pretend.steps.hold(ollama.TOKEN_S):
+        request, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "qwen3:32b", "prompt": "x"}))
+        pretend.steps.reached(ollama.TOKEN_S)
+        pretend.ask("/api/generate", UNLOAD)
+        pretend.steps.looks(3)
+        assert pretend.loaded() == ["qwen3:32b"] and request.is_alive()
+    request.join()
     pretend.until_loaded()
 
 
@@ -125,24 +179,32 @@ def test_a_prompt_is_answered_before_its_keep_alive_of_zero_counts(pretend: Pret
 
 
 def test_while_a_model_loads_it_is_first_in_no_list_and_then_what_asks_waits(pretend: Pretend) -> None:
-    threading.Thread(target=pretend.ask, args=("/api/generate", {"model": "llama3.1:8b"})).start()
-    time.sleep(0.1)
-    assert pretend.loaded() == ["qwen3:32b"]
-    assert pretend.ask("/api/generate", {"model": "llama3.1:8b", "keep_alive": 0})[0] == 200  # does nothing
-    time.sleep(0.4)
-    began_s = time.monotonic()
-    assert set(pretend.loaded()) == {"qwen3:32b", "llama3.1:8b"}
-    assert time.monotonic() - began_s > 0.3
-    time.sleep(0.8)
+    with pretend.steps.hold(ollama.LOAD_S):
+        with pretend.steps.hold(ollama.UNLISTED_S):
+            loading, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "llama3.1:8b"}))
+            pretend.steps.reached(ollama.UNLISTED_S)
+            assert pretend.loaded() == ["qwen3:32b"]
+            unload = {"model": "llama3.1:8b", "keep_alive": 0}
+            assert pretend.ask("/api/generate", unload)[0] == 200  # does nothing
+        pretend.steps.reached(ollama.LOAD_S)
+        asking, answers = pretend.begin(pretend.loaded)
+        asking.join(STAYS_S)
+        assert asking.is_alive()
+    asking.join()
+    assert set(answers[0]) == {"qwen3:32b", "llama3.1:8b"}
+    loading.join()
     assert "llama3.1:8b" in pretend.loaded()
 
 
 def test_an_unload_waits_for_the_load_too(pretend: Pretend) -> None:
-    threading.Thread(target=pretend.ask, args=("/api/generate", {"model": "llama3.1:8b"})).start()
-    time.sleep(0.5)
-    began_s = time.monotonic()
-    pretend.ask("/api/generate", {"model": "llama3.1:8b", "keep_alive": 0})
-    assert time.monotonic() - began_s > 0.3
+    with pretend.steps.hold(ollama.LOAD_S):
+        loading, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "llama3.1:8b"}))
+        pretend.steps.reached(ollama.LOAD_S)
+        asking, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "llama3.1:8b", "keep_alive": 0}))
+        asking.join(STAYS_S)
+        assert asking.is_alive()
+    asking.join()
+    loading.join()
     pretend.until_loaded("qwen3:32b")
 
 

