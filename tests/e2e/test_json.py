@@ -27,6 +27,7 @@ CHANGING = {
     "recipe.search",  # it needs a registry: tests/importing/test_registries.py
     "recipe.import",  # tests/importing/test_command.py
     "hosts.add",  # it writes: test_hosts.py
+    *("playbook.update", "playbook.clean"),  # they write: tests/cli/test_playbook_files.py
     "monitoring.install",  # it writes: tests/monitoring/test_install.py
     "cluster.check",  # it needs two hosts: test_cluster_links.py
     *(
@@ -78,6 +79,7 @@ OF_FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "explain": ((), ("nothing",)),
     "docs.module": ((), ("nothing",)),
     "model.inspect": (("config.json",), ("hosts",)),
+    "playbook.eject": (("--list",), ("nothing",)),
     "recipe.list": ((), ("--host", "nobody")),
     "recipe.export": (("qwen3.5-35b",), ("nothing",)),
     "bench.list": ((), ()),

@@ -25,6 +25,7 @@ ASK_NOBODY = frozenset(
     (
         *("bench.compare", "bench.import", "bench.list", "bench.report", "completion", "docs.module", "explain"),
         *("hosts.list", "init", "lint", "mcp", "model.inspect", "recipe.export", "recipe.search", "render"),
+        *("playbook.clean", "playbook.eject", "playbook.update"),
         *("runtime.fetch", "sandbox.down", "sandbox.fault", "sandbox.pair", "sandbox.status", "schema"),
     )
 )
