@@ -100,7 +100,8 @@ class Board:
         row.began_s = self.clock() if row.began_s is None else row.began_s
 
     def _on_task_started(self, row: Row, event: Event) -> None:
-        row.stage, row.progress = event["name"], ""
+        stage = event.get("stage")
+        row.stage, row.progress = f"{stage}: {event['name']}" if stage else event["name"], ""
 
     def _on_progress(self, row: Row, event: Event) -> None:
         row.verdict = "running" if row.verdict == "waiting" else row.verdict

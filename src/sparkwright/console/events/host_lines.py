@@ -28,6 +28,9 @@ class HostLines:
         together: the hosts are a cluster.
     """
 
+    #: also notes of interest only to a person who reads task by task
+    details = True
+
     def __init__(
         self, *, write: Callable[[str, str], None] = plain, board: Board | None = None, together: bool = False
     ) -> None:
@@ -56,7 +59,7 @@ class HostLines:
         elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
             self.write("muted", words.simulated(host))
-        elif kind == "note" and (self._together or not event["task"]):
+        elif kind == "note" and (self._together or not event["task"]) and (self.details or not event.get("detail")):
             start = f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
         elif kind == "host_finished" or (kind == "recap" and host not in self._reported):

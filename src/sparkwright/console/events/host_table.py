@@ -10,7 +10,7 @@ from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.events.board import Board, Row
 from sparkwright.console.events.host_lines import HostLines
-from sparkwright.console.events.live_lines import STYLES
+from sparkwright.console.events.live_lines import STYLES, printed
 from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.visible import visible
 
@@ -23,6 +23,8 @@ COLUMNS = grid.columns(("HOST", 0), ("VERDICT", 0), ("TIME", 2), ("PROGRESS", 1)
 
 class HostTable(HostLines):
     """A live table with one row per host. Failures are explained above it."""
+
+    details = False
 
     def __init__(self, *, console: Console | None = None, board: Board | None = None, together: bool = False) -> None:
         super().__init__(write=self._print, board=board, together=together)
@@ -46,7 +48,7 @@ class HostTable(HostLines):
 
     def _print(self, style: str, text: str) -> None:
         """Print a line above the table, or below it at the end."""
-        self._console.print(Text(visible(text).rstrip(), style=STYLE.get(style, "")), soft_wrap=True)
+        printed(self._console, style, text)
 
     def _table(self) -> Text:
         """Return the table: as many rows as fit the terminal, and at the end all of them in full."""

@@ -30,7 +30,7 @@ STYLES = {
 #: styles that are a line's first word, which alone is coloured
 WORDS = ("ok", "changed", "failed", "skipped", "ignored")
 #: the start of a line that its further lines leave free
-HANGING = re.compile(r" *(?:\S{1,16} {2,8}|[|→] )?")
+HANGING = re.compile(r" *(?:\S{1,32} {2,8}|[|→] )?")
 
 
 class Live(Lines):

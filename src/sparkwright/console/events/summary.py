@@ -109,7 +109,7 @@ class Summary:
         if served.new and served.key_variable:
             self._row("key", f"${served.key_variable}: the key that the recipe's `server_key` names")
         if served.new:
-            self._row("client", typed(f"`invoke client --host {served.host}` prints the settings of a client"))
+            self._row("client", typed(f"`invoke client --host {host}` prints the settings of a client"))
         if served.warning:
             self._row("warning", served.warning, "fix")
 
