@@ -41,6 +41,8 @@ class Wedged(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Front)
         self.name, self.read = name, 0
         self.steps, self.requests, self.works = 7, 0, False
+        #: it stopped before its first request, which its engine therefore does not count; its front end stopped, too
+        self.stopped, self.frozen = False, False
         self.began = threading.Semaphore(0)
         self.go_on = threading.Event()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
@@ -62,6 +64,8 @@ class _Front(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.read += 1
+        if self.server.frozen:
+            self.server.go_on.wait(DEADLINE_S)
         self.server.steps += self.server.works
         text = (
             f'# HELP engine:generated_total x\nengine:generated_total{{model="q"}} 5.0\n'
@@ -73,11 +77,11 @@ class _Front(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if body.get("max_tokens") == 1:
-            if self.server.requests:
+            if self.server.requests or self.server.stopped:
                 self.server.go_on.wait(DEADLINE_S)
             self._answer(b'{"choices": []}')
             return
-        self.server.requests += 1
+        self.server.requests += not self.server.stopped
         if body.get("stream"):
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
@@ -85,7 +89,7 @@ class _Front(BaseHTTPRequestHandler):
             self.wfile.write(b"9\r\ndata: 1\n\n\r\n")
         self.server.began.release()
         self.server.go_on.wait(DEADLINE_S)
-        self.server.requests -= 1
+        self.server.requests -= not self.server.stopped
         if not body.get("stream"):
             self._answer(json.dumps({"choices": [{}], "from": self.server.name}).encode())
 
@@ -147,6 +151,26 @@ def test_requests_of_a_server_that_stands_still_are_answered_by_another(tmp_path
         assert is_down(lab) and lab.chat(ASKED).json["from"] == "two"
         wedged.go_on.set()
         ends(lab, lambda: not is_down(lab))
+    other.shutdown()
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["its engine", "all of it"])
+def test_a_server_that_stopped_before_its_first_request_is_found_too(
+    tmp_path: Path, wedged: Wedged, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM counts a request when its engine takes it; a front end that hangs shows no counter at all."""
+    monkeypatch.setattr(progress, "READ_S", 1)
+    other = Server("two")
+    with (
+        running(tmp_path, gateway(watched(wedged, other), check_s=60, stuck_s=STUCK_S)) as lab,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        lab.up("qwen")
+        ends(lab, lambda: not is_down(lab, "two"))
+        wedged.stopped, wedged.frozen = True, frozen
+        answer = asks(pool, lab, wedged).result(DEADLINE_S)
+        assert (answer.status, answer.json["from"]) == (200, "two")
+        assert is_down(lab)
     other.shutdown()
 
 

@@ -2,7 +2,8 @@
 
 A check that asks for a token waits for its turn on a full server. Its time limit is therefore long, and a server that answered
 everything but requests counted as up for minutes. The engine's own counters show it in seconds: they move at every step, also
-during a long prompt. A Lua script reads them outside the path of requests, and only while clients wait for an answer.
+during a long prompt. A Lua script reads them outside the path of requests, and only while clients wait for an answer. vLLM counts
+a request when its engine takes it: one that stopped while idle counts none, and is asked for a token.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sparkwright.engines import tasks
 from sparkwright.gateway.model import Gateway, Progress
 
 #: the files: the metrics to read of each server, and the script that reads them
 LIST, SCRIPT = "progress.list", "progress.lua"
 #: seconds between two readings, and the timeout of one; a server's /metrics has 300 kB at most
 EVERY_S, READ_S, MOST_BYTES = 2, 3, 2**20
+#: of a server that answers nothing at all: how many times as long. llama.cpp answers /metrics between two pieces of a prompt only
+SILENT = 3
 #: names of metrics that can be written into the list; a recipe may name its own
 NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
 LABEL = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
 
-#: Lines of LIST are "BACKEND SERVER path PATH", "BACKEND SERVER still SECONDS" and "BACKEND SERVER moves|requests METRIC LABEL".
+#: Lines of LIST are "BACKEND SERVER path PATH", "... still SECONDS", "... moves|requests METRIC LABEL" and "... check PATH BODY".
 #: A server that is stuck is down for HAProxy until a check of it generates a token. Its requests are ended where another server
 #: is up: those without a first byte are then sent to that one (`retry-on empty-response`).
 _SCRIPT = """-- Written by sparkwright. It reads the counters of servers that have requests, and takes those out that stand still.
-local STUCK_S, EVERY_S, READ_S, MOST_BYTES = %(stuck_s)d, %(every_s)d, %(read_s)d, %(most_bytes)d
+local STUCK_S, EVERY_S, READ_S, MOST_BYTES, SILENT = %(stuck_s)d, %(every_s)d, %(read_s)d, %(most_bytes)d, %(silent)d
 local keys = %(keys)s
 local watched = {}
 
@@ -33,7 +37,11 @@ for line in io.lines("%(list)s") do
     local id = backend .. "/" .. name
     watched[id] = watched[id] or { backend = backend, name = name, still = STUCK_S, samples = {} }
     if kind == "path" then
-        watched[id].path = word
+        watched[id].request = "GET " .. word .. " HTTP/1.0\\r\\n"
+    elseif kind == "check" then
+        local about = "Content-Type: application/json\\r\\nContent-Length: " .. #label .. "\\r\\n"
+        watched[id].check = "POST " .. word .. " HTTP/1.0\\r\\n" .. about
+        watched[id].body = label
     elseif kind == "still" then
         watched[id].still = math.max(STUCK_S, tonumber(word))
     else
@@ -43,17 +51,17 @@ for line in io.lines("%(list)s") do
     end
 end
 
-local function answer(target, server)
+local function answer(target, server, head, body, seconds)
     local host, port = string.match(server:get_addr(), "^%%[?(.-)%%]?:(%%d+)$")
     local socket = core.tcp()
-    socket:settimeout(READ_S)
+    socket:settimeout(seconds)
     if not host or not socket:connect(host, tonumber(port)) then
         return ""
     end
     local key = keys and keys:lookup(target.backend)
     local authorized = key and "Authorization: Bearer " .. key .. "\\r\\n" or ""
-    socket:send("GET " .. target.path .. " HTTP/1.0\\r\\nHost: gateway\\r\\n" .. authorized .. "\\r\\n")
-    local parts, size, ends = {}, 0, core.now().sec + READ_S
+    socket:send(head .. "Host: gateway\\r\\n" .. authorized .. "\\r\\n" .. body)
+    local parts, size, ends = {}, 0, core.now().sec + seconds
     repeat
         local part, why, rest = socket:receive(65536)
         table.insert(parts, part or rest or "")
@@ -96,22 +104,41 @@ local function other_is_up(target)
     return false
 end
 
+-- An engine that has no request gives a token at once, unless it stopped before it could take those that clients wait for.
+local function gives_no_token(target, server)
+    return answer(target, server, target.check, target.body, target.still - target.still // 3) == ""
+end
+
+-- What shows that a server works: its counters. Of a silent one, what clients got from it, and it has more time.
+local function reading(target, server, stats, up)
+    local text = answer(target, server, target.request, "", READ_S)
+    if text == "" then
+        return "silent " .. stats["bout"], nil, up and SILENT * target.still or target.still
+    end
+    local moves, requests = counters(target, text)
+    return moves, requests, requests == 0 and target.still // 3 or target.still
+end
+
 local function watch(target)
     local server = core.backends[target.backend].servers[target.name]
     local seen, since, stuck = nil, 0, false
     while true do
         core.sleep(EVERY_S)
-        local now, up = core.now().sec, is_up(server)
-        if server:get_stats()["scur"] == 0 or (up and stuck) then
+        local stats = server:get_stats()
+        local up, down = string.match(stats["status"], "^UP"), string.match(stats["status"], "^DOWN")
+        if stats["scur"] == 0 or (up and stuck) then
             seen, stuck = nil, false
-        elseif up then
-            local moves, requests = counters(target, answer(target, server))
-            if not moves or requests == 0 or moves ~= seen then
-                seen, since = moves, now
-            elseif now - since >= target.still then
+        elseif not stuck and (up or down) then
+            local moves, requests, most = reading(target, server, stats, up)
+            if not moves or moves ~= seen then
+                seen, since = moves, core.now().sec
+            elseif core.now().sec - since >= most then
+                stuck = requests ~= 0 or gives_no_token(target, server)
+                since = core.now().sec
+            end
+            if stuck and is_up(server) then
                 core.Alert(target.backend .. "/" .. target.name .. " makes no progress with its requests: down")
                 server:check_force_down()
-                stuck = true
             end
         end
         if stuck and other_is_up(target) then
@@ -137,7 +164,13 @@ def files(gateway: Gateway, server_keys: str) -> dict[str, str]:
     if not rows or not gateway.stuck_s:
         return {}
     keys = f'Map.new("{server_keys}", Map._str)' if any(model.key for model in gateway.models) else "nil"
-    about = {"stuck_s": gateway.stuck_s, "every_s": EVERY_S, "read_s": READ_S, "most_bytes": MOST_BYTES}
+    about = {
+        "stuck_s": gateway.stuck_s,
+        "every_s": EVERY_S,
+        "read_s": READ_S,
+        "most_bytes": MOST_BYTES,
+        "silent": SILENT,
+    }
     return {LIST: rows, SCRIPT: _SCRIPT % {**about, "keys": keys, "list": LIST}}
 
 
@@ -154,7 +187,8 @@ def _rows(gateway: Gateway) -> Iterator[str]:
             if upstream.progress is None:
                 continue
             for server in upstream.names:
-                yield from (f"{model.backend} {server} {row}\n" for row in _of(upstream.progress))
+                check = f"check {tasks.path(model.task)} {model.check}"
+                yield from (f"{model.backend} {server} {row}\n" for row in (*_of(upstream.progress), check))
 
 
 def _of(progress: Progress) -> Iterator[str]:

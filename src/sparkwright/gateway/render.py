@@ -133,7 +133,10 @@ def _global(gateway: Gateway) -> Iterator[str]:
 def _defaults(gateway: Gateway) -> Iterator[str]:
     yield "mode http"
     yield "log global"
-    yield from (f"option {name}" for name in ("httplog", "dontlognull", "http-no-delay", "abortonclose", "redispatch"))
+    yield from (
+        f"option {name}"
+        for name in ("httplog", "dontlognull", "http-no-delay", "abortonclose", "redispatch", "contstats")
+    )
     yield "retries 3"
     yield "retry-on conn-failure"
     yield f"timeout connect {CONNECT_S}s"

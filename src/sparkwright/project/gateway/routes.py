@@ -162,12 +162,12 @@ def _upstream(project: Path, inventory: Inventory, gateway: Gateway, server: Ser
     slots = server.recipe.engine.advice.effective(request, {}, None).max_num_seqs
     address = _address(inventory, gateway, server.host)
     second = interim.port(project, inventory, server)
-    about = _progress(server.recipe.engine.http, server.recipe.file.task)
+    about = progress_metrics(server.recipe.engine.http, server.recipe.file.task)
     wakes = server.host.wake.on_request
     return model.Upstream(server.host.upstream, address, server.port, slots, server.host.machine, second, about, wakes)
 
 
-def _progress(http: Http, task: Task) -> model.Progress | None:
+def progress_metrics(http: Http, task: Task) -> model.Progress | None:
     """Return the metrics that show an engine's progress; None for one without a heartbeat."""
     roles = {**http.roles, **(http.unlike if task != GENERATE else {})}
     if not http.metrics or HEARTBEAT not in roles:
