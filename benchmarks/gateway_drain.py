@@ -1,16 +1,19 @@
-"""Do clients notice? Eight that never stop, half of them with streams, while the servers behind their gateway are replaced.
+"""Do clients notice? Sixteen that never stop, half of them with streams, while the servers behind their gateway are replaced.
 
-    make bench-gateway_drain                  (needs haproxy; some minutes)
+    make bench-gateway_drain                              (needs haproxy; some twenty minutes on two cores)
+    .venv/bin/python benchmarks/gateway_drain.py restart keys        (only these; --requests 200 for a quick look)
 
-Two simulated Sparks serve one model behind the real HAProxy. In each scenario the clients make at least 2,000 requests: some
-before, all through it, the rest after. In another one a host that alone serves a model replaces it beside itself (`swap`).
-Counted are those that failed and the streams that were cut; for each phase p50 and p99 of the first byte of an answer. The
-aim: none failed and none cut, but when the gateway itself is killed, where the time is told in which clients saw errors. Then
-a server is added to a gateway of eight, while 64 streams run through it.
+Two simulated Sparks serve one model behind the real HAProxy, with a hundred clients' keys that have limits. In each scenario the
+clients make at least 2,000 requests in each of four dialects (chat, completions, responses, messages): some before, all through
+it, the rest after. In another one a host that alone serves a model replaces it beside itself (`swap`). Counted are the requests
+that failed, the streams that were cut, and those without a whole answer in two minutes; for each phase p50 and p99 of the first
+byte of an answer. The aim: none of them, but when the gateway itself is killed, where the time is told in which clients saw
+errors. Then a server is added to a gateway of eight, while 64 streams run through it.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import re
@@ -32,12 +35,16 @@ from tests.e2e.alone import MODEL as ALONE
 from tests.e2e.alone import one_host
 from tests.e2e.two_hosts import HOSTS, MODEL, Two, two_hosts
 from tests.gateway.loopback import Server, gateway, model, running
-from tests.gateway.steady import Asked, Steady
+from tests.gateway.steady import DIALECTS, Asked, Steady
 
 from sparkwright.gateway import render
 from sparkwright.host.gateway import admin, states
 
+#: requests of a scenario in each dialect; in all of them, before it and after
 REQUESTS, BEFORE, AFTER = 2000, 500, 500
+CLIENTS = 16
+#: clients with keys and limits of their own
+KEYS = 100
 STREAMS, SERVERS = 64, 8
 #: what a scenario may end with: done, or done while the clients' traffic kept the throughput from being judged
 WELL = (0, 4)
@@ -63,106 +70,146 @@ def canary(two: Two) -> None:
     assert said.code == 1, said.out[-3000:]
 
 
+def deploy(two: Two) -> None:
+    """Another number of sequences: both servers are replaced, one after the other."""
+    recipe = two.root / f"recipes/{MODEL}.yml"
+    recipe.write_text(re.sub(r"max-num-seqs: \d+", "max-num-seqs: 6", recipe.read_text()))
+    said = two.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=600)
+    assert said.code in WELL, said.out[-3000:]
+
+
 def reload(two: Two) -> None:
     """Other limits, which HAProxy reads anew."""
     limits = two.groups["box"]["gateway"]["limits"]
     limits["queue_s"] = limits.get("queue_s", 60) + 1
+    _gateway_deploy(two)
+
+
+def keys(two: Two) -> None:
+    """Half of the clients' keys go, others have other limits, and come back."""
+    gateway = two.groups["box"]["gateway"]
+    before = gateway["clients"]
+    fewer = dict(itertools.islice(before.items(), KEYS // 2))
+    for clients in ({name: {**about, "requests_per_minute": 90_000} for name, about in fewer.items()}, before):
+        gateway["clients"] = clients
+        _gateway_deploy(two)
+
+
+def _gateway_deploy(two: Two) -> None:
     two.write()
     said = two.run("gateway.deploy", "--host", "box", "--json")
     assert said.code == 0, said.out[-3000:]
 
 
+def with_keys(two: Two) -> str:
+    """Give the gateway a hundred clients with limits. Return the key of one."""
+    for n in range(KEYS):
+        os.environ[f"CLIENT_{n}"] = f"key-of-client-{n:04}"
+    os.environ["GATEWAY_KEY"] = "key-of-the-gateway"
+    gateway = two.groups["box"]["gateway"]
+    gateway["key"] = {"env": "GATEWAY_KEY"}
+    limits = {"requests_per_minute": 100_000, "concurrent": 1000, "models": [MODEL]}
+    gateway["clients"] = {f"client-{n}": {"key": {"env": f"CLIENT_{n}"}, **limits} for n in range(KEYS)}
+    _gateway_deploy(two)
+    return os.environ["CLIENT_0"]
+
+
 def killed(two: Two) -> None:
     """The gateway is killed with -9; its restart policy brings it back."""
     config = two.home(HOSTS[0]) / "gateway/files"
-    for one in psutil.process_iter(["name"]):
-        if one.info["name"] == "haproxy" and Path(one.cwd()) == config:
-            os.kill(one.pid, signal.SIGKILL)
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] == "haproxy" and Path(process.cwd()) == config:
+            os.kill(process.pid, signal.SIGKILL)
 
 
 SCENARIOS: dict[str, Callable[[Two], None]] = {
-    "rolling restart of two": restart,
-    "canary rolled back": canary,
-    "gateway reload": reload,
-    "gateway killed -9": killed,
+    "deploy": deploy,
+    "restart": restart,
+    "canary": canary,
+    "reload": reload,
+    "keys": keys,
+    "killed": killed,
 }
 
 
-def scenario(two: Two, name: str) -> bool:
-    """Print its row. Whether its aim is met."""
+def scenario(two: Two, name: str, key: str, requests: int) -> bool:
+    """Print its rows. Return True if its aim is met."""
     two.wait(**dict.fromkeys(HOSTS, "up"))
-    steady = Steady(two.gateway, MODEL, tokens=24)
+    steady = Steady(two.gateway, MODEL, key, tokens=8, clients=CLIENTS, dialects=tuple(DIALECTS))
     with steady.running():
-        steady.answered(BEFORE)
+        steady.answered(min(BEFORE, requests))
         began_s = time.monotonic()
         SCENARIOS[name](two)
         ended_s = time.monotonic()
-        _rest(steady)
-    wrong = steady.wrong
-    phases = [(0.0, began_s), (began_s, ended_s), (ended_s, ended_s + 1e9)]
-    _row(name, steady, ended_s - began_s, phases)
-    if wrong:
-        seen_s = max(one.at_s for one in wrong) - min(one.at_s for one in wrong)
-        print(f"{'':24} errors over {seen_s:.2f} s: {', '.join(sorted({one.end for one in wrong}))}", flush=True)
-    return name == "gateway killed -9" or not wrong
+        _rest(steady, requests)
+    _row(name, steady, ended_s - began_s, [(0.0, began_s), (began_s, ended_s), (ended_s, ended_s + 1e9)])
+    return name == "killed" or not steady.wrong
 
 
-def beside() -> bool:
-    """The only server of a model is replaced. Whether no request failed, and how long clients were without any answer."""
+def beside(requests: int) -> bool:
+    """The only server of a model is replaced. Return True if no request failed."""
     with one_host() as host:
-        steady = Steady(host.port, ALONE, tokens=6)
+        steady = Steady(host.port, ALONE, tokens=6, clients=CLIENTS, dialects=tuple(DIALECTS))
         with steady.running():
-            steady.answered(BEFORE)
+            steady.answered(min(BEFORE, requests))
             began_s = time.monotonic()
             host.changed()
             said = host.deploy()
             assert said.code in WELL, said.out[-3000:]
             ended_s = time.monotonic()
-            _rest(steady)
+            _rest(steady, requests)
     phases = [(0.0, began_s), (began_s, ended_s), (ended_s, ended_s + 1e9)]
-    _row("beside, one host", steady, ended_s - began_s, phases)
-    gaps = "  ".join(f"{_longest_gap_s(steady.between(*one)):.2f} s" for one in phases)
-    print(f"{'':24} longest time without a first byte: {gaps}", flush=True)
+    _row("beside", steady, ended_s - began_s, phases)
+    gaps = "  ".join(f"{_longest_gap_s(steady.between(*phase)):.2f} s" for phase in phases)
+    print(f"{'':9} longest time without a first byte: {gaps}", flush=True)
     return not steady.wrong
 
 
-def _rest(steady: Steady) -> None:
-    """Wait until all requests of a scenario have ended. A few at a time: one server on a busy machine is slow."""
-    until = max(len(steady.asked) + AFTER, REQUESTS)
-    while len(steady.asked) < until:
-        steady.answered(min(50, until - len(steady.asked)))
+def _rest(steady: Steady, requests: int) -> None:
+    """Wait until each dialect has its requests. A few at a time: one server on a busy machine is slow."""
+    until = len(steady.asked) + min(AFTER, requests)
+    while len(steady.asked) < until or min(len(steady.of(dialect)) for dialect in steady.dialects) < requests:
+        steady.answered(20)
 
 
 def _longest_gap_s(asked: list[Asked]) -> float:
-    at_s = sorted(one.at_s + one.first_s for one in asked if one.end == "answered")
+    at_s = sorted(request.at_s + request.first_s for request in asked if request.end == "answered")
     return max((after - before for before, after in itertools.pairwise(at_s)), default=0.0)
 
 
 def _row(name: str, steady: Steady, took_s: float, phases: list[tuple[float, float]]) -> None:
-    first = "  ".join(_percentiles(steady.between(*one)) for one in phases)
-    cut = sum(one.end.startswith("cut") for one in steady.wrong)
-    print(f"{name:24} {len(steady.asked):6} {len(steady.wrong) - cut:6} {cut:4}  {took_s:6.1f} s  {first}", flush=True)
+    """Print the counts of each dialect, and the first bytes of all."""
+    for dialect in steady.dialects:
+        asked = steady.of(dialect)
+        counts = [sum(request.end.startswith(end) for request in asked) for end in ("failed", "cut", "hung")]
+        print(f"{name:9} {dialect:12} {len(asked):6}" + "".join(f"{count:7}" for count in counts), flush=True)
+    first = "  ".join(_percentiles(steady.between(*phase)) for phase in phases)
+    print(f"{name:9} took {took_s:.1f} s; first byte {first}; load {os.getloadavg()[0]:.1f}", flush=True)
+    if wrong := steady.wrong:
+        seen_s = max(request.at_s for request in wrong) - min(request.at_s for request in wrong)
+        ends = ", ".join(sorted({request.end for request in wrong}))
+        print(f"{name:9} errors over {seen_s:.2f} s: {ends}", flush=True)
 
 
 def _percentiles(asked: list[Asked]) -> str:
-    ms = sorted(1000 * one.first_s for one in asked if one.end == "answered")
+    ms = sorted(1000 * request.first_s for request in asked if request.end == "answered")
     return f"{statistics.median(ms):6.0f} /{ms[int(0.99 * (len(ms) - 1))]:6.0f}" if ms else f"{'-':>6} /{'-':>6}"
 
 
 def added() -> bool:
-    """A server is added to a gateway of eight while 64 streams run. Whether none of them is cut."""
+    """A server is added to a gateway of eight while 64 streams run. Return True if none of them is cut."""
     servers = [Server(f"s{n}") for n in range(SERVERS + 1)]
     made = gateway(model("m", *servers[:SERVERS], slots=16), clients=256)
     ends: list[bytes] = []
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), made) as lab:
         lab.up("m")
-        for one in servers:
-            one.go_on.clear()
+        for server in servers:
+            server.go_on.clear()
         body = {"model": "m", "stream": True}
         threads = [threading.Thread(target=lambda: ends.append(lab.chat(body).body)) for _ in range(STREAMS)]
         for thread in threads:
             thread.start()
-        while sum(one.running for one in servers) < STREAMS:
+        while sum(server.running for server in servers) < STREAMS:
             time.sleep(0.02)
         config = render.files(replace(made, models=(model("m", *servers, slots=16),)))[render.CONFIG]
         config = config.replace(render.DIGEST, "nine")
@@ -171,13 +218,13 @@ def added() -> bool:
         admin.ask(Path(folder), "reload", render.MASTER_SOCKET)
         while admin.running_digest(Path(folder)) != "nine":
             time.sleep(0.02)
-        for one in servers:
-            one.go_on.set()
+        for server in servers:
+            server.go_on.set()
         for thread in threads:
             thread.join()
         rows = admin.rows(Path(folder))
-    whole = sum(one.endswith(b"data: [DONE]\n\n") for one in ends)
-    count = sum(one["svname"].startswith("s") for one in rows)
+    whole = sum(end.endswith(b"data: [DONE]\n\n") for end in ends)
+    count = sum(row["svname"].startswith("s") for row in rows)
     print(
         f"\na server added to a gateway of {SERVERS}: {count} servers, {whole} of {STREAMS} streams ended whole",
         flush=True,
@@ -186,12 +233,22 @@ def added() -> bool:
 
 
 def main() -> int:
-    """Print a table. 1 where an aim is missed."""
-    print("first byte of an answer, ms: p50 / p99           before          during           after")
-    print("scenario               requests failed  cut     took")
-    with two_hosts() as two:
-        met = [scenario(two, name) for name in SCENARIOS]
-    return int(not all([*met, beside(), added()]))
+    """Print the tables. Return 1 if an aim is missed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="SCENARIO", help=", ".join((*SCENARIOS, "beside", "added")))
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="in each dialect")
+    options = parser.parse_args()
+    names = options.names or [*SCENARIOS, "beside", "added"]
+    print("first byte of an answer, ms: p50 / p99 before, during and after")
+    print("scenario  dialect      requests failed   cut   hung")
+    met = []
+    if chosen := [name for name in SCENARIOS if name in names]:
+        with two_hosts() as two:
+            key = with_keys(two)
+            met += [scenario(two, name, key, options.requests) for name in chosen]
+    met += [beside(options.requests)] if "beside" in names else []
+    met += [added()] if "added" in names else []
+    return int(not all(met))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import threading
 import time
@@ -11,8 +12,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-#: how long one answer may take, seconds
+#: how long one answer may take, seconds; one that takes longer has hung, and counts as failed
 ANSWER_S = 120.0
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """An API that clients speak."""
+
+    path: str
+    #: name of the field with the question, and of the one with the most tokens
+    question: str
+    most: str
+    #: what the last event of a stream holds
+    last: bytes
+
+    def body(self, model: str, tokens: int, *, stream: bool) -> dict[str, Any]:
+        """Return a request."""
+        content: Any = [{"role": "user", "content": "hello"}] if self.question == "messages" else "hello"
+        return {"model": model, self.question: content, self.most: tokens, "stream": stream}
+
+
+DIALECTS = {
+    "chat": Dialect(CHAT, "messages", "max_tokens", b"data: [DONE]"),
+    "completions": Dialect("/v1/completions", "prompt", "max_tokens", b"data: [DONE]"),
+    "responses": Dialect("/v1/responses", "input", "max_output_tokens", b"event: response.completed"),
+    "messages": Dialect("/v1/messages", "messages", "max_tokens", b"event: message_stop"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +53,7 @@ class Asked:
     #: "answered", or the error
     end: str
     stream: bool
+    dialect: str
 
 
 @dataclass
@@ -41,6 +69,8 @@ class Steady:
     #: of each stream
     tokens: int = 40
     clients: int = 8
+    #: each client speaks them by turns
+    dialects: tuple[str, ...] = ("chat",)
     asked: list[Asked] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -49,33 +79,41 @@ class Steady:
         """The requests that failed, or whose stream was cut."""
         return [item for item in self.asked if item.end != "answered"]
 
+    def of(self, dialect: str) -> list[Asked]:
+        """Return the requests in one dialect."""
+        return [item for item in self.asked if item.dialect == dialect]
+
     def between(self, start_s: float, end_s: float) -> list[Asked]:
         """Return the requests that were sent in this time."""
         return [item for item in self.asked if start_s <= item.at_s < end_s]
 
     def _client(self, stream: bool) -> None:
-        while not self.stop.is_set():
-            found = self._ask(stream)
+        for dialect in itertools.cycle(self.dialects):
+            if self.stop.is_set():
+                return
+            found = self._ask(dialect, stream)
             self.asked.append(found)
             if found.end != "answered":
                 time.sleep(0.05)
 
-    def _ask(self, stream: bool) -> Asked:
-        body = {"model": self.model, "messages": [{"role": "user", "content": "hello"}], "stream": stream}
+    def _ask(self, name: str, stream: bool) -> Asked:
+        dialect = DIALECTS[name]
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         at_s, first_s = time.monotonic(), 0.0
         try:
-            content = json.dumps({**body, "max_tokens": self.tokens if stream else 2})
-            link.request("POST", "/v1/chat/completions", content, headers)
+            content = json.dumps(dialect.body(self.model, self.tokens if stream else 2, stream=stream))
+            link.request("POST", dialect.path, content, headers)
             got = link.getresponse()
             start = got.read(1)
             first_s = time.monotonic() - at_s
-            return Asked(at_s, first_s, _end(got.status, start + got.read(), stream=stream), stream)
+            end = _end(got.status, start + got.read(), dialect.last if stream else b"")
         except (OSError, http.client.HTTPException) as error:
-            return Asked(at_s, first_s or time.monotonic() - at_s, f"cut: {type(error).__name__}", stream)
+            end = "hung" if isinstance(error, TimeoutError) else f"cut: {type(error).__name__}"
         finally:
             link.close()
+        took_s = time.monotonic() - at_s
+        return Asked(at_s, first_s or took_s, "hung" if took_s > ANSWER_S else end, stream, name)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Steady]:
@@ -89,10 +127,9 @@ class Steady:
             self.stop.set()
             for thread in threads:
                 thread.join(ANSWER_S)
-            hung = sum(
-                thread.is_alive() for thread in threads
-            )  # no answer, no error: of those a count of failures says nothing
-            self.asked.extend([Asked(0.0, ANSWER_S, "hung", True)] * hung)
+            # no answer, no error: of those a count of failures says nothing
+            hung = sum(thread.is_alive() for thread in threads)
+            self.asked.extend([Asked(0.0, ANSWER_S, "hung", True, self.dialects[0])] * hung)
 
     def answered(self, more: int) -> None:
         """Wait until so many more requests have ended."""
@@ -102,10 +139,11 @@ class Steady:
             time.sleep(0.02)
 
 
-def _end(status: int, body: bytes, *, stream: bool) -> str:
+def _end(status: int, body: bytes, last: bytes) -> str:
+    """Return how an answer ended. A whole stream has `last` in its last event; empty for an answer that is none."""
     if status != 200:
         return f"failed: {status} {_code(body)}"
-    return "answered" if not stream or body.rstrip().endswith(b"data: [DONE]") else "cut: no end of the stream"
+    return "answered" if not last or last in body.rstrip().rpartition(b"\n\n")[2] else "cut: no end of the stream"
 
 
 def _code(body: bytes) -> str:
