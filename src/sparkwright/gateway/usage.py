@@ -162,7 +162,7 @@ function Usage:http_headers(txn, message)
             self.text, self.bytes = TEXTS[txn.f:path()], txn.f:req_body_size() or 0
         end
     elseif self.client then
-        self.status = tonumber(message:get_stline().code)
+        self.status = txn.f:status()  -- not its start line, which is not to be had once a rule has waited for the body
         self.head, self.parts, self.size, self.events = "", {}, 0, 0
         if self.status == 200 then
             filter.register_data_filter(self, message.channel)
