@@ -187,8 +187,9 @@ def _row(name: str, steady: Steady, took_s: float, phases: list[tuple[float, flo
     print(f"{name:9} took {took_s:.1f} s; first byte {first}; load {os.getloadavg()[0]:.1f}", flush=True)
     if wrong := steady.wrong:
         seen_s = max(request.at_s for request in wrong) - min(request.at_s for request in wrong)
-        ends = ", ".join(sorted({request.end for request in wrong}))
-        print(f"{name:9} errors over {seen_s:.2f} s: {ends}", flush=True)
+        ends = ", ".join(sorted({f"{request.end} ({request.dialect})" for request in wrong}))
+        first_s = min(request.at_s for request in wrong) - phases[1][0]
+        print(f"{name:9} errors over {seen_s:.2f} s, the first {first_s:.1f} s after its begin: {ends}", flush=True)
 
 
 def _percentiles(asked: list[Asked]) -> str:

@@ -104,6 +104,12 @@ def test_each_key_is_one_of_its_client_and_the_gateways_own_has_no_limits(lab: R
     assert refused(lab.chat({"model": "qwen", "messages": HI}, key="alice")) == (401, "invalid_api_key")
 
 
+def test_each_api_answers_a_client(lab: Running) -> None:
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"):
+        body = {"model": "qwen", "messages": HI, "prompt": "hi", "input": "hi"}
+        assert lab.ask("POST", path, body, key=key_of("alice")).status == 200, path
+
+
 def test_a_client_uses_its_models_only(lab: Running) -> None:
     assert ask(lab, "bob", "org/small").json["from"] == "small"
     assert refused(ask(lab, "bob")) == (403, "model_not_allowed")

@@ -336,14 +336,28 @@ def request_threads() -> set[threading.Thread]:
 @pytest.mark.parametrize("fault", ["", "wedge"])
 def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], stream: bool, fault: str) -> None:
     server = serve()
-    server.fault = fault
     line = http.client.HTTPConnection("127.0.0.1", server.port)
     line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "stream": stream}))
     assert until(lambda: server.metric("vllm:num_requests_running") == 1)
     assert server.metric("vllm:kv_cache_usage_perc") > 0
+    server.fault = fault
     line.close()
     assert until(lambda: server.metric("vllm:num_requests_running") == 0)
     assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
+
+
+def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., Server]) -> None:
+    """As a real one whose engine core was stopped: its front end takes the request, and its counters stand still."""
+    server = serve()
+    server.fault = "wedge"
+    others = request_threads()
+    line = http.client.HTTPConnection("127.0.0.1", server.port)
+    line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000}))
+    assert until(lambda: bool(request_threads() - others))
+    assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
+    line.close()
+    assert until(lambda: not request_threads() - others)
+    assert server.metric("vllm:prompt_tokens_total") == 0
 
 
 def test_a_wedged_server_never_counts_a_text_that_it_made_no_vector_of(serve: Callable[..., Server]) -> None:

@@ -150,6 +150,9 @@ def _prefill(engine: Process, request: Request, tokens: int) -> float:
 def _turn(engine: Process, request: Request) -> Iterator[None]:
     """Wait for a free slot."""
     metrics, held = engine.counters, len(request.prompt) + request.tokens
+    while engine.fault() == "wedge":  # a stopped engine core takes no request, so that its front end counts none
+        _check_stop(engine, request)
+        time.sleep(POLL_S)
     with metrics.mutex:
         metrics.waiting += 1
     try:
