@@ -89,7 +89,8 @@ def test_a_stopped_engine_is_found_by_its_counters_and_its_requests_end(
         other.healthy = False
         routed = model("m", server, other)  # type: ignore[arg-type]
         watched = replace(routed.upstreams[0], progress=progress_metrics(HTTP, GENERATE))
-        routed = replace(routed, upstreams=(watched, routed.upstreams[1]))
+        check = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1})
+        routed = replace(routed, check=check, upstreams=(watched, routed.upstreams[1]))
         with running(tmp_path, gateway(routed, check_s=2, stuck_s=12)) as lab, ThreadPoolExecutor(8) as pool:
             lab.up("m")
             until(lambda: is_down(lab, "two"))
