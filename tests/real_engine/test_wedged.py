@@ -107,11 +107,11 @@ def test_a_stopped_engine_is_found_by_its_counters_and_its_requests_end(
 def _while_it_generates(server: Server, core: Core, lab: Running, pool: ThreadPoolExecutor) -> float:
     """The only server: its streams are left to it, and new requests get 503 until it generates again."""
     streams = [send(pool, lab, max_tokens=500, ignore_eos=True, stream=True) for _ in range(2)]
-    until(lambda: requests(server)[0] == 2)
+    until(lambda: requests(server)[0] >= 2)
     stopped_s = core.stop()
     time.sleep(0.5)
     standing = requests(server)
-    assert server.ask("/health").status == 200 and standing[0] == 2
+    assert server.ask("/health").status == 200 and standing[0] >= 2
     down_s = until(lambda: is_down(lab, "one"))
     assert (server.ask("/health").status, requests(server)) == (200, standing)
     refused = send(pool, lab).result(WITHIN_S)
