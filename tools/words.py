@@ -20,7 +20,7 @@ FOLDERS = ("src", "playbooks", "docs", "README.md", "templates", "recipes", "hos
 ENDINGS = (".py", ".md", ".yml", ".j2", ".html", ".css", ".js")
 #: the table of words.md whose rows are about identifiers
 NAMES = "Names in the code"
-#: at the end of a line that holds a retired word as data
+#: at the end of a line that holds a retired word as data; in a page, of a comment there
 DATA = "words: data"
 #: printed by the engine or by a tool, copied from a run
 COPIED = ("docs/engine-agreement.md",)
@@ -91,7 +91,7 @@ class Reader:
             for match in self.patterns[is_name].finditer(piece):
                 line = start + piece.count("\n", 0, match.start())
                 written = " ".join(re.sub(r"\n[ \t]*(# |\* )?", " ", match[0]).split())
-                if not lines[line - 1].endswith(DATA):
+                if not lines[line - 1].removesuffix(" -->").endswith(DATA):
                     yield line, written, self.words[written.lower(), is_name]
 
 

@@ -1,4 +1,4 @@
-"""Provision and operate vLLM on NVIDIA DGX Spark hosts: a laptop plans and follows, the host does the work.
+"""Provision and operate model servers on NVIDIA DGX Spark hosts: a laptop plans and follows, the host does the work.
 
 `from sparkwright import Fleet` is the Python API (docs/api.md).
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkwright.api import Fleet as Fleet
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
