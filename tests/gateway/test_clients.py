@@ -95,6 +95,13 @@ def usage_of(prompt: int, generated: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": generated}
 
 
+def test_one_thread_runs_the_scripts_of_a_haproxy_whose_threads_damage_each_others(lab: Running) -> None:
+    """With two, 2.6.12 was gone after some thousand streams of clients with keys of their own."""
+    about = dict(re.findall(r"(?m)^(\w+): (.*)$", admin.ask(lab.sockets, "show info")))
+    older = tuple(map(int, re.findall(r"\d+", about["Version"])[:2])) < (3, 0)
+    assert (about["Nbthread"] == "1") or not older, about
+
+
 def test_each_key_is_one_of_its_client_and_the_gateways_own_has_no_limits(lab: Running) -> None:
     assert ask(lab, "alice").status == ask(lab, "soon").status == 200
     assert lab.chat({"model": "qwen", "messages": HI}).status == 200

@@ -43,6 +43,9 @@ HEADERS_BYTES = 16384
 #: bytes of a buffer beside headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
 REST_BYTES, REWRITE_BYTES = 65536, 1024
 BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
+#: First HAProxy whose threads share the state of Lua well. With two threads 2.6.12 mixed up the calls of the filter in `usage`
+#: after some thousand streams, which hung or were cut, and crashed (3.0.11 did not)
+THREADS_SINCE = "3.0"
 #: address of the placeholder server. Nothing listens there: HAProxy retries after a second, on a server that is up by then
 NOBODY = "127.0.0.1:1"
 #: interval of the checks of a server that failed one, or is down
@@ -114,6 +117,7 @@ def _sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
 def _global(gateway: Gateway) -> Iterator[str]:
     yield f"description {quoted(f'{gateway.name} {DIGEST}')}"
     yield f"maxconn {listeners.connections(gateway)}"
+    yield from (f".if version_before({THREADS_SINCE})", "nbthread 1", ".endif")
     yield f"tune.bufsize {buffer_bytes(gateway)}"
     yield f"tune.maxrewrite {REWRITE_BYTES}"
     yield f"stats socket unix@{SOCKETS}/{SOCKET} mode 600 level admin expose-fd listeners"
