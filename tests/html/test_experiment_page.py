@@ -131,7 +131,7 @@ def test_without_matplotlib_the_tables_are_there_and_the_page_says_how_to_get_pl
     monkeypatch.setattr(svg, "available", lambda: False)
     text = experiment_page.html(made.ab())
     assert "<svg" not in text
-    assert "sparkwright[report]" in text
+    assert "matplotlib&gt;=3.9" in text and "sparkwright[" not in text
     assert text.count("The same as figures") == len(charts.of(made.ab()))
 
 

@@ -17,10 +17,12 @@ from sparkwright.errors import Refused
 def mcp(project: str = ".", allow_changes: bool = False) -> None:
     """Serve the hosts to an MCP client over stdio, read only.
 
-    Tools: hosts, status, health, plan, diagnose, logs, history, incident, report, docs. Needs the extra: sparkwright[mcp].
+    Tools: hosts, status, health, plan, diagnose, logs, history, incident, report, docs. Needs the package mcp.
     """
     if find_spec("mcp") is None:
-        raise Refused("the MCP server needs the package `mcp`.", fix="Install it: `pip install 'sparkwright[mcp]'`.")
+        from sparkwright import installation
+
+        raise Refused("the MCP server needs the package `mcp`.", fix=f"Install it: `{installation.adding('mcp')}`.")
     from sparkwright.api import Fleet
     from sparkwright.mcp import server
 

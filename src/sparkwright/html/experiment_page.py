@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sparkwright import installation
 from sparkwright.bench import compare, results_files, summary
 from sparkwright.bench.results_models import Arm, Results
 from sparkwright.host.state import write_atomically
@@ -31,6 +32,7 @@ def html(results: Results) -> str:
         number=summary.number,
         charts=[(chart, svg.svg(chart) if plots else "") for chart in found],
         plots=plots or not found,
+        install="" if plots else installation.adding("report"),
         effective=_effective,
     )
 

@@ -1,0 +1,74 @@
+"""How this program was installed, and the command that adds an optional package to the same place.
+
+Only packages that an extra needs are named, with their own versions. Where sparkwright itself has to be named, it is by the file, folder
+or repository that it came from: no index is trusted to have a package of this name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+from sparkwright import shell
+
+NAME = "sparkwright"
+#: the extras of pyproject.toml, which a test compares with these
+EXTRAS = {"mcp": ("mcp>=2.3,<3",), "report": ("matplotlib>=3.9",)}
+
+
+class Kind(Enum):
+    """Installer that made the environment, by what it leaves there."""
+
+    UV_TOOL = "uv tool"  # uv-receipt.toml
+    PIPX = "pipx"  # pipx_metadata.json
+    UVX = "uvx"  # in uv's cache, for one run
+    PIP = "pip"
+    UV = "uv"  # an environment without pip
+
+
+def kind(prefix: Path) -> Kind:
+    if (prefix / "uv-receipt.toml").is_file():
+        return Kind.UV_TOOL
+    if (prefix / "pipx_metadata.json").is_file():
+        return Kind.PIPX
+    if prefix.parent.name.startswith(("archive-v", "environments-v", "builds-v")):
+        return Kind.UVX
+    return Kind.PIP if find_spec("pip") else Kind.UV
+
+
+def adding(extra: str, prefix: Path | None = None, package: Distribution | None = None) -> str:
+    """Return the shell command that installs what an extra needs.
+
+    Args:
+        extra: name of an extra of this package.
+        prefix: the environment; by default the running one.
+        package: the installed package; by default the running one.
+    """
+    prefix, packages = prefix or Path(sys.prefix), EXTRAS[extra]
+    more = [word for name in packages for word in ("--with", name)]
+    source = _source(package)
+    match kind(prefix):
+        case Kind.UV_TOOL if source:
+            return shell.join(["uv", "tool", "install", *more, source])
+        case Kind.PIPX:
+            return shell.join(["pipx", "inject", prefix.name, *packages])
+        case Kind.UVX if source:
+            return f"{shell.join(['uvx', *more, '--from', source, NAME])} ..."
+        case Kind.PIP:
+            return shell.join([sys.executable, "-m", "pip", "install", *packages])
+    return shell.join(["uv", "pip", "install", "--python", prefix, *packages])
+
+
+def _source(package: Distribution | None) -> str:
+    """Return the file, folder or URL that the package was installed from; empty if it came from an index."""
+    try:
+        text = (package or distribution(NAME)).read_text("direct_url.json")
+    except PackageNotFoundError:  # run from its source
+        return ""
+    origin = json.loads(text or "{}")
+    url = str(origin.get("url", ""))
+    return f"{origin['vcs_info'].get('vcs', 'git')}+{url}" if "vcs_info" in origin else url
