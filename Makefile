@@ -14,7 +14,7 @@ WORKERS ?= 4
 # one more where real parts are tested: those of the Docker Engine and of the simulated Sparks follow each other on one each, and wait
 ALL_WORKERS ?= $(shell expr $(WORKERS) + 1)
 
-.PHONY: demo test test-ci test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock release dist release-lock bed bed-down docs picture bench clean
+.PHONY: demo test test-ci test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock release dist site release-lock bed bed-down docs picture bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -99,16 +99,26 @@ release-lock: .venv/.installed
 # all tests, then what is published
 release: test-all dist
 
-# an sdist and a wheel in dist/, built with the locked versions alone; then the wheel is installed, deploys to the sandbox, and the
-# quick tests run with it
-dist:
+# sdist, wheel, SBOM and hashes in dist/, built twice with the locked versions alone (tools/release.py); then the quick tests run with them
+dist: site
 	rm -rf dist .release
 	$(PYTHON) -m venv .release
-	.release/bin/python -m pip install --quiet --only-binary :all: --no-deps --require-hashes --requirement release-requirements.txt
-	.release/bin/python -m hatchling build
+	.release/bin/python -m pip download --quiet --only-binary :all: --no-deps --require-hashes --requirement release-requirements.txt --dest .release/wheels
+	.release/bin/python -m pip install --quiet --no-index --find-links .release/wheels --no-deps --require-hashes --requirement release-requirements.txt
+	.release/bin/python tools/release.py
+	.site/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	.release/bin/python -m pip install --quiet --no-deps --no-index dist/*.whl
-	cd .release && bin/sparkwright init demo && cd demo && ../bin/sparkwright deploy --host sandbox && ../bin/sparkwright sandbox.down
 	.release/bin/pytest -n $(WORKERS) -m 'not engine and not slow' $(TESTS)
+
+.site/.installed: pyproject.toml
+	$(PYTHON) -m venv .site
+	.site/bin/python -m pip install --quiet --upgrade pip
+	.site/bin/python -m pip install --quiet --group docs
+	touch $@
+
+# the documentation in site/, to be opened from the disk; a dead link or a page that no index names is an error
+site: .site/.installed
+	NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --strict --quiet
 
 # known vulnerabilities in what the laptop has installed and in what hosts get
 audit: .venv/.installed-test
@@ -137,4 +147,4 @@ bench-%: .venv/.installed-test
 	$(BIN)/python benchmarks/$*.py
 
 clean:
-	rm -rf .venv .molecule .release dist
+	rm -rf .venv .molecule .release .site site dist

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparkwright import __version__
 from sparkwright.app import docs, schemas
 from sparkwright.app.findings import explained, rule_text, rules
 from sparkwright.app.json_output import schemas as json_output
@@ -69,6 +70,7 @@ def pages() -> dict[Path, str]:
         **found,
         HERE / "commands.md": "\n".join(_commands()) + "\n",
         HERE / "modules" / "README.md": "".join(index),
+        HERE / "man" / "sparkwright.1": "\n".join(_man()) + "\n",
         HERE / "rules.md": _rules(),
         HERE / "metrics.md": _metrics(),
     }
@@ -130,6 +132,50 @@ eval "$(sparkwright completion bash)"        # in ~/.bashrc
 eval "$(sparkwright completion zsh)"         # in ~/.zshrc
 sparkwright completion fish | source         # in ~/.config/fish/config.fish
 ```
+"""
+
+
+def _man() -> Iterator[str]:
+    """The manual page, in troff's man macros."""
+    released = re.search(r"^## (\S+) - (\S+)$", (HERE.parent / "CHANGELOG.md").read_text(), re.M)
+    version, day = released.groups() if released else (__version__, "")
+    yield f'.TH SPARKWRIGHT 1 "{day}" "sparkwright {version}" "User Commands"'
+    yield from (".SH NAME", r"sparkwright \- provision and operate model servers on NVIDIA DGX Spark hosts")
+    yield from (".SH SYNOPSIS", r".B sparkwright", r".I COMMAND", r"[\fIoptions\fR]", ".br", r".B sparkwright \-\-help")
+    yield from (".SH DESCRIPTION", *_troff(MAN), ".SH COMMANDS")
+    contexts = {context.name: context for context in namespace.to_contexts()}
+    for title, commands in GROUPS.items():
+        yield f".SS {title}"
+        for name, examples in commands.items():
+            shown = help.spoken(namespace, name)
+            yield from (".TP", rf"\fB{_troff_word(shown)}\fR", *_troff(inspect.getdoc(namespace[name]) or "", ".IP"), ".RS")
+            for option in contexts[name].args.values():
+                yield from (".TP", rf"\fB{_troff_word(spelled(option).strip())}\fR", *_troff(option.help or "", ".IP"))
+            yield from (".RE", ".IP", ".nf")
+            yield from (_troff_word(f"sparkwright {shown} {words}".rstrip()) for words in examples)
+            yield ".fi"
+    yield ".SH EXIT STATUS"
+    for code, name, meaning in re.findall(r"^\| (\d) \| (\w+) \| (.*) \|$", (HERE / "exit-codes.md").read_text(), re.M):
+        yield from (".TP", rf"\fB{code}\fR {name}", *_troff(meaning, ".IP"))
+
+
+def _troff(text: str, paragraph: str = ".PP") -> Iterator[str]:
+    for number, part in enumerate(text.strip().split("\n\n")):
+        if number:
+            yield paragraph
+        yield from (_troff_word(line.strip()) for line in part.splitlines())
+
+
+def _troff_word(text: str) -> str:
+    """Text without Markdown's marks that troff prints as it is: no command, no escape, hyphens that can be copied."""
+    text = text.replace("`", "").replace("\\", r"\e").replace("-", r"\-")
+    return rf"\&{text}" if text.startswith((".", "'")) else text
+
+
+MAN = """A laptop plans and follows, the host does the work. A project is a folder with hosts/, recipes/ and spark.lock; sparkwright init makes one.
+A deploy is done when the server has generated tokens at the expected rate; where anything fails, the previous server is restored.
+
+sparkwright COMMAND --help shows the options of a command. Each page of the documentation is read by sparkwright mcp, too.
 """
 
 
