@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright import __version__
-from sparkwright.app import docs, schemas
+from sparkwright.app import docs, recipe_export, schemas
 from sparkwright.app.findings import explained, rule_text, rules
 from sparkwright.app.json_output import schemas as json_output
+from sparkwright.app.questions import client_formats
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
 from sparkwright.cli.framework.layout import spelled
@@ -23,6 +24,7 @@ from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
 from sparkwright.project import catalogue, recipe
+from sparkwright.project.importing import recognise
 from sparkwright.project.inventory.gateway_models import ClientFile, GatewayFile, GatewayLimits, TlsFile
 from sparkwright.project.inventory.models import ClusterFile, FabricFile, GroupFile, HostFile, SecretSource, ServedFile
 from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
@@ -40,6 +42,9 @@ MODELS = (
 SECTIONS = re.compile(r"<!-- sections -->.*?<!-- end -->", re.S)
 RECIPES = re.compile(r"<!-- recipes -->.*?<!-- end -->", re.S)
 ENGINES = re.compile(r"<!-- engines -->.*?<!-- end -->", re.S)
+CODE = re.compile(r"<!-- code -->.*?<!-- end -->", re.S)
+#: at the head of a decision that no longer holds
+SUPERSEDED = re.compile(r"^\*Superseded (in part )?by (\[decisions? .*?\)(?:, \[.*?\)| and \[.*?\))*)", re.M)
 PATHS = re.compile(r"<!-- paths -->.*?<!-- end -->", re.S)
 TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
 
@@ -61,6 +66,8 @@ def pages() -> dict[Path, str]:
     found[engines] = ENGINES.sub(f"<!-- engines -->\n{_engines()}\n<!-- end -->", engines.read_text())
     book = HERE / "recipes.md"
     found[book] = RECIPES.sub(lambda _: f"<!-- recipes -->\n{_recipes()}\n<!-- end -->", book.read_text())
+    comparison = HERE / "comparison.md"
+    found[comparison] = CODE.sub(f"<!-- code -->\n{_code()}\n<!-- end -->", comparison.read_text())
     gateway = HERE / "gateway.md"
     found[gateway] = PATHS.sub(f"<!-- paths -->\n{_paths()}\n<!-- end -->", gateway.read_text())
     index = [
@@ -70,10 +77,44 @@ def pages() -> dict[Path, str]:
         **found,
         HERE / "commands.md": "\n".join(_commands()) + "\n",
         HERE / "modules" / "README.md": "".join(index),
+        HERE / "decisions" / "README.md": _decisions(),
         HERE / "man" / "sparkwright.1": "\n".join(_man()) + "\n",
         HERE / "rules.md": _rules(),
         HERE / "metrics.md": _metrics(),
     }
+
+
+def _code() -> str:
+    """What the comparison says of this version: a row each of what a table of the code has."""
+    served = engine.served()
+    split = (one.title for one in served if one.parallel)
+    rows = {
+        "engines": ", ".join(one.title for one in served),
+        "one model over several hosts": ", ".join(split),
+        "recipes that ship": f"{len(recipe.names(HERE.parent))} ([the book](recipes.md))",
+        "recipes are taken from": f"{recognise.FORMATS} ([how](recipes-in.md))",
+        "recipes are written as": ", ".join(f"`{name}`" for name in recipe_export.FORMATS),
+        "settings are written for": ", ".join(f"`{name}`" for name in client_formats.FORMATS),
+        "a secret comes from": ", ".join(f"`{name}`" for name in SecretSource.model_fields),
+        "commands": f"{sum(map(len, GROUPS.values()))} ([all](commands.md))",
+    }
+    return "| | |\n|---|---|\n" + "\n".join(f"| {title} | {text} |" for title, text in rows.items())
+
+
+def _decisions() -> str:
+    rows = ["| decision | in force |", "|---|---|"]
+    for path in sorted((HERE / "decisions").glob("0*.md")):
+        text = path.read_text()
+        gone = SUPERSEDED.search(text)
+        state = "yes" if gone is None else f"{'in part' if gone[1] else 'no'}, see {gone[2]}"
+        rows.append(f"| [{text.splitlines()[0].removeprefix('# ')}]({path.name}) | {state} |")
+    return f"{DECISIONS}\n" + "\n".join(rows) + "\n"
+
+
+DECISIONS = """# Decisions
+
+Why it is as it is: each with what else was tried. A decision that a later one changed says so in its first line; the figures in it are of its day.
+"""
 
 
 #: how a request names its model, and by method where it is not POST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import jsonschema
@@ -116,3 +117,51 @@ def test_each_slow_test_is_run_by_ci_or_stands_in_the_table_of_what_it_leaves_ou
         file, _, function = part.partition("::")
         assert any(name.startswith(file) for name in slow), part
         assert not function or f"def {function.partition('[')[0]}(" in (TOP / file).read_text(), part
+
+
+def tree() -> set[str]:
+    """Files and folders of the repository, each folder with a slash at its end."""
+    found = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=True).stdout.split()
+    return {*found, *(f"{folder}/" for name in found for folder in Path(name).parents)}
+
+
+#: files of a project or a host, and a folder that stands for each of the engines
+ELSEWHERE = re.compile(r"results/|spark1/|servers/|engines/NAME/|[~./]")
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "decisions").glob("0*.md")), ids=lambda page: page.name[:4])
+def test_a_decision_in_force_names_files_that_are_there(page: Path) -> None:
+    text = page.read_text()
+    if re.search(r"^\*Superseded by", text, re.M):
+        return
+    named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+(?:/|\.(?:py|yml|j2|toml)))`", text))
+    known = {f"/{name}" for name in tree()}
+    missing = {
+        name
+        for name in named
+        if "/" in name and not ELSEWHERE.match(name) and not any(path.endswith(f"/{name}") for path in known)
+    }
+    assert missing == set()
+
+
+def test_the_manual_page_is_text_for_troff() -> None:
+    page = DOCS / "man/sparkwright.1"
+    commands = {line for line in page.read_text().splitlines() if line.startswith((".", "'"))}
+    assert {line.split()[0] for line in commands} == {
+        ".TH",
+        ".SH",
+        ".SS",
+        ".TP",
+        ".IP",
+        ".PP",
+        ".B",
+        ".I",
+        ".br",
+        ".RS",
+        ".RE",
+        ".nf",
+        ".fi",
+    }
+    if groff := shutil.which("groff"):
+        done = subprocess.run([groff, "-man", "-ww", "-z", str(page)], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
