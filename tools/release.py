@@ -33,13 +33,14 @@ STORY = (("init", "demo"), ("deploy", "--host", "sandbox"), ("deploy", "--host",
 
 
 def main() -> int:
-    epoch = subprocess.run(
-        ["git", "log", "-1", "--format=%ct"], cwd=TOP, capture_output=True, text=True, check=True
-    ).stdout
+    if changed := git("status", "--porcelain"):
+        print(f"uncommitted changes: a release is built from a commit.\n{changed}", file=sys.stderr)
+        return 1
+    epoch = git("log", "-1", "--format=%ct")
     with tempfile.TemporaryDirectory() as folder:
-        sdist, wheel = build(TOP, DIST, epoch.strip(), umask=0o022, zone="UTC")
+        sdist, wheel = build(TOP, DIST, epoch, umask=0o022, zone="UTC")
         unpacked = unpack(sdist, Path(folder))
-        again = build(unpacked, Path(folder) / "again", epoch.strip(), umask=0o077, zone="Asia/Tokyo")
+        again = build(unpacked, Path(folder) / "again", epoch, umask=0o077, zone="Asia/Tokyo")
         for first, second in zip((sdist, wheel), again, strict=True):
             if first.read_bytes() != second.read_bytes():
                 print(f"{first.name} is not reproducible: {sha256(first)}, then {sha256(second)}.", file=sys.stderr)
@@ -53,6 +54,10 @@ def main() -> int:
     (DIST / "SHA256SUMS").write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
     print((DIST / "SHA256SUMS").read_text(), end="")
     return 0
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=TOP, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def build(source: Path, to: Path, epoch: str, umask: int, zone: str) -> tuple[Path, Path]:
