@@ -1,4 +1,4 @@
-"""How this program was installed, and the command that adds an optional package to the same place.
+"""Detection of how this program was installed, and the command that adds an optional package to the same place.
 
 Only packages that an extra needs are named, with their own versions. Where sparkwright itself has to be named, it is by the
 file, folder or repository that it came from: no index is trusted to have a package of this name.
