@@ -80,7 +80,7 @@ def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(engine: E
         lost = VerifyHealth().ask(replace(args, adapters=["sql", "nobody"]), RecordingContext(tmp_path / "host"), HTTP)
         assert lost.failed and "nobody" in lost.msg
     assert refused(engine, FITS) == ""
-    assert "its q_proj has 128 inputs, and the model's 256" in refused(engine, small)
+    assert "its o_proj has 128 inputs, and the model's 256" in refused(engine, small)
 
 
 REFUSED = {
