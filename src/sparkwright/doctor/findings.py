@@ -30,6 +30,10 @@ class Finding:
         return asdict(self)
 
 
+# The fixes that sparkwright may apply by itself.
+#
+# Each is one idempotent command as root that restarts no engine and installs nothing; packages are left to the DGX Dashboard.
+
 USER = "{user}"
 
 

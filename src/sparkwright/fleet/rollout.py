@@ -18,6 +18,11 @@ from sparkwright.trust.bounds import bytes_of, json_of
 from sparkwright.trust.shapes import Partial, line, moment
 from sparkwright.units import MIB
 
+# The record of a rolling run and its remaining hosts, kept on the laptop: PROJECT/.sparkwright/rolling/PLAYBOOK.json.
+#
+# It is written before and after every batch, so that the run can be resumed if the laptop fails in between: a host that was in
+# progress counts as left. It is removed when nothing is left.
+
 RECORD_SCHEMA = 1
 RECORD_FOLDER = ".sparkwright"
 OLD_S = 7 * 86400.0

@@ -59,6 +59,10 @@ def parse(printed: str) -> Listed:
     return Listed(tuple(found), unread)
 
 
+# The container of a process, from its cgroup in the kernel.
+#
+# Docker's cgroup is docker/ID (cgroupfs) or docker-ID.scope (systemd), in version 1 and 2; ID is 64 hex digits.
+
 CONTAINER = re.compile(
     r"(?:docker|containerd|cri-containerd|libpod|crio)[-/:]{1,4}(?:[\w.-]{1,200}[-/:])?([0-9a-f]{64})"
 )

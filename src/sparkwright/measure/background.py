@@ -56,6 +56,11 @@ def undisturbed() -> Iterator[None]:
             gc.enable()
 
 
+# GPU state during decoding: clock, power, temperature and utilization, twice a second.
+#
+# A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz and
+# reports nothing. A slow server on such a host is the host's fault.
+
 FIELDS = ("clocks.sm", "power.draw", "temperature.gpu", "utilization.gpu")
 QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 EVERY_S = 0.5

@@ -117,6 +117,11 @@ def _unanswered(error: TransportError) -> str:
     return f"it {error}"
 
 
+# A server's own error in an answer with any status: vLLM, SGLang and llama.cpp send it in a stream under HTTP 200.
+#
+# A body or a chunk is an error as {"error": ...} (all of them), as {"object": "error"} (vLLM before 0.11), or if a choice ended
+# with "error" or "abort". A line `error: {...}` instead of `data: {...}` comes from llama.cpp of 2025.
+
 SERVER_ERROR_SHOWN_CHARS = 500
 #: finish reasons of a request that the server gave up
 GIVEN_UP = ("error", "abort")

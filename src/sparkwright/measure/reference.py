@@ -191,6 +191,12 @@ def _about(text: str, char: int) -> str:
     return repr(("…" if start else "") + text[start : char + CONTEXT_CHARS])
 
 
+# Checks of a server's first answers: questions with one right answer, and texts that no working model writes.
+#
+# A reference text is compared with an earlier one. These questions are asked before there is anything to compare with, so that
+# a broken kernel, damaged weights or another model's template never become the reference (seen on a GB10: `'s't's't` for every
+# prompt, with status 200 and at full speed; NVIDIA/dgx-spark-playbooks 76).
+
 AnswersVerdict = Literal["sane", "doubtful", "garbage"]
 
 #: an answer is a word or a number; a model that always thinks needs the rest

@@ -99,6 +99,11 @@ def _stamped(event: Event) -> Event:
     return event
 
 
+# The events that a host may send, by kind, with the shapes of their fields. Further fields are kept.
+#
+# Events that the laptop creates itself (play_started, rolled ...) are not among them: no host speaks for the fleet.
+
+
 def exit_code(value: Any) -> int:
     """Shape of an exit code; an unknown one is a failure."""
     known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)

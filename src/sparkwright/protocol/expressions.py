@@ -207,6 +207,13 @@ def _shown(text: str, line: int) -> str:
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
 
 
+# Limits on the cost of one expression for the process that evaluates it: processor time and memory.
+#
+# jinja_limits.py counts what the template itself asks for, and refuses it before it is made.
+#
+# An expression reads facts and results, which a host, a log or a model filled. Whatever goes wrong, it is a failed task of a
+# run that continues to its rescue, never the end of the process.
+
 #: processor seconds; a normal template of some hundred lines takes milliseconds
 TIME_S = 1.0
 #: growth of the process meanwhile

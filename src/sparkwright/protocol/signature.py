@@ -88,6 +88,10 @@ def _wanted(hint: Any) -> Wanted:
     raise TypeError(f"an argument can't be {hint}")
 
 
+# Conversion of plain JSON to a module's Args, with errors that name the argument.
+#
+# The laptop validates with it, the host builds with it.
+
 #: cached: every task of every host needs it
 _SIGNATURES: dict[type[Any], Signature] = {}
 

@@ -16,6 +16,11 @@ from pathlib import Path
 
 from sparkwright.trust.names import below_home
 
+# Discovery of ssh services on the local network: one query by multicast DNS (RFC 6762), with two seconds for the answers.
+#
+# The query is sent from a port of its own, so answers come to this socket alone (6.7): no group is joined, and an avahi of this
+# machine keeps port 5353. A host that announces no service is not found: multicast DNS has no wildcards. See decision 30.
+
 GROUP = ("224.0.0.251", 5353)
 LISTEN_S = 2.0
 PACKET_BYTES, MOST_PACKETS, MOST_HOSTS = 9000, 500, 200
@@ -81,6 +86,8 @@ def _named(packet: bytes) -> set[str]:
     return {name.lower() for name in names if HOST.fullmatch(name)}
 
 
+# Candidate hosts for a new project, from all sources at once.
+
 #: default and common names of a GB10: spark-1a2b, dgx1, gx10-3f, promaxgb10-77, aitopatom-9c
 LIKELY = re.compile(r"spark|dgx|gx10|gb10|aitop|thinkstation-pgx|edgexpert|veriton", re.I)
 CONFIG, KNOWN, NETWORK = "ssh configuration", "known_hosts", "mDNS"
@@ -118,6 +125,10 @@ def find_candidates(ssh_folder: Path, network: Callable[[], Sequence[str]] = hos
 
 
 A, PTR, AAAA, SRV = 1, 12, 28, 33
+# DNS messages, as far as a multicast query needs them: RFC 1035 section 4, RFC 6762 section 18. Pure.
+#
+# An answer is untrusted: an invalid one raises ValueError, and nothing loops or grows with it.
+
 IN = 1
 #: the bit that requests a unicast answer (RFC 6762, 5.4), and in an answer that it replaces the cache (10.2)
 TOP_BIT = 0x8000

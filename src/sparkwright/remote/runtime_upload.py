@@ -95,6 +95,10 @@ def _sent(channel: Channel, data: bytes) -> Iterator[Event]:
         return
 
 
+# The bootstrap of a host without sparkwright: a few words of POSIX shell.
+#
+# One line and no exclamation mark, so that every login shell (bash, zsh, fish, csh) passes it to sh unchanged.
+
 #: below the user's home on the host
 BOOTSTRAP_FOLDER = ".local/share/sparkwright/runtime"
 UNPACKER = Path(__file__).with_name("unpack.py")

@@ -93,6 +93,11 @@ def held(path: Path) -> bool:
     return False
 
 
+# Storage of the files that a host sends: in a folder made for them, each name from a list, nothing followed or replaced.
+#
+# Accessible to this user alone: logs and inspects hold what was sent to a server.
+
+
 def keep_evidence(folder: Path, files: Mapping[str, str]) -> None:
     """Create the folder and write the files into it. An existing empty folder is used.
 

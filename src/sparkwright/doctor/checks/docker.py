@@ -66,6 +66,11 @@ def _live_groups(host: Host) -> list[str]:
     return next((row[1].split() for row in host.rows("/proc/self/status") if row[0] == "Groups"), [])
 
 
+# Mounts of our containers whose source a container could replace, or is now a link.
+#
+# A start by sparkwright refuses them, or creates the folder anew. This shows them before Docker starts the container by itself,
+# as it does after a reboot.
+
 MOUNTS_NAME = "mounts"
 SOURCE = "decision 35: Docker follows links in the source of a bind mount at each start"
 

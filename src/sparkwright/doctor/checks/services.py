@@ -48,6 +48,11 @@ def _open(host: Host) -> Iterator[Finding]:
         yield Finding("Ollama's address", "warning", evidence, "sudo systemctl edit ollama", known.OLLAMA_OPEN.source)
 
 
+# Other ways in which the recipe's server is started on this host: scripts, units, compose files, cron.
+#
+# A server that was once fixed is often started from somewhere else later, after a reboot or by a colleague, with the old
+# settings.
+
 STARTS_NAME = "other starts"
 #: below the home, and below the root
 OF_HOME = (

@@ -1,4 +1,9 @@
-"""Copying an image between members of a cluster: serving it, and fetching it instead of pulling it."""
+"""Copying an image between members of a cluster: serving it, and fetching it instead of pulling it.
+
+The received archive is passed to `docker load`. An Id is a hash over everything in an image, and the engine compares each layer
+with it; the lock holds the Ids for the registry's digest. An image with another Id is removed again, along with everything else
+that the archive brought.
+"""
 
 from __future__ import annotations
 
@@ -186,6 +191,11 @@ def _answer(context: Context, url: str, giver: str) -> http.Stream:
         context.progress(0, 0, text=f"{giver} serves other hosts first")
         time.sleep(POLL_S)
 
+
+# Serving a verified image to other hosts, in the format of `docker save`: by its Id, so that the archive contains no names.
+#
+# Nothing is stored in between. An engine with overlay2 first writes the whole image to its own folder, so only a few hosts are
+# served at a time; the others retry.
 
 COPY = "image copy"
 PATH = "/image"

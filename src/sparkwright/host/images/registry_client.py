@@ -27,6 +27,11 @@ from sparkwright.visible import one_line
 
 #: limit for one document, with login and redirects; part of it to find out if an insecure registry supports TLS
 ANSWER_S, SECURE_S = 60.0, 20.0
+# GET requests to a registry: limited in bytes, time and redirects; the login goes to the registry and its own realm only.
+#
+# Source: the OCI distribution specification 1.1, and Docker's registry token authentication. Credentials are docker's own: this
+# user's config.json with its credential helpers.
+
 HELPER_S = 30.0  # a program of the user, which may wait for a PIN
 REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"

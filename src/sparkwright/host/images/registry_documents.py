@@ -1,4 +1,7 @@
-"""A registry's documents about an image, and its errors as sentences. Every part is validated before use."""
+"""A registry's documents about an image, and its errors as sentences. Every part is validated before use.
+
+Source: the OCI image specification 1.1 and Docker's image manifest 2.2.
+"""
 
 from __future__ import annotations
 

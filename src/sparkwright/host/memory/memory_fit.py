@@ -175,6 +175,14 @@ def needed(server: Server, found: Budget) -> str:
 LOG, FLAGS = "log", "flags"
 
 
+# Memory figures of the start that is being verified, for the budget of the next one.
+#
+# taken: the decrease of MemAvailable from the last reading before `docker start` (module `memory`) until now. GPU's side: the
+# sum in the engine's log (weights, KV cache, activations, graphs) or the size implied by its flags, whichever is larger: vLLM
+# fills its share, and takes CUDA graphs on top. host's side: taken less the GPU's side. A process's RSS is no part of it: it
+# does not include CUDA memory.
+
+
 def verified_start_of(
     context: Context,
     container: Mapping[str, Any],

@@ -17,6 +17,11 @@ from sparkwright.transport.connection import InvalidAnswer, TimedOut, TransportE
 from sparkwright.trust import bounds
 from sparkwright.units import gib
 
+# A client of Ollama's API, as far as unloading needs it.
+#
+# Source: ollama's server code around v0.32.15: /api/ps and the unload call can block while a model loads, the unload only
+# queues an expiry, and a busy model stays listed until its request ends.
+
 #: a name with its registry, namespace and tag
 NAME_CHARS = 500
 #: limit of models in one list; Ollama keeps three per GPU

@@ -120,6 +120,10 @@ def _canonical(value: Any) -> Any:
     return sorted(options(value)) if isinstance(value, list | tuple) else value
 
 
+# The lab's measurements on this host: one file per cell, so that a finished cell is never measured twice.
+#
+# ~/.local/state/sparkwright/bench/SERIES/KEY.json; a series is one experiment, from its first command to its last cell.
+
 CELLS = "bench"
 KEPT_SERIES = 20
 

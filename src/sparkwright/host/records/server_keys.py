@@ -113,6 +113,11 @@ def _forms() -> dict[str, ServerKey]:
     return {key.suffix: key for key in keys.values()} | {"": keys[engine.USUAL]}
 
 
+# heal-token.json: the token with which the health checks of a cluster's members authenticate to restart it without a laptop.
+#
+# `health.install` generates it on the laptop, the same for all members, and anew each time; it is sent as a secret, and stored
+# in this file only, which this user alone can read. The checks never send it: keys are derived from it, one per purpose.
+
 HEAL_TOKENS_NAME = "heal-token"
 #: the name of the secret: 32 random bytes, in hexadecimal digits
 SECRET = "HEAL_TOKEN"

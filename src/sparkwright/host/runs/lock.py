@@ -1,4 +1,8 @@
-"""The host's locks: one writer at a time, held by a living process; and one measurement at a time."""
+"""The host's locks: one writer at a time, held by a living process; and one measurement at a time.
+
+The file `lock` describes its owner: what, who (user@laptop), run, pid, since. An owner that ends removes its line; a line without
+a holder was left by a run that was killed, or by a reboot, and is reported to the next owner.
+"""
 
 from __future__ import annotations
 
@@ -168,6 +172,11 @@ def write_line(file: IO[str], text: str) -> None:
     except OSError:
         print("cannot write the lock file", flush=True)
 
+
+# A lock for measurements: two at a time on one host would both be meaningless.
+#
+# The file `measuring` in the state folder is locked during a measurement, and its line names it: run, what. The lock is
+# released when the process ends.
 
 FILE = "measuring"
 #: how long a module waits: longer than a `verify` takes

@@ -211,6 +211,10 @@ def _sha256(key: bytes) -> str:
 
 
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
+# The known keys of a host: the lines of known_hosts files, of KnownHostsCommand, and RevokedHostKeys.
+#
+# The lines of a host are looked up by ssh-keygen: it handles hashed names, patterns and markers as ssh does.
+
 KRL_MAGIC = b"SSHKRL\n\0"
 COMMAND_S = 10.0
 

@@ -273,6 +273,11 @@ class SshLink:
 #: for answers from a host's files, and from its Docker Engine, its server or its disks, seconds; several times the need of a
 #: loaded host
 QUICK_S, LONG_S = 120.0, 600.0
+# The time limit for a host's whole answer to a question.
+#
+# A runner writes something every two seconds, so silence is detected. A host that never stops writing would hold up a command,
+# and with it the rows of every other host, so questions have a limit. Runs have none: a deploy takes as long as its download.
+
 #: for a measurement on a server that serves others meanwhile
 MEASURED_S = 1800.0
 VERBS: Mapping[str, float] = {

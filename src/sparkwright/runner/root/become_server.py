@@ -99,6 +99,11 @@ def _run(request: dict[str, Any], context: RunContext) -> Result:
         return Result(failed=True, msg=f"{request['module']}: {type(error).__name__}: {error}")
 
 
+# The owner of files that root wrote into a user's folder.
+#
+# The user may rename, link and replace things there at any moment, so nothing is decided by a path: folders are opened without
+# following links, and the owner of an opened file is changed, never that of a name.
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
