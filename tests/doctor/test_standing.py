@@ -13,9 +13,8 @@ from sparkwright.doctor.diagnosis.answer import verdict
 from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, End, Probe
 from sparkwright.doctor.diagnosis.server_state import EXITS, standing
 from sparkwright.doctor.diagnosis.stream_measurement import Expected, Measured
-from sparkwright.engines import engine
+from sparkwright.engines import engine, slowness
 from sparkwright.engines.log.state import EngineState, Reading
-from sparkwright.engines.slowness import causes
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Container
 from sparkwright.measure.smoke import Run
@@ -186,8 +185,8 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
         port=8000,
         cut_off="ada runs deploy since 14:03",
     )
-    about = causes.Seen(ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB})
-    rows = causes.ranked([*down_causes.causes(seen), *causes.of_a_start(about, str(seen.failure.value))])
+    about = slowness.Seen(ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB})
+    rows = slowness.ranked([*down_causes.causes(seen), *slowness.of_a_start(about, str(seen.failure.value))])
     assert [row.name for row in rows if row.verdict == "found"] == [
         "11.8 of 119.7 GiB were free, and the engine wanted 101.7 (utilization 0.85)".partition(" (")[0],
         "it was OOM-killed",
@@ -209,17 +208,17 @@ def test_a_killed_server_was_out_of_memory_only_where_docker_says_so(out_of_memo
 
 
 def test_what_holds_memory_is_no_reason_of_a_death_that_tells_another() -> None:
-    about = causes.Seen(ollama=[("qwen3:32b", 20 * GIB)])
-    assert causes.of_a_start(about, "the engine does not know: --nope.")[0].verdict == "noted"
+    about = slowness.Seen(ollama=[("qwen3:32b", 20 * GIB)])
+    assert slowness.of_a_start(about, "the engine does not know: --nope.")[0].verdict == "noted"
 
 
 def test_nothing_explains_the_slowness_of_a_fast_server() -> None:
-    seen = causes.Seen(share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32)
-    assert {cause.verdict for cause in causes.causes(seen)} <= {"noted", "unknown", "excluded"}
+    seen = slowness.Seen(share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32)
+    assert {cause.verdict for cause in slowness.causes(seen)} <= {"noted", "unknown", "excluded"}
 
 
-HOT = causes.Cause("the GPU is too hot", "found", "96 °C", weight=70)
-FULL = causes.Cause("the disk is full", "found", "0.0 GiB free", weight=90, of_rate=False)
+HOT = slowness.Cause("the GPU is too hot", "found", "96 °C", weight=70)
+FULL = slowness.Cause("the disk is full", "found", "0.0 GiB free", weight=90, of_rate=False)
 BASELINE = Expected(47.0, 0.1, "baseline")
 
 
@@ -233,7 +232,7 @@ BASELINE = Expected(47.0, 0.1, "baseline")
     ],
 )
 def test_a_rate_is_explained_by_what_slows_it_and_not_by_what_is_wrong_too(
-    rate: float, rows: list[causes.Cause], slow: bool, state: str, said: str
+    rate: float, rows: list[slowness.Cause], slow: bool, state: str, said: str
 ) -> None:
     found = verdict(BASELINE, Measured([Run("prose", rate, 0.1)]), slow, rows)
     assert (found.state, found.message) == (state, said)
@@ -247,12 +246,12 @@ def test_a_rate_that_nobody_expects_and_one_that_others_spoilt_are_no_verdict() 
 
 
 def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None:
-    seen = causes.Seen(
+    seen = slowness.Seen(
         share=0.12, slow=True, gpu_degraded=True, gpu="SM clock 712 MHz", kv_used=0.99, thought=9, answered=9
     )
-    verdicts = [cause.verdict for cause in causes.causes(seen)]
+    verdicts = [cause.verdict for cause in slowness.causes(seen)]
     assert verdicts == sorted(verdicts, key=["found", "possible", "unknown", "noted", "excluded"].index)
-    names = [cause.name for cause in causes.causes(seen) if cause.verdict == "found"]
+    names = [cause.name for cause in slowness.causes(seen) if cause.verdict == "found"]
     assert names == ["the GPU is held at a low clock (power fault)", "the KV cache is full"]
     assert re.match("found|possible", verdicts[1])
 

@@ -11,8 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkwright.engines.model import architecture_tables as tables
-from sparkwright.engines.model.architecture import READ, Architecture, classify, essence
-from sparkwright.engines.model.substring_rule import by_substrings
+from sparkwright.engines.model.architecture import READ, Architecture, by_substrings, classify, essence
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from tests.engines.configs import DATA, NAMES, WHAT_THEY_ARE, config
 

@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.engines import engine as engines
 from sparkwright.engines.log.reader import read
-from sparkwright.engines.slowness.causes import Seen, causes, likely
+from sparkwright.engines.slowness import Seen, causes, likely
 from sparkwright.units import GIB
 
 GRAPHS = {"cuda_graphs": "cudagraph_mode=NONE"}

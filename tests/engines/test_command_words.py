@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwright.engines.command_words import Command
-from sparkwright.engines.vllm.command_words import parsed
+from sparkwright.engines.flags import Command
+from sparkwright.engines.vllm.command_line import parsed
 from sparkwright.engines.vllm.flags import flags
 
 

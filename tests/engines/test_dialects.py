@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.engines import dialects, messages_api
 from sparkwright.engines.dialects import MESSAGES, RESPONSES, Dialect
-from sparkwright.engines.probes import apis, tool_call
+from sparkwright.engines.probes import table, tool_call
 from sparkwright.engines.probes.probe import Reply
 from tests.sandbox.serve_help import HELP
 
@@ -65,7 +65,7 @@ def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")][1:]
     disorder = MESSAGES.disorder(events)
     assert "content_block_start" in disorder
-    found = apis.PROBES["messages"].judge(Reply(200, "", MESSAGES.assembled(events), disorder))
+    found = table.PROBES["messages"].judge(Reply(200, "", MESSAGES.assembled(events), disorder))
     assert (found.verdict, found.fault) == ("disproved", "events out of order")
 
 
@@ -86,7 +86,7 @@ def test_what_is_no_answer_proves_nothing_and_breaks_nothing(dialect: Dialect, g
 
 def test_a_count_that_differs_from_the_usage_is_disproved() -> None:
     judged = [
-        apis.judge_count(Reply(200, "", body))
+        table.judge_count(Reply(200, "", body))
         for body in ({"counted": 9, "prompt": 10}, {}, {"counted": 3, "prompt": 3})
     ]
     assert [item.verdict for item in judged] == ["disproved", "disproved", "proved"]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from sparkwright.engines.model.architecture import classify
-from sparkwright.engines.vllm import expectation, rules, versions
+from sparkwright.engines.vllm import advice, rules, versions
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID
 
 PREFIX = {"enable-prefix-caching": True}
@@ -15,8 +15,8 @@ PREFIX = {"enable-prefix-caching": True}
 
 def decide(
     flags: dict[str, Any], model: dict[str, Any], version: str | None, when: Literal["refuse", "report"] = "refuse"
-) -> expectation.Decision:
-    return expectation.decide(rules.VllmRequest(flags), classify(model), versions.parse(version), "disabled", when)
+) -> advice.Decision:
+    return advice.expected_flags(rules.VllmRequest(flags), classify(model), versions.parse(version), "disabled", when)
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.28.0", "0.33.0", None])

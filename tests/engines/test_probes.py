@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine, openai_api
-from sparkwright.engines.probes import image, language, reasoning_field, table, tool_call
+from sparkwright.engines.probes import content, reasoning_field, table, tool_call
 from sparkwright.engines.probes.probe import Reply
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
@@ -84,8 +84,8 @@ def test_an_answer_of_another_shape_is_never_taken_for_a_good_one(body: Any) -> 
 
 
 def test_each_language_is_told_from_every_other_by_its_own_question() -> None:
-    for name in language.LANGUAGES:
-        spoken = [other for other, value in language.LANGUAGES.items() if language.speaks(name, value.prompt)]
+    for name in content.LANGUAGES:
+        spoken = [other for other, value in content.LANGUAGES.items() if content.speaks(name, value.prompt)]
         assert name in spoken or name == "en", name
         assert "en" not in spoken or name == "en", name
 
@@ -97,7 +97,7 @@ def test_every_engine_names_a_flag_for_every_fault() -> None:
 
 
 def test_the_picture_is_a_whole_png_that_other_programs_read(tmp_path: Any) -> None:
-    data = image.png(2, b"\x01\x02\x03")
+    data = content.png(2, b"\x01\x02\x03")
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     assert data.endswith(b"IEND\xaeB`\x82")  # its checksum is the same in every PNG
 

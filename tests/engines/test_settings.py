@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines import engine as engines
-from sparkwright.engines.log import settings
-from sparkwright.engines.vllm.logs import settings as dump
+from sparkwright.engines.log import dump as log_dump
+from sparkwright.engines.vllm import log as dump
 
 VLLM = engines.of("vllm")
 LOGS = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
@@ -29,15 +29,15 @@ def test_a_dump_is_taken_apart_at_its_own_commas() -> None:
 
 
 def test_saying_enable_chunked_prefill_does_nothing_to_a_hybrid() -> None:
-    assert settings.differences(of("hybrid-defaults"), of("hybrid-chunked-on")) == {}
-    assert settings.compared(of("hybrid-defaults"), of("hybrid-chunked-on"), ["enable-chunked-prefill"], VLLM) == "same"
+    assert log_dump.differences(of("hybrid-defaults"), of("hybrid-chunked-on")) == {}
+    assert log_dump.compared(of("hybrid-defaults"), of("hybrid-chunked-on"), ["enable-chunked-prefill"], VLLM) == "same"
 
 
 def test_turning_it_off_shows() -> None:
     on, off = of("hybrid-prefix-off"), of("hybrid-chunked-off-prefix-off")
-    differs = settings.differences(on, off)
+    differs = log_dump.differences(on, off)
     assert differs["enable_chunked_prefill"] == ("True", "False")
-    assert settings.compared(on, off, ["enable-chunked-prefill"], VLLM) == "differs"
+    assert log_dump.compared(on, off, ["enable-chunked-prefill"], VLLM) == "differs"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_turning_it_off_shows() -> None:
 )
 def test_equal_dumps_prove_nothing_of_a_flag_that_they_do_not_show(changed: list[str], verdict: str) -> None:
     value = of("hybrid-defaults")
-    assert settings.compared(value, dict(value), changed, VLLM) == verdict
+    assert log_dump.compared(value, dict(value), changed, VLLM) == verdict
 
 
 def test_places_are_no_settings() -> None:
@@ -60,4 +60,4 @@ def test_places_are_no_settings() -> None:
 
 
 def test_nothing_known_is_never_the_same() -> None:
-    assert settings.compared({}, {}, [], VLLM) == "not shown"
+    assert log_dump.compared({}, {}, [], VLLM) == "not shown"

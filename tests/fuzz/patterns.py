@@ -13,7 +13,7 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import sparkwright
-from sparkwright.engines.log.line import Line
+from sparkwright.engines.log.text import Line
 
 #: the small ones first: a quadratic search of the largest takes a minute, a cubic one does not end
 SIZES = (1 << 12, 1 << 14, 1 << 16)

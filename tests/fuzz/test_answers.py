@@ -16,8 +16,8 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.log import reader
 from sparkwright.engines.log import text as log_text
+from sparkwright.engines.vllm import log
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.engines.vllm.logs import settings
 from sparkwright.host import gpu_processes
 from sparkwright.host.ollama.ollama_models import Busy, Loaded, Ollama
 from sparkwright.measure import background, http_probe, stream
@@ -54,7 +54,7 @@ def test_logs(name: str) -> None:
         state = reader.read(data, engines.of(name).log)
         json.dumps(state.to_json())
         for line in log_text.lines_of(data):
-            settings.of_line(line)
+            log.of_line(line)
 
     feed(take, texts(LOGS))
 

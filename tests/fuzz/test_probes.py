@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.probes import dimension, language, table
+from sparkwright.engines.probes import content, table
 from sparkwright.engines.probes.probe import Reply
 from tests.fuzz.harness import feed, texts, values
 
@@ -23,7 +23,7 @@ ANSWERS: tuple[Any, ...] = (
     {"data": [{"embedding": [0.25] * 16, "index": 0}], "usage": {"prompt_tokens": 3}},
     {"error": {"message": "tools need --enable-auto-tool-choice", "code": 400}},
 )
-PROBES = (*table.PLAIN.values(), dimension.probe(16), language.probe("fr"))
+PROBES = (*table.PLAIN.values(), content.probe_dimension(16), content.probe_language("fr"))
 HELP = {
     "vllm": b"usage: vllm serve [model_tag] [options]\n\noptions:\n  --max-model-len MAX_MODEL_LEN\n                        Model context\n"
     b"  --enable-prefix-caching, --no-enable-prefix-caching\n  --kv-cache-dtype {auto,fp8}\n  --served-model-name NAME [NAME ...]\n",

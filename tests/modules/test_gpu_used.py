@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from sparkwright.engines.log.text import lines_of
-from sparkwright.engines.vllm.logs import device_lines
+from sparkwright.engines.vllm import log_lines
 from sparkwright.errors import Exit
 from sparkwright.host import gpu_processes
 from sparkwright.host.gpu_processes import GpuProcess
@@ -108,8 +108,8 @@ def test_a_recipe_without_a_gpu_is_not_checked(tmp_path: Path, saying: Callable[
 @pytest.mark.parametrize("log", ["llama-eager", "qwen3next-eager"])
 def test_the_log_of_a_real_engine_on_a_cpu_tells_so(log: str) -> None:
     lines = list(lines_of((DATA / log / "server.log").read_bytes()))
-    assert not any(row.match(line) for row in device_lines.ON_GPU for line in lines)
-    assert all(any(row.match(line) for line in lines) for row in device_lines.ON_CPU)
+    assert not any(row.match(line) for row in log_lines.ON_GPU for line in lines)
+    assert all(any(row.match(line) for line in lines) for row in log_lines.ON_CPU)
 
 
 def test_a_process_without_a_pid_leaves_the_list_incomplete() -> None:

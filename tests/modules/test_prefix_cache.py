@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.prefix import verdict as prefix_verdict
+from sparkwright.engines import prefix as prefix_verdict
 from sparkwright.errors import Exit
 from sparkwright.modules.proof.prefix_cache import PrefixCache
 from sparkwright.protocol.result import Result

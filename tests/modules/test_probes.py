@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.probes import image
+from sparkwright.engines.probes import content
 from sparkwright.engines.probes.probe import Reply
 from sparkwright.errors import Exit
 from sparkwright.host.containers import container_labels
@@ -193,6 +193,6 @@ def test_what_clients_should_know_of_the_prompts_is_told_and_fails_nothing(serve
 
 @pytest.mark.parametrize(("status", "noted"), [(500, True), (503, True), (400, False), (422, False), (200, False)])
 def test_a_picture_out_of_reach_that_is_the_servers_fault_is_a_note(status: int, noted: bool) -> None:
-    (probe,) = (variant for variant in image.VARIANTS if variant.optional)
+    (probe,) = (variant for variant in content.IMAGE_VARIANTS if variant.optional)
     found = probes._judged(probe, Reply(status, "cannot connect" if status != 200 else "", {}), 5)
     assert (found.verdict, bool(found.note)) == ("proved", noted)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine as engines
-from sparkwright.engines.log import settings
+from sparkwright.engines.log import dump as log_dump
 from sparkwright.engines.log.reader import read
+from sparkwright.engines.vllm import log as vllm_settings
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.engines.vllm.logs import settings as vllm_settings
 from sparkwright.measure import lab, prefix, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
@@ -87,7 +87,7 @@ def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -
             meanwhile[name], dumps[name] = chunks_meanwhile(server, hol1), dump(server)
             state = read(server.log.read_bytes(), LOG)
             assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (name == "on", False)
-    assert settings.compared(dumps["on"], dumps["off"], ["enable-chunked-prefill"], engines.of("vllm")) == "differs"
+    assert log_dump.compared(dumps["on"], dumps["off"], ["enable-chunked-prefill"], engines.of("vllm")) == "differs"
     assert meanwhile["on"] - meanwhile["off"] >= LONG / STEPS[0] / 2, meanwhile
 
 
@@ -96,8 +96,8 @@ def test_saying_the_default_changes_nothing(engine: Engine) -> None:
     for name, words in (("plain", ()), ("said", ("--enable-chunked-prefill",))):
         with started(engine, name, "gated_delta", *words) as server:
             dumps.append(dump(server))
-    assert settings.differences(*dumps) == {}
-    assert settings.compared(*dumps, ["enable-chunked-prefill"], engines.of("vllm")) == "same"
+    assert log_dump.differences(*dumps) == {}
+    assert log_dump.compared(*dumps, ["enable-chunked-prefill"], engines.of("vllm")) == "same"
 
 
 def test_a_sweep_of_three_sizes(engine: Engine) -> None:

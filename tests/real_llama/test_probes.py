@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.probes import apis, tool_call
+from sparkwright.engines.probes import table, tool_call
 from sparkwright.engines.probes.probe import Probe, Reply
 from sparkwright.host.containers import container_labels
 from sparkwright.modules.proof import probes
@@ -88,7 +88,7 @@ def test_the_other_apis_say_the_same_with_and_without_a_stream_and_count_as_the_
     with servers.started(tmp_path, "-m", str(tiny), *SMALL) as server:
         assert server.until_served(), server.log
         found = {}
-        for name, probe in apis.PROBES.items():
+        for name, probe in table.PROBES.items():
             short = replace(probe, body={**probe.body, "max_tokens": 24})
             for streamed in (True, False):
                 reply = asked(server, replace(short, streamed=streamed))
@@ -98,7 +98,7 @@ def test_the_other_apis_say_the_same_with_and_without_a_stream_and_count_as_the_
                 assert tool_call.judge(reply).verdict == "inconclusive", "random weights never end"
         texts, prompts = ({row[part] for row in found.values()} - {None} for part in (0, 1))
         assert len(texts) == len(prompts) == 1 and texts != {""}
-        assert apis.judge_count(asked(server, apis.COUNT)).verdict == "proved"
+        assert table.judge_count(asked(server, table.COUNT)).verdict == "proved"
 
 
 def asked(server: servers.Server, probe: Probe) -> Reply:

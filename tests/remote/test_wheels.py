@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.errors import Failed
-from sparkwright.remote import runtime, runtime_upload
+from sparkwright.remote import runtime
 from tests.remote.conftest import Lab
 from tests.remote.test_ssh import ask
 
@@ -57,7 +57,7 @@ def kept() -> Path:
 
 def test_every_line_is_pinned_by_hash() -> None:
     assert all(pin.version and pin.hashes for pin in runtime.locked().values())
-    per_platform = len(runtime_upload.MACHINES) * len(runtime.PYTHONS)
+    per_platform = len(runtime.MACHINES) * len(runtime.PYTHONS)
     assert len(runtime.locked()["markupsafe"].hashes) == per_platform
     assert len(runtime.locked()["idna"].hashes) == 1
 

@@ -10,7 +10,7 @@ from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.status_row import GatewayRow, Row
 from sparkwright.console.terminal import styled_line, terminal
-from sparkwright.engines.log import load_stages
+from sparkwright.engines.log import state as log_state
 from sparkwright.health.record import differs
 
 DIGEST, COMMIT = 12, 8
@@ -91,7 +91,7 @@ def _cells(row: Row) -> dict[str, str]:
         "MODEL": f"{row.model.rpartition('/')[2]}@{row.commit[:COMMIT]}" if row.model else "-",
         "TOK/S": speed(row),
         "UP": "-" if row.up_s is None else units.age(row.up_s),
-        "LOAD": load_stages.sentence(row.load_s) or "-",
+        "LOAD": log_state.sentence(row.load_s) or "-",
         "MEMORY": _memory(row),
         "DRIFT": _drift(row),
         "CHECKED": checked(row),

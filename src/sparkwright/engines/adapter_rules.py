@@ -9,10 +9,9 @@ from typing import Any
 
 from sparkwright.engines import engine as engines
 from sparkwright.engines.advice import Explained
-from sparkwright.engines.findings import Finding, Way
+from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.flags import AdapterFlags
 from sparkwright.engines.model import config_parts
-from sparkwright.engines.rule import Rules
 from sparkwright.visible import one_line
 
 #: key of a recipe

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from sparkwright.engines import dangers
 from sparkwright.engines.advice import Explained, ServerRequest
-from sparkwright.engines.exposure import OPEN_WAY_OF_HOST
-from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.rule import Rules
+from sparkwright.engines.findings import Finding, Rules, Way
+from sparkwright.engines.server_key import OPEN_WAY_OF_HOST
 from sparkwright.trust import network_words, security_words
 
 DOCKER = "docker's documentation"

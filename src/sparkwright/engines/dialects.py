@@ -5,11 +5,104 @@ A probe, a gateway's proof and a check of a client's settings write their reques
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sparkwright.engines import api_paths, messages_api, openai_api, responses_api
+from sparkwright.engines import api_paths, messages_api, openai_api
+from sparkwright.trust.bounds import count_of
+
+# OpenAI's Responses API as servers of open models implement it: conversion of chat requests to it, and of its answers to chats.
+#
+# Read in vLLM 0.32.0 (entrypoints/openai/responses) and from the answers of vLLM 0.32.0 and llama-server b11549. Clients such
+# as Codex take each item from the event that ends it, so a stream is assembled from those.
+
+#: the types of the events that begin and end a stream
+FIRST, LAST = "response.created", frozenset(("response.completed", "response.incomplete", "response.failed"))
+#: in one answer
+MOST_ITEMS = 64
+#: keys of a chat request that have another form here
+CONVERTED = frozenset(("messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "stream_options"))
+
+
+def responses_request(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str, Any]:
+    """Return a chat request in this API's form.
+
+    Args:
+        chat: a request for /v1/chat/completions.
+        thinks: whether it asks for thinking, as Codex does; None, and False, where that is not said.
+    """
+    body = {name: value for name, value in chat.items() if name not in CONVERTED}
+    body["input"] = [item for message in chat["messages"] for item in _items(message)]
+    if "max_tokens" in chat:
+        body["max_output_tokens"] = chat["max_tokens"]
+    if chat.get("tools"):
+        body["tools"] = [{"type": "function", **tool["function"]} for tool in chat["tools"]]
+        choice = chat.get("tool_choice") or "auto"
+        named = None if isinstance(choice, str) else {"type": "function", "name": choice["function"]["name"]}
+        body["tool_choice"] = named or choice
+    if thinks:
+        body["reasoning"] = {"effort": "medium"}
+    return body
+
+
+def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    if message["role"] == "tool":
+        yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
+        return
+    if message.get("content"):
+        yield {"role": message["role"], "content": message["content"]}
+    for call in message.get("tool_calls") or ():
+        yield {"type": "function_call", "call_id": call["id"], **call["function"]}
+
+
+def responses_answer(body: Any) -> dict[str, Any]:
+    """Return a whole answer in the form of a chat's; an invalid answer has no choices."""
+    if not isinstance(body, dict) or not isinstance(body.get("output"), list):
+        return {"choices": []}
+    items = [item for item in body["output"][:MOST_ITEMS] if isinstance(item, dict)]
+    message: dict[str, Any] = {"role": "assistant", "content": _text(items, "message", "output_text")}
+    message["reasoning"] = _text(items, "reasoning", "reasoning_text") or _summary(items)
+    calls = [_call(item) for item in items if item.get("type") == "function_call"]
+    if calls:
+        message["tool_calls"] = calls
+    cut = body.get("status") == "incomplete"
+    reason = "length" if cut else "tool_calls" if calls else "stop"
+    given = body.get("usage")
+    row = given if isinstance(given, dict) else {}
+    counts = {
+        "prompt_tokens": count_of(row.get("input_tokens")),
+        "completion_tokens": count_of(row.get("output_tokens")),
+    }
+    return {"choices": [{"message": message, "finish_reason": reason}], "usage": counts}
+
+
+def _text(items: Sequence[Mapping[str, Any]], kind: str, part: str) -> str | None:
+    """Return the text of the items of a kind, from their parts of a kind."""
+    contents = [item.get("content") for item in items if item.get("type") == kind]
+    parts = [value for content in contents if isinstance(content, list) for value in content]
+    texts = [value.get("text") for value in parts if isinstance(value, dict) and value.get("type") == part]
+    return "".join(text for text in texts if isinstance(text, str)) or None
+
+
+def _summary(items: Sequence[Mapping[str, Any]]) -> str | None:
+    summaries = [item.get("summary") for item in items if item.get("type") == "reasoning"]
+    parts = [value for summary in summaries if isinstance(summary, list) for value in summary]
+    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict)) or None
+
+
+def _call(item: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": item.get("name"), "arguments": item.get("arguments")}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def responses_assembled(events: Sequence[Any]) -> dict[str, Any]:
+    """Return the events of a stream in the form of a chat's whole answer, assembled as clients do it."""
+    rows = [event for event in events if isinstance(event, dict)]
+    items = [row.get("item") for row in rows if row.get("type") == "response.output_item.done"]
+    ended = next((row for row in reversed(rows) if row.get("type") in LAST), {})
+    last = ended.get("response")
+    return responses_answer({**(last if isinstance(last, dict) else {}), "output": items})
 
 
 class Converted(Protocol):
@@ -63,11 +156,11 @@ MESSAGES = Dialect(
 RESPONSES = Dialect(
     "responses",
     api_paths.RESPONSES,
-    responses_api.request,
-    responses_api.answer,
-    responses_api.assembled,
-    responses_api.FIRST,
-    responses_api.LAST,
+    responses_request,
+    responses_answer,
+    responses_assembled,
+    FIRST,
+    LAST,
 )
 #: the APIs beside the chat, by the names of their probes
 OTHERS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (MESSAGES, RESPONSES)}

@@ -31,28 +31,26 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from sparkwright.engines.http import GENERATE, Task
-from sparkwright.engines.prefix.cache import Untold
+from sparkwright.engines.prefix import Untold
 from sparkwright.engines.probes.probe import ProbeFlags
-from sparkwright.engines.task_flags import TaskFlags
+from sparkwright.engines.tasks import TaskFlags
 
 if TYPE_CHECKING:
     from sparkwright.engines.advice import Advice
-    from sparkwright.engines.command_words import Command
     from sparkwright.engines.compile_caches import CompileCaches
     from sparkwright.engines.files import Files
-    from sparkwright.engines.flags import Flags
+    from sparkwright.engines.flags import Command, Flags
     from sparkwright.engines.http import Http
-    from sparkwright.engines.image import Image
     from sparkwright.engines.imports import Imports
     from sparkwright.engines.log.book import LogBook
     from sparkwright.engines.log.text import Text
     from sparkwright.engines.parallel import MemberLog, Parallel
-    from sparkwright.engines.prefix.cache import PrefixCache
+    from sparkwright.engines.prefix import PrefixCache
     from sparkwright.engines.server_key import ServerKey
-    from sparkwright.engines.slowness.cause import Detector
+    from sparkwright.engines.slowness import Detector
 
 #: names in recipes
 Name = Literal["vllm", "llama_cpp", "sglang", "openai"]
@@ -150,7 +148,7 @@ class Engine:
 
     def command(self, words: Sequence[str]) -> Command:
         """Return the model and the flags of a command that starts the server."""
-        found: Command = self._part("command_words", "parsed")(words)
+        found: Command = self._part("command_line", "parsed")(words)
         return found
 
     @cached_property
@@ -196,13 +194,17 @@ class Engine:
     @cached_property
     def task_flags(self) -> TaskFlags:
         """The flags that decide about tasks; empty if the engine has no such part."""
-        found: TaskFlags = self._part("task_flags", "TASK_FLAGS") if self._has("task_flags") else TaskFlags()
+        found: TaskFlags = (
+            self._part("command_line", "TASK_FLAGS") if self._has("command_line", "TASK_FLAGS") else TaskFlags()
+        )
         return found
 
     @cached_property
     def probe_flags(self) -> ProbeFlags:
         """The flags that cause what probes find; empty if the engine has no such part."""
-        found: ProbeFlags = self._part("probe_flags", "PROBE_FLAGS") if self._has("probe_flags") else ProbeFlags()
+        found: ProbeFlags = (
+            self._part("command_line", "PROBE_FLAGS") if self._has("command_line", "PROBE_FLAGS") else ProbeFlags()
+        )
         return found
 
     @cached_property
@@ -220,7 +222,7 @@ class Engine:
     @cached_property
     def imports(self) -> Imports | None:
         """The differences between recipes written elsewhere and ours; None if recipes for this engine can't be imported."""
-        found: Imports | None = self._part("imports", "IMPORTS") if self._has("imports") else None
+        found: Imports | None = self._part("command_line", "IMPORTS") if self._has("command_line", "IMPORTS") else None
         return found
 
     @cached_property
@@ -229,9 +231,12 @@ class Engine:
         found: Callable[[Text], MemberLog] | None = self._part("parallel", "MEMBER") if self._has("parallel") else None
         return found
 
-    def _has(self, part: str) -> bool:
+    def _has(self, part: str, value: str = "") -> bool:
+        """Return if the engine's folder has this file, and the file this value."""
         folder = f"{__package__}.{self.name}"
-        return find_spec(folder) is not None and find_spec(f"{folder}.{part}") is not None
+        if find_spec(folder) is None or find_spec(f"{folder}.{part}") is None:
+            return False
+        return not value or hasattr(import_module(f"{folder}.{part}"), value)
 
     def _part(self, name: str, value: str) -> Any:
         part = import_module(f"{__package__}.{self.name}.{name}")
@@ -269,3 +274,36 @@ def of_labels(labels: Mapping[str, Any] | None) -> Engine:
     if isinstance(described, str) and found.needs_description:
         found = replace(found, described=described)
     return next((replace(found, task=item) for item in TASKS if item == task), found)
+
+
+class Image(Protocol):
+    """Commands that print the version and the options of an image's engine, and readers of their output.
+
+    Options are shapes by name, as one release of the engine lists them; they are stored as the difference from a known release.
+    """
+
+    @property
+    def ASK_VERSION(self) -> tuple[str, ...]:
+        """The program and arguments that print the version."""
+
+    @property
+    def ASK_OPTIONS(self) -> tuple[str, ...]:
+        """The program and arguments that list the options."""
+
+    def version_of(self, config: Mapping[str, Any]) -> str | None:
+        """Return the version in an image's Config; None if it holds none."""
+
+    def version_in(self, text: str) -> str | None:
+        """Return the version in the output of ASK_VERSION."""
+
+    def listed(self, text: str) -> dict[str, str]:
+        """Return the options in the output of ASK_OPTIONS; empty if it is not a list of options."""
+
+    def difference(self, shapes: Mapping[str, str]) -> dict[str, Any]:
+        """Return the options as they are stored: as the difference from a known release."""
+
+    def is_current(self, difference: Mapping[str, Any] | None) -> bool:
+        """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
+
+    def applied(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
+        """Return the options from a stored difference; empty if none was stored."""

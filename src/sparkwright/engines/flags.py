@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 #: role of a second model under the key `models` of a recipe
@@ -201,3 +201,23 @@ def twice(flags: Flags, written: Iterable[str]) -> tuple[str, str] | None:
         if before != item:
             return before, item
     return None
+
+
+@dataclass(frozen=True)
+class Command:
+    """The model and the flags in a container's command."""
+
+    #: as it stands in the command; empty if the command names none
+    model: str = ""
+    flags: dict[str, Any] = field(default_factory=dict)
+
+
+def value(command: Sequence[str], option: str) -> str:
+    """Return the first value of an option, given as `--option value` or `--option=value`; of a repeated option the last counts.
+    Empty for none."""
+    found = ""
+    for word, after in zip(command, [*command, ""][1:], strict=True):
+        name, equals, text = word.partition("=")
+        if name.replace("_", "-") == option:
+            found = text if equals else after
+    return found

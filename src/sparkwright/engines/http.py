@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sparkwright.engines import api_paths
 from sparkwright.engines.api_paths import ApiPath
-from sparkwright.engines.command_words import value
+from sparkwright.engines.flags import value
 from sparkwright.trust.bounds import number_of
 
 #: task of a server

@@ -10,9 +10,8 @@ from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget
 from sparkwright.engines.advice import Explained, Platform
 from sparkwright.engines.budget import Budget, Row, Start
-from sparkwright.engines.findings import Finding, Way
+from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory
-from sparkwright.engines.rule import Rules
 from sparkwright.errors import SparkwrightError
 from sparkwright.trust.container_words import size_bytes
 from sparkwright.units import GIB, gib

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from sparkwright.engines.advice import Explained
-from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.rule import Rules
+from sparkwright.engines.findings import Finding, Rules, Way
 
 #: age in days from which a recipe is old: six months
 OLD_DAYS = 183

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines import openai_api
@@ -119,3 +119,13 @@ def noun_of(task: Task) -> str:
 def aside(http: Http) -> str:
     """Return why generated text can't be measured on this server, as "it serves embeddings"; empty if it generates text."""
     return "" if http.task == GENERATE else PROOFS[http.task].serves
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFlags:
+    """Flags of one engine that decide about tasks, by task."""
+
+    #: flags and values without which the engine does not serve the task
+    needs: Mapping[Task, Mapping[str, Any]] = field(default_factory=dict)
+    #: values of flags with which the engine does not serve the task
+    excludes: Mapping[Task, Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)

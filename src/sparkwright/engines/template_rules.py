@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.advice import Explained
-from sparkwright.engines.findings import Finding, Way
+from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.model.chat_template import ChatTemplate
-from sparkwright.engines.rule import Rules
 
 #: flags with the fields that a server sets in each request, by engine
 KWARGS: Mapping[str, str] = {"vllm": "default-chat-template-kwargs", "llama_cpp": "chat-template-kwargs"}

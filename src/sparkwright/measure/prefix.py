@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
-from sparkwright.engines.prefix.verdict import Sighting
+from sparkwright.engines.prefix import Sighting
 from sparkwright.measure import stream
 from sparkwright.measure.server_metrics import risen
 

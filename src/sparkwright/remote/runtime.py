@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkwright import host_side, visible
 from sparkwright.errors import Failed
-from sparkwright.remote.runtime_upload import MACHINES
 from sparkwright.shell import join
 from sparkwright.trust.names import MACHINE, PYTHON_VERSION, inside, matched
 from sparkwright.visible import one_line
@@ -28,6 +27,8 @@ from sparkwright.visible import one_line
 if TYPE_CHECKING:
     import tarfile
 
+#: processors that the runtime's wheels are made for, as uname prints them
+MACHINES = ("aarch64", "x86_64")
 #: files of a wheel that are installed beside its packages (PEP 427); scripts, headers and data are left out
 _BESIDE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
 #: folders that a host never imports

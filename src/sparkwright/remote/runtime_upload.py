@@ -123,9 +123,6 @@ _START = (
 #: the unpacker is the beginning of its own standard input
 _UNPACK = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 
-#: processors that the runtime's wheels are made for, as uname prints them
-MACHINES = ("aarch64", "x86_64")
-
 
 @dataclass(frozen=True)
 class Interpreter:
@@ -141,9 +138,9 @@ def interpreter(answer: Event, host: str) -> Interpreter:
 
     Raises Refused for a processor that sparkwright does not support, Failed for an invalid value.
     """
-    if answer["machine"] not in MACHINES:
+    if answer["machine"] not in runtime.MACHINES:
         wrong = one_line(answer["machine"], at_most=80)
-        raise Refused(f"its processor is '{wrong}'; sparkwright runs on {' and '.join(MACHINES)}.", where=host)
+        raise Refused(f"its processor is '{wrong}'; sparkwright runs on {' and '.join(runtime.MACHINES)}.", where=host)
     path = matched(PYTHON_PATH, answer["path"], f"the path of Python that {host} gives")
     version = matched(PYTHON_VERSION, answer["python"], f"the Python that {host} gives")
     return Interpreter(path, version, answer["machine"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.log import gpu_memory
+from sparkwright.engines.log import state as log_state
 from sparkwright.engines.log.reader import EngineState, message, read
 from sparkwright.units import MIB
 
@@ -170,4 +170,4 @@ def test_a_cache_in_parts_and_the_buffers_of_all_devices_are_added_up() -> None:
 """
     state = read(log, LOG)
     assert (state.value("kv_cache_mib"), state.value("recurrent_mib")) == (3090.0, 50.25)
-    assert gpu_memory.of_state(state) == int(1242.03 * MIB) + int(3090 * MIB) + int(50.25 * MIB) + int(456.98 * MIB)
+    assert log_state.gpu_memory(state) == int(1242.03 * MIB) + int(3090 * MIB) + int(50.25 * MIB) + int(456.98 * MIB)

@@ -9,7 +9,7 @@ import yaml
 from packaging.version import Version
 
 from sparkwright.engines import engine
-from sparkwright.engines.command_words import Command
+from sparkwright.engines.flags import Command
 from sparkwright.engines.parallel import ClusterMember, Split
 from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.flags.flag_history import existence

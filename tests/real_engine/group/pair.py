@@ -22,7 +22,7 @@ import yaml
 
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.engines.vllm.parallel.environment import STOP_TIMEOUT_S
+from sparkwright.engines.vllm.parallel.member_flags import STOP_TIMEOUT_S
 from sparkwright.engines.vllm.parallel.proof import GroupProof, proved
 from sparkwright.host.containers.container_options import create_arguments, differences
 from sparkwright.measure import http_probe, reference, stream

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sparkwright.engines.vllm import architecture_support, environment, versions
 from sparkwright.engines.vllm.flags import flag_history, flag_shapes, flag_types, known_flags
-from sparkwright.engines.vllm.prediction import defaults
+from sparkwright.engines.vllm.prediction import predict
 from sparkwright.engines.vllm.rules import access
 from tests.real_engine.cases import Case, Prediction
 from tests.real_engine.prediction import LATE, predicted
@@ -194,7 +194,7 @@ def _gone(row: flag_history.Row) -> Seen:
 
 
 def _of_settings() -> Iterator[Change]:
-    for row in defaults.DEFAULTS[defaults.MEMORY_UTILIZATION][1:]:
+    for row in predict.DEFAULTS[predict.MEMORY_UTILIZATION][1:]:
         usual = repr(row.value)
         yield Change(
             row.since,
@@ -204,21 +204,21 @@ def _of_settings() -> Iterator[Change]:
                 report.defaults["gpu_memory_utilization"] == usual if report.defaults else None
             ),
         )
-    for row in defaults.DEFAULTS[defaults.PREFIX_CACHING_HYBRID][1:]:
+    for row in predict.DEFAULTS[predict.PREFIX_CACHING_HYBRID][1:]:
         what = "prefix caching of a recurrent hybrid is on by default"
         yield Change(row.since, what, row.source, _setting("hybrid-defaults", "prefix_caching", row.value))
     what = "chunked prefill can be turned off"
-    since = defaults.CHUNKED_PREFILL_OPTIONAL_SINCE
+    since = predict.CHUNKED_PREFILL_OPTIONAL_SINCE
     yield Change(since, what, "source of 0.11.0", _setting("dense-chunked-off", "chunked_prefill", False))
     what = "prefix caching of a recurrent hybrid can be turned on"
-    since = defaults.RECURRENT_PREFIX_CACHING_SINCE
+    since = predict.RECURRENT_PREFIX_CACHING_SINCE
     yield Change(since, what, "source of 0.11.0", _setting("hybrid-prefix-on", "prefix_caching", True))
     what = "the cache mode of Mamba2 models is `align`, not `all`, with prefix caching"
-    since = defaults.ALIGN_ONLY_SINCE
+    since = predict.ALIGN_ONLY_SINCE
     yield Change(since, what, "source of 0.17.1", _setting("mamba2-prefix-on", "mamba_cache_mode", "align"))
     what = "a recurrent hybrid with prefix caching is refused without chunked prefill"
     yield Change("0.15.0", what, "source of 0.17.1 and 0.33.0", _refused("hybrid-prefix-on-chunked-off"))
-    since = defaults.ALL_REFUSED_SINCE
+    since = predict.ALL_REFUSED_SINCE
     yield Change(since, "`--mamba-cache-mode all` is refused", "the help of 0.32.0", _refused("mamba-cache-all"))
     what = "the log hides the API key of the command line"
     yield Change(access.LOG_HIDES_KEY_SINCE, what, "a real start of 0.32.0", _key_hidden)

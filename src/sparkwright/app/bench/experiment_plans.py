@@ -21,7 +21,7 @@ from sparkwright.bench.arms import Arm
 from sparkwright.bench.experiment import Experiment, order_of, turns
 from sparkwright.bench.order import Order, Room, planned
 from sparkwright.bench.results_models import Results
-from sparkwright.engines.log.settings import judged
+from sparkwright.engines.log.dump import judged
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import Member
 from sparkwright.program import typed

@@ -10,7 +10,7 @@ from sparkwright import units
 from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.questions.one_module import host_row
 from sparkwright.console.out import say, say_error, say_json
-from sparkwright.engines.log import load_stages
+from sparkwright.engines.log import state
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
@@ -143,7 +143,7 @@ def _act(host: str, row: Event) -> list[str]:
     measured = row.get("measured") or {}
     figures = ", ".join(f"{value} {name}" for name, value in measured.items() if _is_figure(value))
     stages = measured.get("load_s")
-    load = load_stages.sentence(stages) if isinstance(stages, dict) else ""
+    load = state.sentence(stages) if isinstance(stages, dict) else ""
     lines = [f"{when}  {host}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
     lines += [f"    {_changed(change)}" for change in row.get("changed") or ()]
     lines += [f"    {row['image']}"] if row.get("image") else []

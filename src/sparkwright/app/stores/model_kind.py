@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines.model import chat_template, config_parts
-from sparkwright.engines.model.architecture import Architecture, classify
-from sparkwright.engines.model.substring_rule import by_substrings
+from sparkwright.engines.model.architecture import Architecture, by_substrings, classify
 from sparkwright.engines.vllm import architecture_support
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.visible import count

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sparkwright import units
 from sparkwright.console.out import say
 from sparkwright.errors import Refused
-from sparkwright.remote import runtime, runtime_upload
+from sparkwright.remote import runtime
 from sparkwright.visible import listed
 
 QUIET_S = 2.0
@@ -24,8 +24,8 @@ def fetch(machines: str, pythons: str) -> None:
     """
     wanted = [(machine, version) for machine in listed(machines) for version in listed(pythons)]
     for machine, version in wanted:
-        if machine not in runtime_upload.MACHINES:
-            raise Refused(f"--machine must be one of {', '.join(runtime_upload.MACHINES)}, got '{machine}'.")
+        if machine not in runtime.MACHINES:
+            raise Refused(f"--machine must be one of {', '.join(runtime.MACHINES)}, got '{machine}'.")
         if version not in runtime.PYTHONS:
             raise Refused(f"--python must be one of {', '.join(runtime.PYTHONS)}, got '{version}'.")
     if not wanted:

@@ -16,9 +16,9 @@ from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, RecipeF
 from sparkwright.doctor.diagnosis.server_probe import ServerProbe
 from sparkwright.doctor.diagnosis.server_state import EXITS, ServerState, standing
 from sparkwright.doctor.diagnosis.stream_measurement import Expected, Measured, measure
+from sparkwright.engines import slowness as slow_causes
 from sparkwright.engines import tasks
-from sparkwright.engines.slowness import causes as slow_causes
-from sparkwright.engines.slowness.cause import Cause
+from sparkwright.engines.slowness import Cause
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits

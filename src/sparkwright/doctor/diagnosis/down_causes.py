@@ -11,7 +11,7 @@ from sparkwright.doctor.diagnosis.server_state import is_slow
 from sparkwright.engines import tasks
 from sparkwright.engines.log.reader import message
 from sparkwright.engines.log.state import UNKNOWN, Reading
-from sparkwright.engines.slowness.cause import Cause, Verdict
+from sparkwright.engines.slowness import Cause, Verdict
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS
 from sparkwright.health.probe import machine_of

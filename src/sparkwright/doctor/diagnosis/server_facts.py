@@ -8,9 +8,8 @@ from typing import Any
 
 from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, RecipeFacts
 from sparkwright.doctor.diagnosis.stream_measurement import Measured
-from sparkwright.engines import advice
+from sparkwright.engines import advice, slowness
 from sparkwright.engines import http as roles
-from sparkwright.engines.slowness import cause
 from sparkwright.host import evidence
 from sparkwright.host.memory import gpu_use
 from sparkwright.host.module import Context
@@ -25,7 +24,7 @@ def seen(
     server: DiagnosisInput,
     found: Measured | None,
     url: str,
-) -> cause.Seen:
+) -> slowness.Seen:
     """Return the facts of an inspected server. found, url: of a server that was measured."""
     config = server.inspected.get("Config") or {}
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
@@ -40,7 +39,7 @@ def seen(
     reported = advice.ServerRequest(flags, str(config.get("Image") or ""), facts.platform, env, container=box)
     measured = found or Measured()
     on_gpu, on_gpu_why = _on_gpu(context, server)
-    return cause.Seen(
+    return slowness.Seen(
         engine=server.engine,
         on_gpu=on_gpu,
         on_gpu_why=on_gpu_why,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.slowness.cause import Cause, Seen
+from sparkwright.engines.slowness import Cause, Seen
 
 
 def layers_on_the_cpu(seen: Seen) -> Iterator[Cause]:

@@ -12,9 +12,8 @@ from typing import Any
 
 from sparkwright.engines.llama_cpp.failures import FAILURES
 from sparkwright.engines.log.book import LogBook
-from sparkwright.engines.log.line import Line, line
 from sparkwright.engines.log.resolution import Resolution
-from sparkwright.engines.log.values import integer, number
+from sparkwright.engines.log.text import Line, integer, line, number
 
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.findings import Finding
+from sparkwright.engines.findings import Finding, Rules
 from sparkwright.engines.llama_cpp import flag_values, flags, options
 from sparkwright.engines.option_history import Existence
-from sparkwright.engines.rule import Rules
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from sparkwright.engines import concepts
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.findings import Finding, Severity, Way
 from sparkwright.engines.llama_cpp import flag_values, flags, options
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.rule import RULES, Case, rule
 from sparkwright.engines.option_history import advice
+from sparkwright.engines.server_key import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.trust.image_name import tagged
 from sparkwright.visible import one_line
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkwright.engines.log.exceptions import Exceptions, Raised
-from sparkwright.engines.log.line import Line, line
+from sparkwright.engines.log.text import Line, line
 
 #: greatest distance between last words and their cause, in lines
 WINDOW = 600

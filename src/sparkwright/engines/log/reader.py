@@ -10,10 +10,18 @@ from datetime import datetime
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.exceptions import Exceptions
 from sparkwright.engines.log.last_words import LastWords, Words
-from sparkwright.engines.log.line import Line
 from sparkwright.engines.log.state import EngineState, Reading, shortened
-from sparkwright.engines.log.text import LINE_BYTES, LineCutter, Text, chunks_of, decode, unwrapped
-from sparkwright.engines.log.values import clock, seconds_between
+from sparkwright.engines.log.text import (
+    LINE_BYTES,
+    Line,
+    LineCutter,
+    Text,
+    chunks_of,
+    clock,
+    decode,
+    seconds_between,
+    unwrapped,
+)
 
 __all__ = ["EngineState", "Reader", "Reading", "message", "read"]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
+
+from sparkwright.units import GIB, MIB
 
 #: settings that the engine runs with
 SETTINGS: tuple[str, ...] = (
@@ -102,3 +105,55 @@ def shortened(line: str) -> str:
     """Return a line as evidence, shortened if it is long."""
     line = line.strip()
     return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]} ..."
+
+
+#: readings of sizes, with their unit in bytes. weights: with what CUDA and its libraries hold, where the log says that
+WEIGHTS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
+KV_CACHE = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
+KV_CACHE |= {"recurrent_mib": MIB}
+OTHERS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB, "gpu_compute_mib": MIB}
+#: in the order of a start
+MEMORY_READINGS = (*WEIGHTS, *OTHERS, *KV_CACHE)
+
+
+def gpu_memory(state: EngineState) -> int | None:
+    """Return the sum of weights, KV cache, activations and graphs in bytes; None if the log lacks the weights or the cache."""
+    sizes = [_bytes(state, readings) for readings in (WEIGHTS, KV_CACHE, OTHERS)]
+    return sum(sizes) if sizes[0] and sizes[1] else None
+
+
+def _bytes(state: EngineState, readings: dict[str, int]) -> int:
+    found = ((state.value(name), unit) for name, unit in readings.items())
+    return sum(int(value * unit) for value, unit in found if isinstance(value, int | float))
+
+
+#: stages by their names on the screen, in the order of a start; each with the reading that holds its seconds
+STAGE_READINGS: dict[str, str] = {
+    "weights": "weights_s",
+    "compile": "compile_s",
+    "autotune": "autotune_s",
+    "graphs": "graphs_s",
+}
+TENTHS_BELOW_S = 10.0
+
+
+def load_stages(state: EngineState) -> dict[str, float]:
+    """Return seconds by stage, for the stages that the log tells."""
+    found = {stage: state.value(reading) for stage, reading in STAGE_READINGS.items()}
+    return {stage: float(seconds) for stage, seconds in found.items() if seconds is not None}
+
+
+def sentence(stages: Mapping[str, Any] | None) -> str:
+    """Return stages in words, "weights 210 s, compile 95 s, graphs 40 s"; unknown stages and values that are not numbers are left
+    out. Empty for none."""
+    found = {stage: (stages or {}).get(stage) for stage in STAGE_READINGS}
+    return ", ".join(f"{stage} {seconds(value)}" for stage, value in found.items() if _is_seconds(value))
+
+
+def seconds(value: float) -> str:
+    """Return seconds as text: whole seconds, tenths below ten."""
+    return f"{value:.0f} s" if value >= TENTHS_BELOW_S else f"{value:.1f} s"
+
+
+def _is_seconds(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

@@ -1,9 +1,11 @@
-"""Splitting of a log's bytes into lines. Logs may be cut, coloured, not UTF-8 or without a final newline."""
+"""A log's bytes as lines, the lines that are worth reading, and their words as values."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
@@ -88,3 +90,62 @@ def unwrapped(line: str) -> str:
 def plain(text: str) -> str:
     """Return a log for reading: without colours and cursor moves, with each state of a progress bar on its own line."""
     return ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A kind of log line, by its needle and its pattern.
+
+    Few lines hold a needle, so a log is read at the speed of a search for literals, and a pattern is compiled only once its
+    needle is found. Needles begin with a capital or a rare character where possible, which makes that search fast.
+    """
+
+    #: a literal in each line that the pattern matches
+    needle: str
+    pattern: str
+
+    def match(self, line: str) -> re.Match[str] | None:
+        """Return the match of the pattern in a line, or None."""
+        return re.search(self.pattern, line) if self.needle in line else None
+
+
+def line(needle: str, pattern: str = "") -> Line:
+    """Return a kind of line; without a pattern the needle is the pattern."""
+    return Line(needle, pattern or re.escape(needle))
+
+
+def integer(text: str) -> int | None:
+    """Return a count, with or without commas between its thousands."""
+    digits = text.replace(",", "")
+    return int(digits) if 0 < len(digits) < 20 else None
+
+
+def number(text: str) -> float | None:
+    """Return a number of digits and at most one point."""
+    return float(text) if text.count(".") < 2 and text != "." else None
+
+
+def clock(line: str, pattern: re.Pattern[str]) -> datetime | None:
+    """Return the time of a line, in a leap year: few engines log the year.
+
+    pattern: with groups of these names: month, day, hour, minute, second, milli. A clock that begins with the process has no day,
+    and its minutes may be more than 59.
+    """
+    found = pattern.search(line)
+    if found is None:
+        return None
+    part = {name: int(text or 0) for name, text in found.groupdict().items()}
+    try:
+        day = datetime(2024, part.get("month", 1), part.get("day", 1), part.get("hour", 0))
+    except ValueError:
+        return None
+    return day + timedelta(
+        minutes=part.get("minute", 0), seconds=part.get("second", 0), milliseconds=part.get("milli", 0)
+    )
+
+
+def seconds_between(begin: datetime, end: datetime) -> float:
+    """Return the seconds between two times without a year; an end before the begin is in the next year."""
+    if end < begin - timedelta(days=180):
+        end += timedelta(days=366)
+    return max(0.0, round((end - begin).total_seconds(), 3))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkwright.engines.command_words import value as value_of_word
 from sparkwright.engines.flags import AdapterFlags, ModelFlag, Role
+from sparkwright.engines.flags import value as value_of_word
 from sparkwright.engines.openai import description
 from sparkwright.engines.openai.http import PORT as DEFAULT_PORT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sparkwright.engines.log.book import LogBook
-from sparkwright.engines.log.line import Line
+from sparkwright.engines.log.text import Line
 
 NEVER = Line("\0", r"(?!)")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.probes.image import URL
+from sparkwright.engines.probes.content import URL
 from sparkwright.engines.probes.probe import quoted
 from sparkwright.engines.probes.tool_call import TOOL
 from sparkwright.visible import one_line

@@ -3,22 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from sparkwright.engines import api_paths, dialects
+from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.http import Task
 from sparkwright.engines.openai_api import CHAT
-from sparkwright.engines.probes import apis, dimension, image, json_schema, language, reasoning_field, tool_call
-from sparkwright.engines.probes.probe import Probe
+from sparkwright.engines.probes import content, reasoning_field, tool_call
+from sparkwright.engines.probes.probe import Probe, Reply, Seen
+from sparkwright.visible import count
+
+# Probes of the other APIs that generate text: a streamed tool call through each, separate thinking, and a correct token count.
+#
+# Coding agents use these: Claude Code the Messages API, Codex the Responses API. A server can call tools in one API and not in
+# another.
+
+#: more than the thinking budget in the same request
+THINKING_TOKENS = 2048
+
+
+def _probe(dialect: Dialect) -> Probe:
+    return replace(tool_call.PROBE, name=dialect.name, path=dialect.path, streamed=True)
+
+
+PROBES = {name: _probe(dialect) for name, dialect in dialects.OTHERS.items()}
+
+
+def judge_count(reply: Reply) -> Seen:
+    """Judge if the counted tokens are those that the server read. body: `counted` and `prompt`."""
+    body = reply.body if isinstance(reply.body, dict) else {}
+    counted, prompt = body.get("counted"), body.get("prompt")
+    if counted is None or prompt is None:
+        return Seen("disproved", "the answers name no numbers of tokens", "another count")
+    if counted != prompt:
+        evidence = f"it counts {count(counted, 'token')} where the answer's usage has {prompt}"
+        return Seen("disproved", evidence, "another count")
+    return Seen("proved", f"counts {count(counted, 'token')}, as the answer's usage does")
+
+
+#: with a wrong count an agent never compacts a full context
+COUNT = Probe(
+    f"{dialects.MESSAGES.name}, count_tokens",
+    api_paths.COUNT_TOKENS,
+    tool_call.PROBE.body,
+    judge_count,
+    thinks=None,
+    variant=True,
+)
+
+
+def api_variants(probe: Probe, names: Collection[str]) -> tuple[Probe, ...]:
+    """Return the further requests for the API of a probe. names: of all probes of the recipe."""
+    body = {**probe.body, "messages": tool_call.TURNS}
+    found = [
+        replace(probe, name=f"{probe.name}, second turn", body=body, rule=tool_call.judge_second, variant=True),
+        replace(probe, name=f"{probe.name}, not streamed", streamed=False, variant=True),
+    ]
+    if reasoning_field.PROBE.name in names:
+        thinking = {**reasoning_field.PROBE.body, "max_tokens": THINKING_TOKENS}
+        about = replace(reasoning_field.PROBE, path=probe.path, body=thinking, streamed=True, variant=True)
+        found.append(replace(about, name=f"{probe.name}, thinking"))
+    return (*found, COUNT) if probe.name == dialects.MESSAGES.name else tuple(found)
+
 
 #: probes without a value, and with one
 PLAIN: Mapping[str, Probe] = {
     probe.name: probe
-    for probe in (tool_call.PROBE, reasoning_field.PROBE, json_schema.PROBE, image.PROBE, *apis.PROBES.values())
+    for probe in (
+        tool_call.PROBE,
+        reasoning_field.PROBE,
+        content.JSON_SCHEMA_PROBE,
+        content.IMAGE_PROBE,
+        *PROBES.values(),
+    )
 }
 OWN_VARIANTS: Mapping[str, tuple[Probe, ...]] = {
     tool_call.PROBE.name: tool_call.VARIANTS,
     reasoning_field.PROBE.name: reasoning_field.VARIANTS,
-    image.PROBE.name: image.VARIANTS,
+    content.IMAGE_PROBE.name: content.IMAGE_VARIANTS,
 }
 DIMENSION, LANGUAGE = "embedding_dimension", "language"
 #: probes for servers of a task
@@ -39,7 +102,7 @@ def why_not(given: Any) -> str:
         return f"must be one of {_all()}."
     name, value = next(iter(given.items()))
     if name == LANGUAGE:
-        return "" if value in language.LANGUAGES else f"`{LANGUAGE}` must be one of {', '.join(language.LANGUAGES)}."
+        return "" if value in content.LANGUAGES else f"`{LANGUAGE}` must be one of {', '.join(content.LANGUAGES)}."
     if type(value) is not int or not 0 < value <= LONGEST_VECTOR:
         return f"`{DIMENSION}` must be a whole number from 1 to {LONGEST_VECTOR}."
     return ""
@@ -58,7 +121,11 @@ def of(listed: Sequence[Any]) -> list[Probe]:
         name = name_of(item)
         value = item[name] if isinstance(item, Mapping) else None
         found.append(
-            PLAIN[name] if value is None else language.probe(value) if name == LANGUAGE else dimension.probe(value)
+            PLAIN[name]
+            if value is None
+            else content.probe_language(value)
+            if name == LANGUAGE
+            else content.probe_dimension(value)
         )
     return found
 
@@ -71,8 +138,8 @@ def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
         probe: a probe of a recipe.
         names: of all probes of that recipe.
     """
-    if probe.name in apis.PROBES:
-        return apis.variants(probe, names)
+    if probe.name in PROBES:
+        return api_variants(probe, names)
     if probe.path != CHAT:
         return ()
     return OWN_VARIANTS.get(probe.name, (probe.in_a_stream(),))
@@ -82,7 +149,7 @@ def schema() -> dict[str, Any]:
     """Return the JSON Schema of a probe, for editors."""
     valued = {
         DIMENSION: {"type": "integer", "minimum": 1, "maximum": LONGEST_VECTOR},
-        LANGUAGE: {"enum": list(language.LANGUAGES)},
+        LANGUAGE: {"enum": list(content.LANGUAGES)},
     }
     objects = [
         {"type": "object", "properties": {name: value}, "required": [name], "additionalProperties": False}

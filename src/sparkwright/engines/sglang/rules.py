@@ -12,11 +12,10 @@ from packaging.version import Version
 
 from sparkwright.engines import concepts
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.findings import Finding, Severity, Way
+from sparkwright.engines.findings import Finding, Rules, Severity, Way
 from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
 from sparkwright.engines.option_history import Existence, advice
-from sparkwright.engines.rule import Rules
+from sparkwright.engines.server_key import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.sglang import flag_values, flags, options
 from sparkwright.trust.image_name import tagged
 from sparkwright.visible import one_line

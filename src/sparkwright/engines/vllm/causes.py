@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sparkwright.engines.slowness.cause import Cause, Seen
-from sparkwright.engines.vllm.logs import kernel_lines
+from sparkwright.engines.slowness import Cause, Seen
+from sparkwright.engines.vllm import log
 from sparkwright.engines.vllm.versions import at_least, parse
 
 JIT = "JIT compilation during inference"
@@ -48,8 +48,8 @@ def weight_only_kernel(seen: Seen) -> Iterator[Cause]:
     line = seen.warned("native support for FP")
     kind = WEIGHT_ONLY.search(line)
     path = (seen.log or {}).get("kernels") or {}
-    pattern, cost = kernel_lines.WEIGHT_ONLY
-    named = [name for kernels in (kernel_lines.MOE, kernel_lines.LINEAR) for name in path.get(kernels, ())]
+    pattern, cost = log.WEIGHT_ONLY
+    named = [name for kernels in (log.MOE, log.LINEAR) for name in path.get(kernels, ())]
     if (
         kind is None
         and named

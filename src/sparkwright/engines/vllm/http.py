@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sparkwright.engines import http
 from sparkwright.engines.api_paths import COUNT_TOKENS, KEPT, MESSAGES, OPENAI, TRANSCRIPTIONS, TRANSLATIONS, ApiPath
-from sparkwright.engines.command_words import value
+from sparkwright.engines.flags import value
 from sparkwright.engines.http import Http, Sample
 
 #: every setting of the cache, as labels

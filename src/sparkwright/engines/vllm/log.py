@@ -6,12 +6,120 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sparkwright.engines.log import dump
 from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.state import EngineState
-from sparkwright.engines.log.values import integer, number
+from sparkwright.engines.log.text import Line, integer, line, number
+from sparkwright.engines.vllm import log_lines
 from sparkwright.engines.vllm.failures.failures import CONSEQUENCES, FAILURES
-from sparkwright.engines.vllm.logs import device_lines, kernel_lines, log_lines, settings
-from sparkwright.engines.vllm.parallel import lines
+from sparkwright.engines.vllm.flags import flags
+
+#: flags that have another name in the dump. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "enable-chunked-prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
+    "max-model-len": ("max_seq_len",),
+}
+#: settings that are a path or a time, not a behaviour
+PLACES = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
+
+
+def of_line(line: str) -> dict[str, str] | None:
+    """Return the settings of a config dump by name; None for any other line."""
+    found = log_lines.CONFIG_DUMP.match(line)
+    return dict(dump.pairs(PLACES.sub("", found.group("config")))) if found else None
+
+
+# The kernels and backends that vLLM names in its log, and the settings to compare its flags with.
+#
+# Sources: the log calls of 25 releases, 0.10 to 0.33, read from their packages; with the first and the last release that has
+# each wording. real: in logs of 0.32.0 for the CPU, tests/data/vllm-0.32.0.
+
+ATTENTION, MOE, LINEAR = "attention", "MoE", "linear"
+_FORMATS = r"(?:Fp8|Int8|WNA16|Mxfp4|MxFp8|NvFp4|Unquantized|W4A8(?: Int8)?)"
+
+KERNELS: tuple[tuple[str, Line], ...] = (
+    # 0.12 to 0.33; the enumeration's own text 0.11 to 0.33; words of 0.10
+    (ATTENTION, line(" attention backend", r"Using (\w{1,60}) attention backend")),
+    (ATTENTION, line("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w{1,60}) backend")),
+    (ATTENTION, line(" backend on V1 engine", r"Using ([\w ]{1,40}) backend on V1 engine")),
+    ("MLA prefill", line(" MLA prefill backend", r"Using (\w{1,60}) MLA prefill backend")),  # 0.21 to 0.33
+    # oracle/*.py, 0.15 to 0.33. real: CPU Unquantized
+    (MOE, line(" MoE backend", rf"Using '?(\w{{1,60}})'? {_FORMATS} MoE backend")),
+    # 0.14 to 0.19; 0.11 to 0.13 in words
+    (MOE, line(" backend for ", r"Using ([\w ]{1,40}?) backend for (?:FP8|NvFp4|Unquantized) MoE")),
+    # mxfp4.py, 0.10 to 0.18
+    (MOE, line("Using ", r"Using (Marlin|Triton|FlashInfer MXFP4 [\w ]{1,30}?) backend(?: for SM\d|\s*$)")),
+    (MOE, line(" for MXFP4 MoE", r"Using (\w{1,60}) for MXFP4 MoE")),  # 0.20 to 0.33
+    # 0.20 to 0.33: weights are widened to 16 bits while it computes
+    (MOE, line("EmulationTritonExperts", r"Using (\w{1,60}EmulationTritonExperts) M[Oo]E backend")),
+    # kernels/linear/__init__.py 0.20 to 0.33; a backend's name 0.11 to 0.19
+    (LINEAR, line(" GEMM", r"Using (?:\w{1,40}\.)?([\w-]{1,60}) (?:backend )?for (?:NVFP4|MXFP4|MXFP6|MXFP8) GEMM")),
+    (LINEAR, line("LinearMethod", r"(?:Using|Selected) (\w{1,80}) for \w{1,60}LinearMethod")),  # 0.10 to 0.33
+    (LINEAR, line(" for mixed-precision linear", r"Using (\w{1,80}) for mixed-precision linear")),  # 0.31 to 0.33
+    (
+        LINEAR,
+        line("NVFP4 linear falling back to the slow", r"slow and unoptimized (emulation) backend"),
+    ),  # 0.20 to 0.33
+    # 0.17 to 0.33. real: CPU
+    ("GDN prefill", line(" GDN prefill kernel", r"Using ([\w/]{1,40}) GDN prefill kernel")),
+    ("Mamba", line(" Mamba SSU backend", r"Using (\w{1,60}) Mamba SSU backend")),  # 0.20 to 0.33
+)
+
+
+def _size(given: Any) -> int | None:
+    """Return a number of tokens as vLLM reads it: "128k", or "auto", which is None."""
+    return flags.integer(given)
+
+
+#: readings that are part of the kernel path, from the config dump and the lines after it
+KERNEL_READINGS = (("CUDA graphs", "cudagraph_mode"), ("compile", "compile_mode"))
+
+#: sources of the cost: marlin_utils_fp4.py's own warning ("may degrade performance for compute-heavy workloads")
+WEIGHT_ONLY = (
+    re.compile(r"marlin|humming|w4a16|emulation", re.IGNORECASE),
+    "decoding is nearly as fast, long prompts and many streams are slower",
+)
+
+#: real and source 0.32.0: fields of VllmConfig.__str__
+RESOLUTION = Resolution(
+    readings={
+        "enable-chunked-prefill": "chunked_prefill",
+        "enable-prefix-caching": "prefix_caching",
+        "kv-cache-dtype": "kv_cache_dtype",
+        "max-model-len": "max_model_len",
+        "quantization": "quantization",
+    },
+    turns_off={"disable-chunked-prefill": "chunked_prefill"},  # 0.33.0
+    kernels={"attention-backend": ATTENTION, "moe-backend": MOE},
+    # names, paths, and values that the dump shows in another form
+    ignored=frozenset(
+        (
+            *(
+                "model",
+                "tokenizer",
+                "served-model-name",
+                "download-dir",
+                "load-format",
+                "revision",
+                "tokenizer-revision",
+            ),
+            *("speculative-config", "kernel-config", "hf-token", "api-key"),
+        )
+    ),
+    same=(
+        frozenset(("half", "float16")),
+        frozenset(("float", "float32")),
+        frozenset(("fp8", "fp8_e4m3", "fp8_ds_mla", "fp8_inc")),
+        frozenset(("awq", "awq_marlin", "auto_awq")),
+        frozenset(("gptq", "gptq_marlin", "auto_gptq")),
+        frozenset(("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8")),
+        frozenset(("mxfp4", "gpt_oss_mxfp4")),
+        frozenset(("auto-round", "inc")),
+    ),
+    trimmed=re.compile(r"^(?:BATCHED_)?(?:VLLM_)?"),
+    values={"max-model-len": _size},
+)
 
 
 def _mode(text: str) -> str:
@@ -64,18 +172,18 @@ LOG = LogBook(
     refused=(log_lines.ARGPARSE,),
     stages=log_lines.STAGES,
     shards=log_lines.SHARDS,
-    values=(*log_lines.VALUES, *lines.VALUES),
-    fixed=(*log_lines.FIXED, *lines.FIXED),
-    kernels=kernel_lines.KERNELS,
-    kernel_readings=kernel_lines.KERNEL_READINGS,
-    weight_only=kernel_lines.WEIGHT_ONLY,
-    resolution=kernel_lines.RESOLUTION,
+    values=(*log_lines.VALUES, *log_lines.MEMBER_VALUES),
+    fixed=(*log_lines.FIXED, *log_lines.MEMBER_FIXED),
+    kernels=KERNELS,
+    kernel_readings=KERNEL_READINGS,
+    weight_only=WEIGHT_ONLY,
+    resolution=RESOLUTION,
     spans=(
         ("autotune_s", log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS),
         ("compile_s", log_lines.CPU_COMPILE_STARTS, log_lines.CPU_COMPILE_ENDS),
     ),
     types=TYPES,
-    warnings=(*log_lines.WARNINGS, *lines.WARNINGS),
+    warnings=(*log_lines.WARNINGS, *log_lines.MEMBER_WARNINGS),
     failures=FAILURES,
     tracebacks=True,
     consequences=CONSEQUENCES,
@@ -87,11 +195,11 @@ LOG = LogBook(
     stopping_when_ready=(log_lines.STOPPING_WHEN_READY,),
     prefix=log_lines.PREFIX,
     clock=log_lines.CLOCK,
-    on_gpu=device_lines.ON_GPU,
-    on_cpu=device_lines.ON_CPU,
+    on_gpu=log_lines.ON_GPU,
+    on_cpu=log_lines.ON_CPU,
     uncut=log_lines.CONFIG_DUMP.needle,
     hook=_of_vllm,
     hooked=(log_lines.CONFIG_DUMP, log_lines.CHUNKED_PREFILL_ON),
-    settings=settings.of_line,
-    setting_names=settings.NAMES,
+    settings=of_line,
+    setting_names=NAMES,
 )

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from sparkwright.engines.log.line import Line
-from sparkwright.engines.log.text import lines_of
+from sparkwright.engines.log.text import Line, lines_of
 from sparkwright.errors import SparkwrightError
 from sparkwright.host import gpu_processes
 from sparkwright.host.containers import container_labels, log_reader

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkwright.engines import budget
 from sparkwright.engines.budget import Budget, Row, Start
-from sparkwright.engines.log import gpu_memory
+from sparkwright.engines.log import state
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.memory import Memory, of_share
 from sparkwright.errors import Exit
@@ -225,7 +225,7 @@ def verified_start_of(
 
 def _gpu_side(memory: Memory, log: EngineState | None, total_bytes: int, before_bytes: int) -> tuple[int | None, str]:
     """Return the GPU's side and its source. A log with a larger sum than was available before the start is ignored."""
-    by_log = gpu_memory.of_state(log) if log else None
+    by_log = state.gpu_memory(log) if log else None
     if by_log is not None and by_log > before_bytes:
         by_log = None
     by_flags = memory.gpu_bytes(total_bytes)

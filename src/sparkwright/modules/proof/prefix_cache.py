@@ -6,10 +6,10 @@ from typing import Any
 
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api, tasks
+from sparkwright.engines import prefix as prefix_verdict
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
 from sparkwright.engines.model import architecture
-from sparkwright.engines.prefix import verdict as prefix_verdict
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
 from sparkwright.host.containers import container_labels, server_key
@@ -70,7 +70,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         if answer.get("prefix_caching") is False or engine.prefix_cache.is_off(cache):
             return _result(prefix_verdict.off(engine), engine, args, {})
         if roles.PREFIX_QUERIES not in counters:
-            return _result(prefix_verdict.judge(engine, [], 0, 1, cache, None), engine, args, {})
+            return _result(prefix_verdict.judge_verdict(engine, [], 0, 1, cache, None), engine, args, {})
         state = evidence.log(context, args.container)
         from_log = state.value("block_size") if state else None
         config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
@@ -104,7 +104,10 @@ class PrefixCache(Module["PrefixCache.Args"]):
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix=fix, data=data)
         version = engine.advice.version(http_probe.version(http, args.base_url))
         return _result(
-            prefix_verdict.judge(engine, sightings, words, block, cache, version, hybrid=hybrid), engine, args, data
+            prefix_verdict.judge_verdict(engine, sightings, words, block, cache, version, hybrid=hybrid),
+            engine,
+            args,
+            data,
         )
 
 

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.engines import http as roles
-from sparkwright.engines import openai_api, tasks
+from sparkwright.engines import openai_api, slowness, tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.log import resolution
-from sparkwright.engines.slowness import causes
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
 from sparkwright.host.containers import container_labels, model_servers, server_key
@@ -255,11 +254,11 @@ def _failed(
 ) -> Result:
     """Return the failure with its likely causes. data: the measured figures, to be registered."""
     wanted = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or found.tok_per_s or 1
-    ladder: list[causes.Cause] = []
+    ladder: list[slowness.Cause] = []
     if found.verdict != "invalid":
         state = evidence.log(context, args.container)
-        ladder = causes.likely(
-            causes.Seen(
+        ladder = slowness.likely(
+            slowness.Seen(
                 share=(statistics.median(found.burst_rates) if found.in_bursts else found.tok_per_s) / wanted,
                 gpu=seen.gpu.sentence,
                 gpu_degraded=seen.gpu.degraded(baseline.clock_mhz if baseline else None) if seen.gpu.known else None,

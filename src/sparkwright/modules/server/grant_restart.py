@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.engines.log import load_stages
+from sparkwright.engines.log import state as log_state
 from sparkwright.engines.log.state import EngineState
 from sparkwright.errors import Failed
 from sparkwright.host import evidence
@@ -135,5 +135,5 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
 
 def _load(log: EngineState | None) -> dict[str, dict[str, float]]:
     """Return the stages of this start in seconds, if its log reports any."""
-    stages = load_stages.of_state(log) if log else {}
+    stages = log_state.load_stages(log) if log else {}
     return {"load_s": stages} if stages else {}

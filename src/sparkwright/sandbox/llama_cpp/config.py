@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.llama_cpp import command_words, flag_values, flags
+from sparkwright.engines.llama_cpp import command_line, flag_values, flags
 
 #: of the simulated models
 TRAINED = 131072
@@ -75,7 +75,7 @@ class Config:
 def config(words: Sequence[str]) -> Config:
     """Return the settings of a command line. Raises Refused."""
     _refuse(words)
-    command = command_words.parsed(words)
+    command = command_line.parsed(words)
     given = command.flags
     if not command.model:
         raise Refused("error: no model is given", "exiting due to model loading error")

@@ -8,10 +8,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines.findings import Way
+from sparkwright.engines.findings import Rules, Way
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.parallel import Split
-from sparkwright.engines.rule import Rules
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.parallel import split_limits

@@ -11,21 +11,26 @@ from sparkwright.engines.findings import Finding
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import ClusterMember, Share, Split
 from sparkwright.engines.vllm.flags import flags as own
-from sparkwright.engines.vllm.parallel import environment, flags
+from sparkwright.engines.vllm.parallel import member_flags
 from sparkwright.engines.vllm.parallel.case import SplitCase
 from sparkwright.engines.vllm.parallel.log import member as member
 from sparkwright.engines.vllm.parallel.log import of_another as of_another
 from sparkwright.engines.vllm.parallel.rules import SPLITS
 
-MASTER_PORT = flags.DEFAULT_MASTER_PORT
-SET_BY: Mapping[str, str] = flags.SET_BY
-VARIABLES: Sequence[str] = environment.VARIABLES
-TRACE = environment.TRACED_BY
+MASTER_PORT = member_flags.DEFAULT_MASTER_PORT
+SET_BY: Mapping[str, str] = member_flags.SET_BY
+VARIABLES: Sequence[str] = member_flags.VARIABLES
+TRACE = member_flags.TRACED_BY
 
 
 def share(member: ClusterMember) -> Share:
     """Return the settings with which a member is started."""
-    return Share(flags.of(member), environment.of(member), environment.options(member), environment.STOP_TIMEOUT_S)
+    return Share(
+        member_flags.flags_of(member),
+        member_flags.variables_of(member),
+        member_flags.options(member),
+        member_flags.STOP_TIMEOUT_S,
+    )
 
 
 def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:

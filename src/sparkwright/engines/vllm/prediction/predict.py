@@ -5,6 +5,7 @@ The engine's own config dump, read by `logs`, is the truth; `make test-engine` c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,77 @@ from sparkwright.engines import advice
 from sparkwright.engines.advice import Effective
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.prediction import ascend, defaults
+from sparkwright.engines.vllm.flags import flags as flag_words
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.versions import at_least
+
+# Defaults of vLLM by release, on a GB10.
+#
+# Each row: first release, value and source. Nothing is guessed for a version that is not known: the answer is then None, unless
+# all releases agree.
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A default value from a release on."""
+
+    #: first release with it; empty for always
+    since: str
+    value: Any
+    source: str
+
+
+CHUNKED_PREFILL = "chunked prefill"
+PREFIX_CACHING_DENSE = "prefix caching, dense"
+PREFIX_CACHING_HYBRID = "prefix caching, recurrent hybrid"
+PREFIX_CACHING_ATTENTION_FREE = "prefix caching, no attention"
+MEMORY_UTILIZATION = "gpu-memory-utilization"
+MAX_NUM_BATCHED_TOKENS = "max-num-batched-tokens"
+MAX_NUM_SEQS = "max-num-seqs"
+
+#: first release that obeys the flag: V1 before it always set chunked prefill to True (source of 0.11.0; issues
+#: 18547, 20914), and prefix caching of a recurrent model to False, "since it is not yet supported" (source of 0.11.0)
+CHUNKED_PREFILL_OPTIONAL_SINCE = "0.11.1"
+RECURRENT_PREFIX_CACHING_SINCE = "0.11.1"
+#: first release that keeps a recurrent layer's state at the ends of whole blocks only, unless the mode is `all`; and the first
+#: that refuses `all`
+ALIGN_ONLY_SINCE = "0.28.0"
+ALL_REFUSED_SINCE = "0.32.0"
+
+#: oldest first
+DEFAULTS: dict[str, tuple[Default, ...]] = {
+    CHUNKED_PREFILL: (
+        Default("", True, "V1's default for every generative model, recurrent ones too; V0 was removed in 0.11.0"),
+    ),
+    PREFIX_CACHING_DENSE: (Default("", True, "V1's default"),),
+    PREFIX_CACHING_HYBRID: (
+        Default("", False, "forced off until 0.11.0, opt-in until 0.27"),
+        Default("0.28.0", True, "#50991; the config dumps of real 0.32.0 logs"),
+    ),
+    PREFIX_CACHING_ATTENTION_FREE: (Default("", False, "source of 0.33.0"),),
+    MEMORY_UTILIZATION: (
+        Default("", 0.9, "the help of 0.11 to 0.19"),
+        Default("0.20.0", 0.92, "#38284; the help of 0.22.1 and 0.32.0"),
+    ),
+    MAX_NUM_BATCHED_TOKENS: (
+        Default("", 2048, "NVML names no memory size on a GB10: the small tier, and by name from 0.33 on"),
+    ),
+    MAX_NUM_SEQS: (Default("", 256, "the same tier"),),
+}
+
+
+def default(name: str, version: Version | None) -> Any:
+    """Return the default of a setting; None if it depends on the version and that is not known."""
+    first, *later = DEFAULTS[name]
+    value = first.value
+    for row in later:
+        reached = at_least(version, row.since)
+        if reached is None:
+            return None
+        if reached:
+            value = row.value
+    return value
+
 
 #: architectures whose default cache mode was `all` until 0.27, and that took `all` until 0.31. source 0.17.1
 #: (SupportsMambaPrefixCaching); seen: 0.28.0
@@ -28,9 +97,9 @@ CACHE_MODE_ALL = frozenset(
 )
 
 PREFIX_CACHING = {
-    "recurrent": defaults.PREFIX_CACHING_HYBRID,
-    "dense": defaults.PREFIX_CACHING_DENSE,
-    "attention_free": defaults.PREFIX_CACHING_ATTENTION_FREE,
+    "recurrent": PREFIX_CACHING_HYBRID,
+    "dense": PREFIX_CACHING_DENSE,
+    "attention_free": PREFIX_CACHING_ATTENTION_FREE,
 }
 
 
@@ -62,29 +131,29 @@ def effective(request: VllmRequest, architecture: Architecture, version: Version
         mamba_cache_mode=_mamba_cache_mode(request, architecture, prefix, version),
         block_tokens=block_size(architecture.config, str(request.flag("kv-cache-dtype") or "auto")),
         budget=_budget(request, chunked, length),
-        max_num_seqs=_number(request, "max-num-seqs") or defaults.default(defaults.MAX_NUM_SEQS, version),
+        max_num_seqs=_number(request, "max-num-seqs") or default(MAX_NUM_SEQS, version),
         max_model_len=length,
-        memory_utilization=defaults.default(defaults.MEMORY_UTILIZATION, version) if share is None else share,
+        memory_utilization=default(MEMORY_UTILIZATION, version) if share is None else share,
     )
 
 
 def _chunked_prefill(request: VllmRequest, version: Version | None) -> bool | None:
     if request.platform == "ascend":
-        return ascend.chunked_prefill(request.flags)
+        return chunked_prefill(request.flags)
     answer = request.flag("enable-chunked-prefill")
     if answer is None or answer is True:
         return True
-    honoured = at_least(version, defaults.CHUNKED_PREFILL_OPTIONAL_SINCE)
+    honoured = at_least(version, CHUNKED_PREFILL_OPTIONAL_SINCE)
     return None if honoured is None and version is not None else honoured is False
 
 
 def _prefix_caching(request: VllmRequest, architecture: Architecture, version: Version | None) -> bool | None:
     answer = request.flag("enable-prefix-caching")
     if isinstance(answer, bool):
-        honoured = at_least(version, defaults.RECURRENT_PREFIX_CACHING_SINCE) is not False
+        honoured = at_least(version, RECURRENT_PREFIX_CACHING_SINCE) is not False
         return answer and (honoured or architecture.kind != "recurrent")
     name = PREFIX_CACHING.get(architecture.kind)
-    return None if name is None else defaults.default(name, version)
+    return None if name is None else default(name, version)
 
 
 def _mamba_cache_mode(
@@ -97,7 +166,7 @@ def _mamba_cache_mode(
     answer = request.flag("mamba-cache-mode")
     if architecture.name not in CACHE_MODE_ALL or answer == "align":
         return "align"
-    until = defaults.ALL_REFUSED_SINCE if answer == "all" else defaults.ALIGN_ONLY_SINCE
+    until = ALL_REFUSED_SINCE if answer == "all" else ALIGN_ONLY_SINCE
     align_only = at_least(version, until)
     return None if align_only is None else "align" if align_only else "all"
 
@@ -106,7 +175,7 @@ def _budget(request: VllmRequest, chunked: bool | None, length: int | None) -> i
     answer = _number(request, "max-num-batched-tokens")
     if answer is not None:
         return answer
-    usual = int(defaults.DEFAULTS[defaults.MAX_NUM_BATCHED_TOKENS][0].value)
+    usual = int(DEFAULTS[MAX_NUM_BATCHED_TOKENS][0].value)
     if chunked is False:  # raised so that a whole prompt fits one step (source 0.11.0, 0.17.1, 0.33.0)
         return max(usual, length) if length else None
     return usual
@@ -115,3 +184,37 @@ def _budget(request: VllmRequest, chunked: bool | None, length: int | None) -> i
 def _number(request: VllmRequest, name: str) -> int | None:
     answer = request.flag(name)
     return flags.integer(answer) if answer is not None else None
+
+
+# Ascend-vLLM, for recipes with `platform: ascend`: it has another scheduler, set through --additional-config.
+#
+# Source: Ascend-vLLM's guide to its scheduler and features. Keys that vLLM itself does not have go into that one JSON option.
+
+CONFIG = "additional-config"
+SCHEDULER = "ascend_scheduler_config"
+ENABLED = "enabled"
+CHUNKED = "chunked_prefill_enabled"
+BUDGET_STEP = 256
+
+
+def scheduler(flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the scheduler's settings; empty if the flags set none."""
+    config = flag_words.value(flags, CONFIG)
+    found = config.get(SCHEDULER) if isinstance(config, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def chunked_prefill(flags: Mapping[str, Any]) -> bool:
+    """Return True if prompts are prefilled in chunks: the Ascend scheduler turns that off unless its settings turn it on."""
+    own = scheduler(flags)
+    if own.get(ENABLED):
+        return bool(own.get(CHUNKED, False))
+    return flag_words.value(flags, "enable-chunked-prefill") is not False
+
+
+def with_scheduler(flags: Mapping[str, Any], *, enabled: bool, chunked: bool) -> dict[str, Any]:
+    """Return the flags with both settings added to --additional-config."""
+    config = flag_words.value(flags, CONFIG)
+    rest = dict(config) if isinstance(config, Mapping) else {}
+    others = {name: message for name, message in flags.items() if name != CONFIG}
+    return {**others, CONFIG: {**rest, SCHEDULER: {**scheduler(flags), ENABLED: enabled, CHUNKED: chunked}}}

@@ -9,9 +9,8 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines.advice import Effective
-from sparkwright.engines.findings import Severity
+from sparkwright.engines.findings import Rules, Severity
 from sparkwright.engines.model.architecture import Architecture, classify
-from sparkwright.engines.rule import Rules
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.prediction.predict import VllmRequest, effective
 

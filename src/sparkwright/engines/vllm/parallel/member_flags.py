@@ -1,14 +1,16 @@
-"""The environment variables and container options of a cluster's members.
-
-Sources: vLLM 0.33.0 utils/network_utils.py, device_communicators/shm_broadcast.py and docs/usage/security.md; NCCL 2.30's
-documentation of its variables; a real group of two of 0.32.0 (duration of a stop, effect of an unset time limit).
-"""
+"""The flags, environment variables and container options of a cluster's members."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines.parallel import ClusterMember
+
+# The environment variables and container options of a cluster's members.
+#
+# Sources: vLLM 0.33.0 utils/network_utils.py, device_communicators/shm_broadcast.py and docs/usage/security.md; NCCL 2.30's
+# documentation of its variables; a real group of two of 0.32.0 (duration of a stop, effect of an unset time limit).
 
 #: the address for vLLM's message queue; without it, that of the route to the internet
 OWN_ADDRESS = "VLLM_HOST_IP"
@@ -36,7 +38,7 @@ MEMLOCK = {"memlock": "-1"}
 NOFILE = {"nofile": "1048576"}
 
 
-def of(member: ClusterMember) -> dict[str, str]:
+def variables_of(member: ClusterMember) -> dict[str, str]:
     """Return the variables of one member. Interfaces and adapters that its host does not name are left for NCCL to find."""
     found = {OWN_ADDRESS: member.address}
     if member.interfaces:
@@ -55,3 +57,54 @@ def options(member: ClusterMember) -> dict[str, Any]:
     if not member.adapters:
         return {**network, "ulimits": NOFILE}
     return {**network, **RDMA, "ulimits": {**MEMLOCK, **NOFILE}}
+
+
+# The flags with which the members of a cluster find each other: vLLM's own multi-node backend, `mp`.
+#
+# Sources: vLLM 0.17.1 to 0.33.0, engine/arg_utils.py, config/parallel.py and docs/serving/parallelism_scaling.md; a real group
+# of two of 0.32.0 on a CPU.
+
+TENSOR = "tensor-parallel-size"
+PIPELINE = "pipeline-parallel-size"
+MEMBERS = "nnodes"
+RANK = "node-rank"
+HEAD = "master-addr"
+MASTER_PORT = "master-port"
+HEADLESS = "headless"
+API_SERVERS = "api-server-count"
+BACKEND = "distributed-executor-backend"
+
+DEFAULT_MASTER_PORT = 29501
+
+#: flags that no recipe sets in a cluster, each with the key that sets it
+SET_BY: Mapping[str, str] = {
+    TENSOR: "parallel",
+    PIPELINE: "parallel",
+    MEMBERS: "parallel",
+    RANK: "the order of the group's hosts",
+    HEAD: "the group's `cluster.head`",
+    MASTER_PORT: "the group's `cluster.port`",
+    HEADLESS: "the group's `cluster.head`",
+}
+
+
+def flags_of(member: ClusterMember) -> dict[str, Any]:
+    """Return the flags of one member; None removes a flag of the recipe. They differ between members in the rank and what follows
+    from it.
+
+    None of them depends on the engine's version, which is known only once the image is there; a second deploy would otherwise
+    build another command.
+    """
+    worker = member.rank > 0
+    found: dict[str, Any] = {
+        TENSOR: member.split.tensor,
+        PIPELINE: member.split.pipeline,
+        MEMBERS: member.split.hosts,
+        RANK: member.rank,
+        HEAD: member.head_address,
+        MASTER_PORT: member.master_port,
+        HEADLESS: True if worker else None,
+    }
+    if worker:  # it has no API; with --headless the engine refuses this option
+        found[API_SERVERS] = None
+    return found

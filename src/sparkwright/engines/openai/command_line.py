@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkwright.engines.command_words import Command
+from sparkwright.engines.flags import Command
 
 
 def parsed(words: Sequence[str]) -> Command:

@@ -1,19 +1,59 @@
-"""The test of the prefix cache: the length of the prefix, and the verdict on the hits.
-
-An engine's own reports, and reasons why a recurrent model may not hit there, are in its folder. Counters are in tokens.
-"""
+"""Prefix caching: an engine's reports about it, and the test that a repeated prefix hits the cache."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from packaging.version import Version
 
 from sparkwright.engines import concepts
-from sparkwright.engines.engine import Engine
+
+if TYPE_CHECKING:
+    from sparkwright.engines.engine import Engine
+
+
+class PrefixCache(Protocol):
+    """A reader of one engine's reports about its prefix cache. cache: the labels of its metric about it."""
+
+    def block_tokens(self, cache: Mapping[str, str]) -> int:
+        """Return the block size in which prefixes hit, in tokens; 0 if the engine reports none."""
+
+    def is_off(self, cache: Mapping[str, str]) -> bool | None:
+        """Return True if the engine reports that prefix caching is off; None if it reports nothing."""
+
+    def is_hybrid(self, cache: Mapping[str, str]) -> bool:
+        """Return True if the cache holds recurrent states too."""
+
+    def why(self, version: Version | None) -> tuple[str, str]:
+        """Return why a recurrent model may not hit, as a sentence to append, and what helps; empty strings if nothing is known."""
+
+
+class Untold:
+    """The reader for an engine that reports nothing about its prefix cache."""
+
+    def block_tokens(self, cache: Mapping[str, str]) -> int:
+        """See PrefixCache."""
+        return 0
+
+    def is_off(self, cache: Mapping[str, str]) -> bool | None:
+        """See PrefixCache."""
+        return None
+
+    def is_hybrid(self, cache: Mapping[str, str]) -> bool:
+        """See PrefixCache."""
+        return False
+
+    def why(self, version: Version | None) -> tuple[str, str]:
+        """See PrefixCache."""
+        return "", ""
+
+
+# The test of the prefix cache: the length of the prefix, and the verdict on the hits.
+#
+# An engine's own reports, and reasons why a recurrent model may not hit there, are in its folder. Counters are in tokens.
 
 CONCEPT = "the prefix cache"
 #: least cached share of the tokens in whole blocks of the prefix at which the cache works
@@ -64,7 +104,7 @@ def off(engine: Engine) -> Judged:
     return Judged("off", "the engine says that it is off", turned_on(engine))
 
 
-def judge(
+def judge_verdict(
     engine: Engine,
     sightings: Sequence[Sighting],
     prefix_tokens: int,

@@ -1,1 +1,0 @@
-"""vLLM's start-up log: its lines, and the readings that they hold."""
