@@ -170,7 +170,7 @@ def test_a_server_without_an_api_is_told_the_release_that_has_it(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = served({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
-    monkeypatch.setattr(container_labels, "at", lambda context, url: engine.of("vllm"))
+    monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.of("vllm"))
     result = run(server, tmp_path, "messages")
     assert result.failed and "/v1/messages is not there (404" in result.msg
     assert "vLLM serves /v1/messages from 0.11.2 on" in result.fix

@@ -24,7 +24,7 @@ SMALL = ("-c", "2048", "-np", "2", "-a", "tiny", "--metrics")
 @pytest.fixture(autouse=True)
 def of_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the container of a host says; this server has none."""
-    monkeypatch.setattr(container_labels, "at", lambda context, url: engine.of("llama_cpp"))
+    monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.of("llama_cpp"))
 
 
 def probed(server: servers.Server, folder: Path, *probes: Any) -> Result:

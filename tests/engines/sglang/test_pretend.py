@@ -141,7 +141,7 @@ def test_its_prefix_cache_is_tried_with_the_page_that_it_tells(
     block: int | None,
     verdict: str,
 ) -> None:
-    monkeypatch.setattr(container_labels, "at", lambda context, url: SGLANG)
+    monkeypatch.setattr(container_labels, "engine_at", lambda context, url: SGLANG)
     layers = {"layer_types": ["linear_attention", "full_attention"]} if kind != "llama" else {}
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps({"model_type": kind, **layers}))
