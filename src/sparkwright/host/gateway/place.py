@@ -4,7 +4,7 @@
                                   /sockets      created by HAProxy; the only folder that its container may write to
                                   /candidate    files to validate before anything is changed
                                   /good/DIGEST  the files of verified states
-                                  /config       files and sockets in one, of releases before 0.36: until the next deploy
+                                  /config       files and sockets in one, of 0.1: until the next deploy
 
 All of it is 0700 and 0600: it contains server keys and the hash of the clients' key. Files are read by name and up to a size, and
 no link is followed: a container of an earlier release could write to `config`.
@@ -30,10 +30,10 @@ from sparkwright.trust import private
 from sparkwright.trust.names import STEP
 
 FOLDER, FILES, SOCKETS, CANDIDATE, GOOD = "gateway", "files", "sockets", "candidate", "good"
-#: of releases before 0.36, and the folder that their containers start in
+#: of 0.1, and the folder that their containers start in
 EARLIER, EARLIER_WORKING_DIR = "config", "/etc/gateway"
 DIGEST_CHARS = 16
-#: every file that a gateway may have; "operations" is one of releases before 0.36
+#: every file that a gateway may have; "operations" is one of 0.1
 NAMES = frozenset((*render.NAMES, "operations"))
 #: limit of one file
 LARGEST_BYTES = 8 * 2**20
@@ -50,7 +50,7 @@ class Place:
 
     @property
     def earlier(self) -> bool:
-        """True for a gateway of releases before 0.36: its container may write to the one folder of files and sockets."""
+        """True for a gateway of 0.1: its container may write to the one folder of files and sockets."""
         return self.files == self.sockets
 
 
@@ -67,7 +67,7 @@ def current(gateway: StateFolder) -> Place:
 
 
 def is_earlier(spec: Mapping[str, Any]) -> bool:
-    """Return True if a container's spec is one of releases before 0.36."""
+    """Return True if a container's spec is one of 0.1."""
     return spec.get("working_dir") == EARLIER_WORKING_DIR
 
 
