@@ -14,8 +14,7 @@ and, where the engine has the feature, with:
   causes.py: causes of slowness of this engine alone
   prefix_cache.py: what the engine reports about its prefix cache
   caches.py: compile caches
-  imports.py: recipes written elsewhere
-  probe_flags.py: flags that cause what `expect.probes` finds
+  command_line.py: reads its command lines; flags of tasks, of recipes written elsewhere, and those that cause what `expect.probes` finds
 
 Each file holds one value of the type named below, or is itself one: a module whose functions are the type's. A part is imported
 on first use: a health check needs http.py alone.
