@@ -6,9 +6,10 @@ The server is exact_server.c, whose chunks say when they were sent; the client i
 read afterwards: a server and clients that take the processor from each other, and from HAProxy, would be what is measured.
 The ways take turns in one run, for what else the machine does changes between two. A model with two servers has both of
 them on one port; what it costs beside one with a single server is that its requests are kept to be sent again. The aim: the
-first token at most 0.5 ms later, a chunk at most 0.1 ms, by /v1/messages as by chat. "A client" has a key of its own, all
-limits, and its tokens counted: its chunks pass a filter in Lua. The streams of a round begin evenly
+first token at most 0.5 ms later, a chunk at most 0.1 ms, by /v1/messages as by chat. "A client" has a key of its own, one of a
+hundred, all limits, and its tokens counted: its chunks pass a filter in Lua. The streams of a round begin evenly
 over the length of one, as those of clients that ask on and on; the last rows show what a burst costs, all within 20 ms.
+Then short answers, of one chunk, to the key for all and to a client: the hundred keys cost at most 0.1 ms of a request's time.
 """
 
 from __future__ import annotations
@@ -46,8 +47,14 @@ SHAPES = ((1, CHUNKS * EVERY_S, 40), (16, CHUNKS * EVERY_S, 8), (64, CHUNKS * EV
 PORT = 18393
 AIM_MS = {"first token": 0.5, "chunk": 0.1}
 DIRECT, ONE, TWO, MESSAGES, COUNTED = "direct", "one-server", "two-servers", "/v1/messages", "client"
+#: requests with a short answer, with the key for all and with a client's
+SHORT, SHORT_COUNTED = "short", "short-client"
+#: number of clients with keys and limits; short requests at once, in how many seconds they begin, rounds of each way; the aim, ms
+CLIENTS, SHORT_SHAPE, SHORT_AIM_MS = 100, (16, 0.1, 125), 0.1
 #: the key for all, and that of a client whose tokens are counted
-KEYS = {ONE: "key-for-all-0123456789", COUNTED: "key-of-a-client-0123456789"}
+KEYS = {ONE: "key-for-all-0123456789", COUNTED: f"key-of-client-{CLIENTS - 1:04}"}
+#: the model of each way with another one than ONE
+MODELS = {TWO: TWO, SHORT: SHORT, SHORT_COUNTED: SHORT}
 SENT = re.compile(rb'"sent_ns":(\d+)')
 LAST = b"0\r\n\r\n"
 
@@ -75,8 +82,9 @@ def _request(model: str, path: str, key: str) -> bytes:
 
 def _round(port: int, way: str, streams: int, within_s: float) -> list[Stream]:
     """So many streams, each on a connection of its own, begun evenly within this time."""
-    model, path = TWO if way == TWO else ONE, MESSAGES if way == MESSAGES else "/v1/chat/completions"
-    request, begun_ns = _request(model, path, KEYS.get(way, KEYS[ONE])), time.monotonic_ns()
+    key = KEYS[COUNTED if way in (COUNTED, SHORT_COUNTED) else ONE]
+    path = MESSAGES if way == MESSAGES else "/v1/chat/completions"
+    request, begun_ns = _request(MODELS.get(way, ONE), path, key), time.monotonic_ns()
     due_ns = [begun_ns + int(within_s * 1e9 * n / streams) for n in range(streams)]
     found: list[Stream] = []
     running: dict[int, Stream] = {}
@@ -127,15 +135,34 @@ def _measure(direct: int, shape: tuple[int, float, int], haproxy: psutil.Process
     return met
 
 
-def _gateway(folder: Path, port: int) -> subprocess.Popen[bytes]:
+def _measure_short(haproxy: psutil.Process) -> bool:
+    """Print the medians of requests with a short answer. Return True if a hundred keys cost no more than the aim."""
+    requests, within_s, rounds = SHORT_SHAPE
+    took_ms: dict[str, list[float]] = {SHORT: [], SHORT_COUNTED: []}
+    spent_ms = dict.fromkeys(took_ms, 0.0)
+    for _ in range(rounds):
+        for way, rows in took_ms.items():
+            before_s = sum(haproxy.cpu_times()[:2])
+            rows += [(stream.read[-1][0] - stream.asked_ns) / 1e6 for stream in _round(PORT, way, requests, within_s)]
+            spent_ms[way] += 1000 * (sum(haproxy.cpu_times()[:2]) - before_s) / requests / rounds
+    medians = {way: statistics.median(rows) for way, rows in took_ms.items()}
+    for name, figures in (("whole answer", medians), ("its processor time", spent_ms)):
+        shown = f"one key {figures[SHORT]:.3f} ms   one of {CLIENTS} {figures[SHORT_COUNTED] - figures[SHORT]:+.3f} ms"
+        print(f"{requests * rounds} short requests, {name:18}  {shown}   aim {SHORT_AIM_MS} ms", flush=True)
+    return medians[SHORT_COUNTED] - medians[SHORT] <= SHORT_AIM_MS
+
+
+def _gateway(folder: Path, port: int, short_port: int) -> subprocess.Popen[bytes]:
     check = json.dumps({"model": "m", "max_tokens": 1})
     servers = [Upstream(name, "127.0.0.1", port, 64) for name in ("a", "b")]
-    models = (Model(ONE, (servers[0],), 4096, check), Model(TWO, tuple(servers), 4096, check))
+    short = Model(SHORT, (Upstream("a", "127.0.0.1", short_port, 64),), 4096, check)
+    models = (Model(ONE, (servers[0],), 4096, check), Model(TWO, tuple(servers), 4096, check), short)
     paths = api_paths.union([VLLM])
     made = Gateway("bench", "127.0.0.1", PORT, PORT + 1, False, True, "none", 256, 2**20, 60, 600, 10, models, paths)
-    made = replace(made, named=(Client("client", requests_per_minute=10**6, concurrent=1000, tokens_per_day=10**9),))
-    hashes = {way: hashlib.sha256(key.encode()).hexdigest() for way, key in KEYS.items()}
-    keys = {render.CLIENT_KEYS: hashes[ONE] + "\n", clients.KEYS: clients.keys({"client": hashes[COUNTED]})}
+    limits = Client("client", requests_per_minute=10**6, concurrent=1000, tokens_per_day=10**9, until_s=4 * 10**9)
+    made = replace(made, named=tuple(replace(limits, name=f"client-{n}") for n in range(CLIENTS)))
+    of_clients = {f"client-{n}": _hash(f"key-of-client-{n:04}") for n in range(CLIENTS)}
+    keys = {render.CLIENT_KEYS: _hash(KEYS[ONE]) + "\n", clients.KEYS: clients.keys(of_clients)}
     files = folder / "files"
     for path in (files, folder / "sockets"):
         path.mkdir()
@@ -144,6 +171,10 @@ def _gateway(folder: Path, port: int) -> subprocess.Popen[bytes]:
     log = (folder / "log").open("wb")
     words, env = ["haproxy", *render.COMMAND], {**os.environ, **render.ENVIRONMENT}
     return subprocess.Popen(words, cwd=files, env=env, stdout=log, stderr=log)
+
+
+def _hash(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _worker(gateway: subprocess.Popen[bytes]) -> psutil.Process:
@@ -167,15 +198,16 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         measuring.server(first_s=0, gap_s=EVERY_S, chunks=CHUNKS) as url,
+        measuring.server(first_s=0, gap_s=0, chunks=1) as short_url,
     ):
         port = urlsplit(url).port or 0
-        gateway = _gateway(Path(folder), port)
+        gateway = _gateway(Path(folder), port, urlsplit(short_url).port or 0)
         try:
             worker = _worker(gateway)
             print(
                 "streams   begin  what          direct    gateway, one server  two servers    /v1/messages    a client     aim"
             )
-            met = [_measure(port, shape, worker) for shape in SHAPES]
+            met = [*(_measure(port, shape, worker) for shape in SHAPES), _measure_short(worker)]
         finally:
             gateway.kill()
             gateway.wait()

@@ -99,7 +99,8 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 18081), Answer).serve_forever()
 def test_the_hosts_own_unit_switches_when_its_gateway_was_asked(turns: Lab) -> None:
     """Confined as a real systemd confines it, with a gateway's control port beside it, and no laptop."""
     lab, host = turns, turns.root / "hosts/spark1.yml"
-    host.write_text(host.read_text().replace("[bed, small]", "[bed, {recipe: small, wake: on_request}]"))
+    turn = "[{recipe: bed, stay_awake: 1m}, {recipe: small, wake: on_request}]"
+    host.write_text(host.read_text().replace("[bed, small]", turn))
     with (lab.root / "hosts/groups.yml").open("a") as groups:
         groups.write("box: {hosts: [spark1], gateway: {host: spark1, port: 18080, tls: none}}\n")
     state = ".local/state/sparkwright"

@@ -29,6 +29,8 @@ pytestmark = [
 ]
 #: a bound for what takes some 12 s
 WITHIN_S = 60.0
+#: vLLM takes no other
+JSON = {"Content-Type": "application/json"}
 SHORT = {"model": "m", "prompt": "hello", "max_tokens": 4}
 
 
@@ -73,7 +75,7 @@ COUNTERS = ("vllm:num_requests_running{", "vllm:generation_tokens_total{")
 
 
 def send(pool: ThreadPoolExecutor, lab: Running, **more: Any) -> Future[Answer]:
-    return pool.submit(lab.ask, "POST", "/v1/completions", {**SHORT, **more})
+    return pool.submit(lab.ask, "POST", "/v1/completions", {**SHORT, **more}, **JSON)
 
 
 def test_a_stopped_engine_is_found_by_its_counters_and_its_requests_end(
@@ -107,7 +109,8 @@ def test_a_stopped_engine_is_found_by_its_counters_and_its_requests_end(
 def _while_it_generates(server: Server, core: Core, lab: Running, pool: ThreadPoolExecutor) -> float:
     """The only server: its streams are left to it, and new requests get 503 until it generates again."""
     streams = [send(pool, lab, max_tokens=500, ignore_eos=True, stream=True) for _ in range(2)]
-    until(lambda: requests(server)[0] >= 2)
+    until(lambda: requests(server)[0] >= 2 or any(stream.done() for stream in streams))
+    assert [stream.result() for stream in streams if stream.done()] == []
     stopped_s = core.stop()
     time.sleep(0.5)
     standing = requests(server)
