@@ -112,7 +112,8 @@ def _disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     else:
         yield PreflightFinding("disk", "ok", f"{units.size(free)} free, {units.size(need)} to download")
     place = _standing(folder)
-    if missing and not os.access(place, os.W_OK):  # the wake service sees the model's folder read-only, and downloads nothing
+    # the wake service, which downloads nothing, may only read the model's folder
+    if missing and not os.access(place, os.W_OK):
         fix = f"On the host: `sudo chown $USER {place}`."
         yield PreflightFinding("folder", "bad", f"no permission to write in {place}.", fix)
 
