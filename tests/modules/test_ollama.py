@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
+from sparkwright.host import machine
 from sparkwright.host.ollama import ollama_models, ollama_places
 from sparkwright.host.ollama.ollama_models import Loaded, Ollama
 from sparkwright.modules.ollama import OllamaReload, OllamaUnload
@@ -189,7 +190,7 @@ def test_a_model_that_is_not_installed_any_more_is_left_out(play: Play, context:
     ],
 )
 def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str) -> None:
-    assert ollama_places.url_of(host) == url
+    assert machine.ollama_url(host) == url
 
 
 def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from packaging.version import Version
-
 from sparkwright.engines import concepts
 
 if TYPE_CHECKING:
+    from packaging.version import Version
+
     from sparkwright.engines.engine import Engine
 
 
