@@ -38,7 +38,7 @@ from tests.gateway.loopback import Server, gateway, model, running
 from tests.gateway.steady import DIALECTS, Asked, Steady
 
 from sparkwright.gateway import render
-from sparkwright.host.gateway import admin, states
+from sparkwright.host.gateway import admin, container
 
 #: requests of a scenario in each dialect; in all of them, before it and after
 REQUESTS, BEFORE, AFTER = 2000, 500, 500
@@ -214,7 +214,7 @@ def added() -> bool:
             time.sleep(0.02)
         config = render.files(replace(made, models=(model("m", *servers, slots=16),)))[render.CONFIG]
         config = config.replace(render.DIGEST, "nine")
-        states.keep(Path(folder), config)
+        container.keep_states(Path(folder), config)
         (Path(folder) / render.CONFIG).write_text(config)
         admin.ask(Path(folder), "reload", render.MASTER_SOCKET)
         while admin.running_digest(Path(folder)) != "nine":

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright import __version__
-from sparkwright.app import docs, recipe_export, schemas
+from sparkwright.app import recipe_export, schemas
+from sparkwright.app import manual
 from sparkwright.app.findings import explained, rule_text, rules
 from sparkwright.app.json_output import schemas as json_output
 from sparkwright.app.questions import client_formats
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
-from sparkwright.cli.framework.layout import spelled
+from sparkwright.cli.framework.help import spelled
 from sparkwright.cli.help_groups import GROUPS
 from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
@@ -52,7 +53,7 @@ TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
 def pages() -> dict[Path, str]:
     """Every generated file with its text."""
     tables = {model.__name__: schemas.table(model) for model in MODELS}
-    found = {HERE / "modules" / f"{name}.md": docs.module(name) for name in registry.NAMES}
+    found = {HERE / "modules" / f"{name}.md": manual.module_page(name) for name in registry.NAMES}
     for kind in schemas.KINDS:
         found[HERE.parent / "schemas" / f"{kind}.json"] = json.dumps(schemas.schema(kind), indent=1) + "\n"
     found[HERE / "schemas" / "events.json"] = json.dumps(json_output.events(), indent=1) + "\n"
@@ -71,7 +72,7 @@ def pages() -> dict[Path, str]:
     gateway = HERE / "gateway.md"
     found[gateway] = PATHS.sub(f"<!-- paths -->\n{_paths()}\n<!-- end -->", gateway.read_text())
     index = [
-        f"# Modules\n\nGenerated from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{docs.index()}\n```\n"
+        f"# Modules\n\nGenerated from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{manual.module_index()}\n```\n"
     ]
     return {
         **found,

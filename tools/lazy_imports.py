@@ -43,7 +43,7 @@ GROUPS = (
     ),
     Group(
         "a host without a gateway does without http.client, which asks one (30 ms)",
-        ("modules/server/drain.py", "health/gateway_return.py"),
+        ("modules/server/stop.py", "health/heal.py"),
         ("sparkwright.host.gateway.*",),
     ),
     Group(
@@ -63,7 +63,7 @@ GROUPS = (
     ),
     Group(
         "what few plans need: a lint, a copy between hosts, a pin that is missing or learnt (28 to 250 ms)",
-        ("app/findings.py", "app/plans/*", "app/runs/cached_run.py", "project/recipe/scope.py"),
+        ("app/findings.py", "app/plans/*", "app/runs/playbooks.py", "project/recipe/scope.py"),
         ("sparkwright.*",),
     ),
     Group(

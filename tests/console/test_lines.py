@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.console.events.json_lines import JsonLines
 from sparkwright.console.events.lines import Lines
+from sparkwright.console.events.subscriber import JsonLines
 from sparkwright.protocol.events import event
 
 COUNTS = {"ok": 3, "changed": 1, "failed": 0, "skipped": 2, "unreachable": 0}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.app.questions import client_settings
-from sparkwright.app.stores import lock_diff
+from sparkwright.app.stores import lock_update
 from sparkwright.console.events.summary import Served
 from sparkwright.engines import template_rules
 from sparkwright.engines.model import chat_template, chat_template_tree
@@ -167,10 +167,12 @@ def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
             "chat": chat_template_tree.of_files({"chat_template.jinja": text}.get),
         }
 
-    rows = {row.what: (row.before, row.after) for row in lock_diff.model(entry("a", ON), entry("b", OFF))}
+    rows = {row.what: (row.before, row.after) for row in lock_update.model_rows(entry("a", ON), entry("b", OFF))}
     assert rows["thinking"][0].startswith("on by default") and rows["thinking"][1].startswith("off by default")
     assert rows["template"] == ("reads enable_thinking; renders tools", "reads thinking")
-    assert not any(row.what == "thinking" for row in lock_diff.model({**entry("a", ON), "chat": None}, entry("b", OFF)))
+    assert not any(
+        row.what == "thinking" for row in lock_update.model_rows({**entry("a", ON), "chat": None}, entry("b", OFF))
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,10 @@ from sparkwright.host.containers import compile_caches, files_of_root, lifecycle
 from sparkwright.host.gateway import admin, now, place
 from sparkwright.host.gateway import container as gateway
 from sparkwright.modules.rpc.prune import PruneCaches
-from sparkwright.modules.server.grant_restart_previous import GrantRestartPrevious
+from sparkwright.modules.server.records import GrantRestartPrevious
 from sparkwright.modules.server.restore_previous import RestorePrevious
-from sparkwright.modules.server.started import Started
-from sparkwright.modules.server.stop_and_keep import StopAndKeep
-from sparkwright.modules.server.stopped import Stopped
+from sparkwright.modules.server.start import Started
+from sparkwright.modules.server.stop import StopAndKeep, Stopped
 from sparkwright.project import recipe
 from sparkwright.project.inventory.cluster import Cluster, Fabric
 from sparkwright.project.inventory.host import Host

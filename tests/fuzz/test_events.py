@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from sparkwright.console.events.host_lines import HostLines
-from sparkwright.console.events.json_lines import JsonLines
 from sparkwright.console.events.lines import Lines
 from sparkwright.console.events.live_lines import Live
+from sparkwright.console.events.subscriber import JsonLines
 from sparkwright.console.events.tables import Tables
 from sparkwright.errors import Exit
 from sparkwright.protocol.event_reader import KINDS, Received, read

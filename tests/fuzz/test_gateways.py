@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.questions import answers, gateway_row, gateway_status
+from sparkwright.app.questions import answers, gateway_status
 from sparkwright.errors import SparkwrightError
 from sparkwright.gateway import clients, render, statistics, usage
 from sparkwright.host.gateway import admin, now
@@ -123,7 +123,7 @@ def test_what_status_shows_of_it(project: Path) -> None:
     gateway = next(iter(Inventory.load(project).gateways.values()))
 
     def read(value: Any) -> None:
-        row = gateway_row.of(gateway, {"gateway": value})
+        row = gateway_status.gateway_row_of(gateway, {"gateway": value})
         assert row.state in ("up", "down", "degraded", "unknown") and "\n" not in row.why
 
     feed(read, values([STATE, {}]))

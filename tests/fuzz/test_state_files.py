@@ -24,8 +24,8 @@ from sparkwright.host.records.baselines import Baselines
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.state import StateFolder
 from sparkwright.measure import reference
-from sparkwright.modules.server import drain
-from sparkwright.modules.server.last_good import LastGood
+from sparkwright.modules.server import stop
+from sparkwright.modules.server.records import LastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.runner import main
@@ -98,7 +98,7 @@ def of_good(context: RecordingContext) -> None:
     good_states.before(context.state)
     LastGood().run(LastGood.Args(name="qwen35"), _Unasked(context))
     footprint.recorded(context, "abc")
-    drain._cost(1, context)
+    stop._cost(1, context)
     crash_loop._samples({"Id": "abc"}, context)
     looker = probe.Prober(context, CheckHistory(), probe.Limits())
     assert isinstance(looker.serves.served_name, str)

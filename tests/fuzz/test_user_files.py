@@ -11,7 +11,7 @@ import pytest
 import sparkwright
 from sparkwright.errors import Exit, Refused
 from sparkwright.project.documents import document
-from sparkwright.project.inventory import glance
+from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.lock import lockfile
 from sparkwright.project.playbook import playbook
@@ -84,7 +84,7 @@ def test_a_glance_never_says_a_word(tmp_path: Path) -> None:
     def look(data: bytes) -> None:
         (root / "hosts/spark1.yml").write_bytes(data)
         (root / "hosts/groups.yml").write_bytes(data[::-1] if len(data) % 2 else GROUPS)
-        glance.hosts(root, "all")
+        patterns.hosts(root, "all")
 
     feed(look, texts([HOST, GROUPS]))
 

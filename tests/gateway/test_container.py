@@ -22,11 +22,8 @@ from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.gateway import listeners, operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
 from sparkwright.host.gateway import admin, container, good, now, own_key, place, server_operations
-from sparkwright.modules.gateway.gateway_check import GatewayCheck
-from sparkwright.modules.gateway.gateway_keep import GatewayKeep
-from sparkwright.modules.gateway.gateway_last_good import GatewayLastGood
-from sparkwright.modules.gateway.gateway_restore import GatewayRestore
-from sparkwright.modules.gateway.gateway_running import GatewayRunning
+from sparkwright.modules.gateway.gateway_container import GatewayRestore, GatewayRunning
+from sparkwright.modules.gateway.gateway_files import GatewayCheck, GatewayKeep, GatewayLastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
 from tests.gateway.loopback import PATHS

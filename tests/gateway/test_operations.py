@@ -14,9 +14,9 @@ import pytest
 
 from sparkwright.gateway import operations, render, statistics
 from sparkwright.gateway.listeners import MASTER_SOCKET
-from sparkwright.host.gateway import admin, server_operations, states
+from sparkwright.host.gateway import admin, container, server_operations
 from sparkwright.host.gateway.server_operations import Unheard
-from sparkwright.project.gateway.before import fingerprint
+from sparkwright.project.gateway.gateway_servers import fingerprint
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
 from tests.project.test_gateway import pair
 
@@ -159,14 +159,14 @@ def test_a_reload_returns_nobody_and_takes_the_ports_that_come(lab: Running) -> 
 
 def read_anew(lab: Running, config: str, name: str) -> None:
     """Reload HAProxy with this configuration, as `gateway.deploy` does it."""
-    states.keep(lab.sockets, lab.folder, config)
+    container.keep_states(lab.sockets, lab.folder, config)
     (lab.folder / render.CONFIG).write_text(config.replace("lab @DIGEST@", f"lab {name}"))
     until_s = time.monotonic() + DEADLINE_S
     while admin.running_digest(lab.sockets) != name:
         assert time.monotonic() < until_s
         admin.ask(lab.sockets, "reload", MASTER_SOCKET)  # one in the first moments of HAProxy may be lost
         time.sleep(0.3)
-    states.forget(lab.folder)
+    container.forget(lab.folder)
 
 
 def test_a_request_whose_body_comes_while_the_gateway_is_reloaded_is_answered(lab: Running) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwright.health.judging.state_filter import damp, is_news
+from sparkwright.health.judging.judge import damp, is_news
 
 FLAPS = ["ok", "down", "ok", "down", "ok"]
 

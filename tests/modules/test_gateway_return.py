@@ -9,7 +9,7 @@ import pytest
 from sparkwright.host.containers import replacement
 from sparkwright.host.gateway import drain_record, own_key
 from sparkwright.host.gateway.server_operations import Gateway
-from sparkwright.modules.gateway.gateway_return import GatewayReturn
+from sparkwright.modules.gateway.gateway_container import GatewayReturn
 from tests.modules.context import RecordingContext
 from tests.remote.sshd import free_port
 

@@ -12,14 +12,14 @@ import pytest
 
 from sparkwright.engines.model.chat_template import kept
 from sparkwright.errors import Failed
-from sparkwright.health import drift
+from sparkwright.health import snapshot
 from sparkwright.host.models import kept_files, manifest
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.records import good_states
-from sparkwright.modules.model import restore_model_files
+from sparkwright.modules.model import model_files
 from sparkwright.modules.model.hf_model import HfModel
-from sparkwright.modules.model.restore_model_files import RestoreModelFiles
+from sparkwright.modules.model.model_files import RestoreModelFiles
 from sparkwright.modules.rpc.locks import LockModel
 from sparkwright.sandbox.hub import MOVED_PATHS, Hub, HubApi
 from sparkwright.sandbox.web import Server
@@ -69,7 +69,7 @@ def context(tmp_path: Path, hub: tuple[Flaky, Server]) -> RecordingContext:
 @pytest.fixture
 def no_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing runs on this host."""
-    monkeypatch.setattr(restore_model_files, "_replaced", lambda context: False)
+    monkeypatch.setattr(model_files, "_replaced", lambda context: False)
 
 
 def pinned(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def test_another_choice_of_files_of_the_same_commit_is_rolled_back(
     rolled_back(context)
     assert (folder / SHARD).exists()
     assert not (folder / "README.md").exists()
-    assert drift.changed_files(context, good_states.last(context.state)) == []
+    assert snapshot.changed_files(context, good_states.last(context.state)) == []
     assert not fetch(context, commit=entry["commit"], files=value).changed
 
 
@@ -185,7 +185,7 @@ def test_a_revision_that_was_rolled_back_is_no_drift(
     hub[0].moved = lambda: True
     assert fetch(context).data["fetched"] == sorted(MOVED_PATHS)
     rolled_back(context)
-    assert drift.changed_files(context, good_states.last(context.state)) == []
+    assert snapshot.changed_files(context, good_states.last(context.state)) == []
     options = hub[0].asked
     assert not fetch(context, **old).changed
     assert hub[0].asked == options

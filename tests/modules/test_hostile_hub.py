@@ -16,7 +16,7 @@ from sparkwright.host.models import bounded_http, file_transfer, transfer_choice
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
-from sparkwright.modules.model.verify_model import VerifyModel
+from sparkwright.modules.model.model_files import VerifyModel
 from sparkwright.modules.rpc.locks import LockModel
 from sparkwright.modules.rpc.prune import RemoveModel
 from sparkwright.project.lock import lockfile

@@ -19,7 +19,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.memory import footprint, holders
 from sparkwright.modules import memory
 from sparkwright.modules.memory import AssertMemoryFits, Memory, WaitMemoryReleased
-from sparkwright.modules.model import page_cache
+from sparkwright.modules.model import model_files
 from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
 
@@ -186,7 +186,7 @@ def test_pages_of_the_weights_are_forgotten_without_root(tmp_path: Path) -> None
         opened.read()
     if cached(file) == 0:
         pytest.skip("this file system keeps no pages")
-    assert page_cache.advise_away(tmp_path / "model") == 1
+    assert model_files.advise_away(tmp_path / "model") == 1
     if (
         "tmpfs"
         in subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout

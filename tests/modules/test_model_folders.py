@@ -12,7 +12,7 @@ import pytest
 from sparkwright.errors import Exit, Failed
 from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.modules.model.verify_model import VerifyModel
+from sparkwright.modules.model.model_files import VerifyModel
 from sparkwright.modules.rpc.prune import Models, RemoveModel
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext

@@ -21,7 +21,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import peer
 from sparkwright.host.peers import peer_client, peer_server
 from sparkwright.modules.model.hf_model import HfModel
-from sparkwright.modules.model.share_model import ShareModel
+from sparkwright.modules.model.model_files import ShareModel
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.modules.model.page_cache import PageCache
+from sparkwright.modules.model.model_files import PageCache
 from tests.modules.context import RecordingContext
 
 GIB = 2**30

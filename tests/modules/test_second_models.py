@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.health import drift
+from sparkwright.health import snapshot
 from sparkwright.host.models import kept_files
 from sparkwright.host.records import good_states
-from sparkwright.modules.model import restore_model_files
-from sparkwright.modules.model.restore_model_files import RestoreModelFiles
+from sparkwright.modules.model import model_files
+from sparkwright.modules.model.model_files import RestoreModelFiles, VerifyModel
 from sparkwright.modules.model.second_models import SecondModels
-from sparkwright.modules.model.verify_model import VerifyModel
 from sparkwright.modules.server.container import Found
 from sparkwright.modules.server.container import drift as container_drift
 from sparkwright.protocol.container import ContainerSpec
@@ -82,7 +81,7 @@ def verified(context: RecordingContext, hub: LoopbackHub, commit: str = COMMIT) 
 def test_what_the_verified_server_drafted_with_is_kept_and_comes_back(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restore_model_files, "_replaced", lambda context: False)
+    monkeypatch.setattr(model_files, "_replaced", lambda context: False)
     run(context, draft(hub))
     verified(context, hub)
     folder = context.machine.home / "draft"
@@ -97,9 +96,9 @@ def test_what_the_verified_server_drafted_with_is_kept_and_comes_back(
 def test_a_file_that_somebody_wrote_to_is_drift_with_its_role(context: RecordingContext, hub: LoopbackHub) -> None:
     run(context, draft(hub))
     state = verified(context, hub)
-    assert drift.changed_files(context, state) == []
+    assert snapshot.changed_files(context, state) == []
     (context.machine.home / "draft/config.json").write_text("{ }")
-    assert drift.changed_files(context, state) == ["draft: config.json"]
+    assert snapshot.changed_files(context, state) == ["draft: config.json"]
 
 
 def test_two_states_with_different_drafters_are_not_the_same(context: RecordingContext, hub: LoopbackHub) -> None:

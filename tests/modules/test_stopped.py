@@ -12,7 +12,7 @@ import pytest
 
 from sparkwright.host.containers import ownership
 from sparkwright.modules.proof.liveness import Liveness
-from sparkwright.modules.server.stopped import Stopped
+from sparkwright.modules.server.stop import Stopped
 from tests.faults.bench import until
 from tests.modules.context import RecordingContext
 from tests.modules.test_log_reading import engine, shell

@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.engines import engine
 from sparkwright.host.containers import model_servers
-from sparkwright.host.models import on_disk
+from sparkwright.host.models import model_folders
 from tests.modules.context import RecordingContext
 
 MODEL, OWN = "Qwen/Qwen3-Embedding-0.6B", "~/models/embedding"
@@ -140,7 +140,7 @@ def put(folder: Path, name: str = "model.safetensors", size: int = 100) -> Path:
 def test_a_model_is_found_where_people_keep_it(tmp_path: Path, place: str, kind: str) -> None:
     folder = put(tmp_path / place)
     machine = RecordingContext(tmp_path, root=str(tmp_path)).machine
-    (value,) = on_disk.find(machine, [MODEL], [OWN])
+    (value,) = model_folders.find_on_disk(machine, [MODEL], [OWN])
     assert (value.dir, value.place, value.size_bytes) == (str(folder), kind, 100)
 
 
@@ -149,4 +149,4 @@ def test_a_folder_without_weights_or_of_another_model_is_none(tmp_path: Path) ->
     put(tmp_path / "models/another")
     put(tmp_path / ".cache/huggingface/hub/models--Qwen--Qwen3-Embedding-0.6B/snapshots/main")
     machine = RecordingContext(tmp_path, root=str(tmp_path)).machine
-    assert on_disk.find(machine, [MODEL], [OWN]) == []
+    assert model_folders.find_on_disk(machine, [MODEL], [OWN]) == []

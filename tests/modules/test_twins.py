@@ -15,7 +15,7 @@ import pytest
 
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
-from sparkwright.modules.model.share_model import ShareModel
+from sparkwright.modules.model.model_files import ShareModel
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import LoopbackHub

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.project.inventory import glance
+from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.inventory import Inventory
 
 HOSTS = {
@@ -38,19 +38,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_sees_what_the_check_finds(project: Path) -> None:
     checked = Inventory.load(project).hosts
-    seen = {host.name: host.way for host in glance.hosts(project, ",".join(HOSTS))}
+    seen = {host.name: host.way for host in patterns.hosts(project, ",".join(HOSTS))}
     assert seen == {name: checked[name].way for name in ("spark1", "spark2", "spark3", "spark4", "spark5")}
 
 
 @pytest.mark.parametrize("pattern", ["lab", "all", "spark*", "rack:!spark1", "lab:&rack", "spark4,spark1", "!lab"])
 def test_it_understands_every_pattern(project: Path, pattern: str) -> None:
     wanted = [host.name for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
-    assert [host.name for host in glance.hosts(project, pattern)] == wanted
+    assert [host.name for host in patterns.hosts(project, pattern)] == wanted
 
 
 @pytest.mark.parametrize("pattern", ["", "groups", "nobody", "spark1:!spark1", "../hosts/spark1", "desk,play"])
 def test_who_is_not_reached_over_ssh_or_not_there_waits_for_the_check(project: Path, pattern: str) -> None:
-    assert glance.hosts(project, pattern) == []
+    assert patterns.hosts(project, pattern) == []
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_who_is_not_reached_over_ssh_or_not_there_waits_for_the_check(project: P
 )
 def test_a_file_that_is_wrong_waits_for_the_check(project: Path, text: str) -> None:
     (project / "hosts/spark1.yml").write_text(text)
-    assert glance.hosts(project, "spark1") == []
+    assert patterns.hosts(project, "spark1") == []
 
 
 def test_groups_that_are_wrong_wait_for_the_check(project: Path) -> None:
     (project / "hosts/groups.yml").write_text("lab: [spark1]\n")
-    assert glance.hosts(project, "spark1") == []
+    assert patterns.hosts(project, "spark1") == []
 
 
 def test_connecting_begins_before_what_checks_is_imported(project: Path) -> None:
@@ -95,7 +95,7 @@ def test_it_knows_the_servers_of_a_host_that_serves_several(project: Path, patte
     text = "user: me\ngroups: [lab]\nserves: [a, {recipe: b, port: 8001}]\n"
     (project / "hosts/several.yml").write_text(text)
     checked = [host for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
-    assert [(host.name, host.way) for host in glance.hosts(project, pattern)] == [
+    assert [(host.name, host.way) for host in patterns.hosts(project, pattern)] == [
         (item.name, item.way) for item in checked
     ]
     assert all(host.machine == "several" for host in checked if host.on)

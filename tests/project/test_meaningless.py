@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.plans.templates import rendered
+from sparkwright.app.plans.recipes import rendered
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import playbook, recipe, starter
-from sparkwright.project.inventory import glance
+from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Plan
 
@@ -89,7 +89,7 @@ def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], sai
         Inventory.load(project)
     assert said in str(caught.value)
     assert caught.value.exit is Exit.REFUSED
-    assert isinstance(glance.hosts(project, "spark1"), list)  # whoever only glances leaves the sentence to the check
+    assert isinstance(patterns.hosts(project, "spark1"), list)  # whoever only glances leaves the sentence to the check
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.modules import registry
-from sparkwright.project.playbook import signatures
+from sparkwright.project.playbook import compile
 from sparkwright.protocol import signature
 
 HEAVY = "import sys; from sparkwright.project.playbook import signatures; assert signatures.takes('hf_model')['id'].required; "
@@ -20,13 +20,13 @@ HEAVY = "import sys; from sparkwright.project.playbook import signatures; assert
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    signatures._kept.cache_clear()
+    compile._kept.cache_clear()
     return tmp_path / "sparkwright/signatures.json"
 
 
 def takes_anew(module: str) -> signature.Signature:
-    signatures._kept.cache_clear()
-    return signatures.takes(module)
+    compile._kept.cache_clear()
+    return compile.takes(module)
 
 
 def test_a_second_command_imports_no_module(kept: Path) -> None:

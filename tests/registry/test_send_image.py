@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.stores.image_copy import _key_pair
+from sparkwright.app.stores.images import _key_pair
 from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_archive, image_stream
 from sparkwright.host.images.image_names import find, inspect

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparkwright.project.gateway import interim
+from sparkwright.project.gateway import gateway_servers
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -32,7 +32,7 @@ def free_port() -> int:
             _untried.extend(random.sample(range(0, PORTS, 2), PORTS // 2))
         port = FIRST_PORT + worker * PORTS + _untried.pop()
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
-            for each in (port, port + 1, port + interim.APART):
+            for each in (port, port + 1, port + gateway_servers.APART):
                 probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
             return port
 

@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.app import connect
 from sparkwright.errors import Refused
-from sparkwright.project.inventory import glance
+from sparkwright.project.inventory import patterns
 from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote.conftest import Lab
 
@@ -40,7 +40,7 @@ def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: Lab) -
 
 def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     other = lab.another("two")
-    monkeypatch.setattr(glance, "hosts", lambda project, pattern: [lab.host(port=other.port)])
+    monkeypatch.setattr(patterns, "hosts", lambda project, pattern: [lab.host(port=other.port)])
     selection = connect.reach("spark1", "light")
     (member,) = selection.fleet.members
     assert lab.sshd.known_hosts_line().split()[2] in key_of(member.link)

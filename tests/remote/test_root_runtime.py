@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.app.connect import choose
-from sparkwright.app.stores import root_runtime as install
+from sparkwright.app.stores import runtimes as install
 from sparkwright.errors import Exit
 from sparkwright.host import root_runtime
 from sparkwright.remote import runtime

@@ -16,8 +16,7 @@ import pytest
 
 from sparkwright.sandbox import ollama
 from sparkwright.sandbox.memory import Pool
-from sparkwright.sandbox.ollama import Ollama, OllamaApi
-from sparkwright.sandbox.ollama_models import LARGE, MODELS
+from sparkwright.sandbox.ollama import LARGE, MODELS, Ollama, OllamaApi
 from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
 

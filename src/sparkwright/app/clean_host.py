@@ -9,8 +9,8 @@ from sparkwright import units
 from sparkwright.app.connect import Selection, machines, reach
 from sparkwright.app.plans import clusters, recipes
 from sparkwright.app.prompts import agreed
-from sparkwright.app.questions.one_module import ask_module, in_turn
-from sparkwright.console import grid, plain_table
+from sparkwright.app.questions.host_requests import ask_module, in_turn
+from sparkwright.console import grid
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
@@ -99,6 +99,6 @@ def _show(host: str, items: list[dict[str, Any]]) -> None:
         (host, "keep" if row["kept"] else "remove", size, row["kind"], row["name"], row["kept"])
         for row, size in zip(items, sizes, strict=True)
     ]
-    plain_table.show(COLUMNS, rows)
+    grid.show_plain_table(COLUMNS, rows)
     total = sum(row["size_bytes"] or 0 for row in items if not row["kept"])
     say(f"{host}: {units.size(total)} to remove.")

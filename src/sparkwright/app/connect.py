@@ -12,7 +12,7 @@ from sparkwright.defaults import FORKS
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
-from sparkwright.project.inventory import glance
+from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.host import Host
 from sparkwright.remote import Need, open_link
 
@@ -51,7 +51,7 @@ class PendingConnections:
     def __init__(self, pattern: str, need: Need) -> None:
         self.pattern = pattern
         self.need = need
-        self.hosts = glance.hosts(Project.here().root, pattern)[:FORKS]
+        self.hosts = patterns.hosts(Project.here().root, pattern)[:FORKS]
         self._links = {host.name: (host.way, open_link(host, need)) for host in self.hosts}
 
     def give(self, members: Sequence[Member]) -> None:

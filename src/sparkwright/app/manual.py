@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
+import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from sparkwright.app import docs, findings
+from sparkwright.app import findings
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
 from sparkwright.program import typed
 from sparkwright.project import starter
 from sparkwright.project.documents.validation import nearest
+from sparkwright.protocol import signature
+from sparkwright.protocol.signature import Argument, Wanted
 
 #: characters of a page in one answer, sections that a search finds, and characters of each of them
 PAGE, FOUND, EXCERPT = 60_000, 20, 300
@@ -36,7 +42,7 @@ def index() -> str:
     """Return every page, module and rule with its title."""
     shown = "\n".join(f"{name}: {title(text)}" for name, text in pages().items())
     rules = "\n".join(f"{name}: {text}" for name, text in sorted(findings.rules().items()))
-    return f"Pages\n\n{shown}\n\nModules\n\n{docs.index()}\n\nRules\n\n{rules}\n"
+    return f"Pages\n\n{shown}\n\nModules\n\n{module_index()}\n\nRules\n\n{rules}\n"
 
 
 def topic(name: str) -> str:
@@ -80,7 +86,7 @@ def _named(name: str) -> Iterator[str]:
     if name in pages():
         yield pages()[name]
     if name in registry.NAMES:
-        yield docs.module(name)
+        yield module_page(name)
     yield from map(findings.rule_text, findings.explained(name))
 
 
@@ -121,3 +127,45 @@ def _around(text: str, words: list[str]) -> str:
     places = [at for word in words if (at := text.lower().find(word)) >= 0]
     start = text.rfind("\n", 0, max(1, min(places, default=0))) + 1
     return " ".join(text[start : start + EXCERPT].split())
+
+
+def module_index() -> str:
+    """Return every module with its first sentence."""
+    width = max(map(len, registry.NAMES))
+    texts = {
+        name: " ".join((inspect.getdoc(registry.load(name)) or "").split("\n\n")[0].split()) for name in registry.NAMES
+    }
+    return "\n".join(f"{name:<{width}}  {text.split('. ')[0].rstrip('.')}." for name, text in texts.items())
+
+
+def module_page(name: str) -> str:
+    """Return the documentation of a module as markdown. Raises Refused, with the nearest name, for an unknown one."""
+    try:
+        kind = registry.load(name)
+    except KeyError:
+        raise Refused(f"no module is called {name!r}.", fix=nearest(name, registry.NAMES)) from None
+    named = zip(signature.of(kind.Args).items(), dataclasses.fields(kind.Args), strict=True)
+    rows = [_row(argument, takes, field) for (argument, takes), field in named]
+    head = ["| argument | type | default | meaning |", "|---|---|---|---|"] if rows else ["It takes no arguments."]
+    return "\n".join([f"# {name}", "", inspect.getdoc(kind) or "", "", *head, *rows, ""])
+
+
+def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:
+    default = "required" if takes.required else f"`{_default(field)}`"
+    return f"| `{name}` | {_type(takes.wanted)} | {default} | {takes.doc} |"
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    """Return a default value in YAML."""
+    factory: Any = field.default_factory
+    value = field.default if field.default is not dataclasses.MISSING else factory()
+    return json.dumps(value) if value in (None, "") or isinstance(value, bool) else str(value)
+
+
+def _type(wanted: Wanted) -> str:
+    kind, *of = wanted
+    if kind == "one of":
+        return " or ".join(f"`{value}`" for value in of[0])
+    if kind == "or":
+        return " or ".join(_type(item) for item in of[0] if item != ["null"])
+    return f"list of {_type(of[0])}" if kind == "list" else kind

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkwright import __version__, program
 from sparkwright.app.prompts import agreed
-from sparkwright.console import grid, plain_table
+from sparkwright.console import grid
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.project import ejection, shipped_files
@@ -32,7 +32,7 @@ def list_files(*, json: bool) -> Exit:
     for row in rows if json else ():
         say_json(_json(row))
     if not json:
-        plain_table.show(COLUMNS, [(row.state, row.version, row.name, MOVED if row.moved else "") for row in rows])
+        grid.show_plain_table(COLUMNS, [(row.state, row.version, row.name, MOVED if row.moved else "") for row in rows])
     return Exit.OK
 
 
@@ -101,7 +101,7 @@ def _show_copies(root: Path, found: Sequence[tuple[str, str]]) -> None:
         )
         for name, kept in found
     ]
-    plain_table.show(COPIES, rows)
+    grid.show_plain_table(COPIES, rows)
     changed = [row.name for row in ejection.states(root) if row.state == "changed" and not row.version]
     for name in changed:
         say(f"keep    {name}  changed in this project")

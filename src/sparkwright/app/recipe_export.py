@@ -7,13 +7,16 @@ import sys
 from sparkwright.app.plans.pins import entries, not_pinned, simulated
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
-from sparkwright.project import recipe
+from sparkwright.project import exporting, recipe
 from sparkwright.project.documents.validation import nearest
-from sparkwright.project.exporting import compose, docker_run, export, sparkrun
 from sparkwright.project.folder import Project
 from sparkwright.project.lock import lockfile
 
-FORMATS = {"sparkrun": sparkrun.text, "compose": compose.text, "docker-run": docker_run.text}
+FORMATS = {
+    "sparkrun": exporting.sparkrun_text,
+    "compose": exporting.compose_text,
+    "docker-run": exporting.docker_run_text,
+}
 
 
 def write(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
@@ -33,7 +36,7 @@ def write(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
         simulates = set(missing) - set(not_pinned(entries(simulated(), wanted)))
         aside = " The sandbox's pins are of no real registry." if simulates else ""
         raise Refused(f"spark.lock has no entry for the {what} of {name}.{aside}", fix=fix)
-    exported = export.of(wanted, pins)
+    exported = exporting.export_of(wanted, pins)
     text = FORMATS[form](exported)
     if as_json:
         return say_json({"recipe": name, "format": form, "text": text, "notes": exported.notes})

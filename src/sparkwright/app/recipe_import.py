@@ -7,20 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.app import findings, pinned_import
+from sparkwright.app import findings
 from sparkwright.app.connect import machines, reach
 from sparkwright.app.plans.recipes import user_of
 from sparkwright.app.prompts import answer_to
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.host_requests import ask_module
+from sparkwright.app.stores import lock_update
+from sparkwright.console import words
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import hang_up
+from sparkwright.project import recipe
 from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
 from sparkwright.project.importing import docker_line, recipe_of, recognise, running_container
 from sparkwright.project.importing.recipe_of import Taken
-from sparkwright.project.importing.report import SORTS, Report
-from sparkwright.project.inventory import glance
+from sparkwright.project.importing.report import SORTS, Report, Row
+from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.patterns import EVERYONE
 from sparkwright.project.recipe.scope import home_of
 from sparkwright.trust import secret_patterns
@@ -130,7 +133,7 @@ def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
     if not check:
         _write(path, taken.text)
     if host and not check:
-        pinned_import.tell(taken, host)
+        tell(taken, host)
     if as_json:
         say_json({"recipe": taken.name, "file": document.shown(path), "text": taken.text, **taken.report.to_json()})
         return Exit.OK
@@ -153,7 +156,7 @@ def _say_next(taken: Taken, host: str) -> None:
     lock = "" if host else f"`invoke lock --host {name}` and "
     if taken.hosts == 1:
         return say(f"Next: `recipe: {taken.name}` in hosts/{name}.yml, then {lock}`invoke plan --host {name}`.")
-    names = sorted({item.on or item.name for item in glance.hosts(root, EVERYONE)})[: taken.hosts]
+    names = sorted({item.on or item.name for item in patterns.hosts(root, EVERYONE)})[: taken.hosts]
     names += [f"HOST{n}" for n in range(len(names) + 1, taken.hosts + 1)]
     say(
         f"Next: a cluster of {taken.hosts} hosts in hosts/groups.yml, without a `recipe` of their own (docs/clusters.md):"
@@ -205,3 +208,44 @@ def _write(path: Path, text: str) -> None:
 def _lint(name: str) -> None:
     """Print the findings of `lint`. The recipe stays, whatever they are."""
     findings.print_lines(findings.check(name, "", "")[0])
+
+
+def tell(taken: Taken, host: str) -> None:
+    """Pin the image and the model, and add the outcome to the import's report.
+
+    An entry that could not be asked for is not pinned; the report has the reason.
+
+    Args:
+        host: the host that asks.
+
+    Raises:
+        Refused: the pattern does not match exactly one host.
+    """
+    selection = machines(reach(host))
+    if len(selection.hosts) != 1:
+        hang_up(selection.fleet.members)
+        raise Refused(f"--host must name one host to ask, got {len(selection.hosts)}.")
+    wanted = recipe.load(selection.project.root, taken.name)
+    found = lock_update.pinned_of(selection, selection.fleet.members[0], wanted)
+    lock_update.ask_upstream(selection, [pinned for pinned in found if not pinned.complete], follow=True)
+    lock_update.write([pinned for pinned in found if pinned.new is not None])
+    keys = {f"{pinned.kind} {pinned.key}" for pinned in found}
+    before = [row for row in taken.report.rows if row.what not in keys]
+    taken.report.rows = before + [row for pinned in found for row in _rows(pinned, taken)]
+
+
+def _lock_name(entry: lock_update.Pinned) -> str:
+    return "the sandbox's own lock, not in spark.lock" if entry.member.host.connection == "sandbox" else "spark.lock"
+
+
+def _rows(entry: lock_update.Pinned, taken: Taken) -> list[Row]:
+    if entry.error is not None:
+        fix = "`invoke lock` of a host that serves it tries again"
+        return [Row("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
+    how = "as before" if entry.new is None or entry.state == "same" else entry.sentence().removeprefix("new: ")
+    pinned = Row("kept", f"{entry.kind} {entry.key}", f"pinned in {_lock_name(entry)}: {how}")
+    digest = (entry.new or entry.old or {}).get("digest", "")
+    if entry.kind == "model" or taken.image_digest in ("", digest):
+        return [pinned]
+    moved = f"the source pins {words.short(taken.image_digest)}; the tag means {words.short(digest)} now"
+    return [pinned, Row("note", f"image {entry.key}", moved)]

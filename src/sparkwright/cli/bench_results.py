@@ -18,9 +18,9 @@ def compare(first: str, second: str, json: bool = False) -> None:
 
     Each figure of each load that both have, and their ratio.
     """
-    from sparkwright.app.bench import results
+    from sparkwright.app.bench import experiments
 
-    results.compare(first, second, json=json)
+    experiments.compare(first, second, json=json)
 
 
 @command(
@@ -34,9 +34,9 @@ def compare(first: str, second: str, json: bool = False) -> None:
 )
 def take_in(file: str, name: str = "", json: bool = False) -> None:
     """Import results of `vllm bench serve`."""
-    from sparkwright.app.bench import results
+    from sparkwright.app.bench import experiments
 
-    results.take_in(file, name, json=json)
+    experiments.take_in(file, name, json=json)
 
 
 @command(
@@ -45,7 +45,7 @@ def take_in(file: str, name: str = "", json: bool = False) -> None:
 )
 def report(results: str, json: bool = False) -> None:
     """Print an experiment's tables, and rebuild its page."""
-    from sparkwright.app.bench import results as files
+    from sparkwright.app.bench import experiments as files
 
     files.report(results, json=json)
 
@@ -53,9 +53,9 @@ def report(results: str, json: bool = False) -> None:
 @command(name="list", help={"json": "one JSON object an experiment"})
 def show_all(json: bool = False) -> None:
     """List the experiments of this project."""
-    from sparkwright.app.bench import results
+    from sparkwright.app.bench import experiments
 
-    results.show_all(json=json)
+    experiments.show_all(json=json)
 
 
 TASKS = [compare, take_in, report, show_all]

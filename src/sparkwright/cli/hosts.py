@@ -14,9 +14,9 @@ EVENTS = "events as JSON lines"
 def list_hosts(host: str = "all", json: bool = False) -> None:
     """List the hosts: address, groups, recipe."""
     from sparkwright.app.connect import choose
-    from sparkwright.app.questions import host_list
+    from sparkwright.app.questions import host_report
 
-    host_list.show(choose(host).hosts, json=json)
+    host_report.show_host_list(choose(host).hosts, json=json)
 
 
 @command(
@@ -114,9 +114,9 @@ def fetch(machine: str = "aarch64", python: str = "3.12") -> None:
 
     Into this laptop's cache: a first deploy then needs no internet for it.
     """
-    from sparkwright.app.stores import runtime_cache
+    from sparkwright.app.stores import runtimes
 
-    runtime_cache.fetch(machine, python)
+    runtimes.fetch(machine, python)
 
 
 @command(help={})
@@ -127,9 +127,9 @@ def install(host: str = "") -> list[Exit]:
     host, and each new version of sparkwright needs this command once more. `sudo rm -r /opt/sparkwright` there undoes it.
     """
     from sparkwright.app.connect import choose
-    from sparkwright.app.stores import root_runtime
+    from sparkwright.app.stores import runtimes
 
-    return root_runtime.install(choose(host))
+    return runtimes.install(choose(host))
 
 
 @command(

@@ -59,14 +59,14 @@ def lock(
 
 
 def _show(entry: Pinned, *, json: bool) -> None:
-    from sparkwright.app.stores import lock_diff
+    from sparkwright.app.stores import lock_update
 
     if json:
         return say_json(entry.to_json())
     if entry.error is not None:
         return say(f"{entry.key}: {entry.error}", file=sys.stderr)
     gone = "The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`)."
-    lines = [*lock_diff.shown(entry.rows), *([gone] if entry.gone else [])]
+    lines = [*lock_update.shown(entry.rows), *([gone] if entry.gone else [])]
     return say("\n  ".join([f"{entry.key}: {entry.sentence()}", *lines]))
 
 

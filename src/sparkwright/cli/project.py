@@ -116,9 +116,9 @@ def module_docs(name: str | None = None, json: bool = False) -> None:
 
     What it guarantees, its arguments with units, what it returns, what can go wrong.
     """
-    from sparkwright.app import docs
+    from sparkwright.app import manual
 
-    text = program.typed(docs.module(name) if name else docs.index())
+    text = program.typed(manual.module_page(name) if name else manual.module_index())
     say_json({"name": name, "text": text}) if json else print(text)
 
 

@@ -90,7 +90,7 @@ def logs(
         raise Refused("is only taken with --file; a host's container says which engine it runs.", where="--engine")
     from sparkwright.app.connect import with_recipe
     from sparkwright.app.questions import log_source
-    from sparkwright.app.questions.one_module import host_row
+    from sparkwright.app.questions.host_requests import host_row
 
     named = with_recipe(host, recipe)
     found = log_source.of_file(file, tail, engine) if file else log_source.of_hosts(named, tail)

@@ -9,6 +9,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sparkwright.console.out import say
+from sparkwright.visible import one_line
+
 GAP = "  "
 INDENT = "    "
 #: characters that a sentence needs beside the other columns; with fewer it is printed below them
@@ -132,3 +135,12 @@ def folded(sentence: str, room: int | None, indent: str = "") -> list[str]:
         return own
     wrap = textwrap.TextWrapper(room, break_on_hyphens=False, subsequent_indent=indent, drop_whitespace=True)
     return [line for item in own for line in ([item] if len(item) <= room else wrap.wrap(item) or [""])]
+
+
+def show_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows below their titles, or nothing if there are none. The last column is a sentence, as in grid.py."""
+    if not rows:
+        return
+    for found in lines(columns, [[one_line(cell) for cell in row] for row in rows], width()):
+        for line in found:
+            say(text(line))

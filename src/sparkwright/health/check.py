@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 
 from sparkwright.engines import http as roles
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import gateway_return, heal, model_hashes, notify, store, textfile
+from sparkwright.health import heal, model_hashes, notify, store, textfile
 from sparkwright.health.check_history import CheckHistory
-from sparkwright.health.judging.judge import Judgement, judge
+from sparkwright.health.judging.judge import Judgement, damp, judge
 from sparkwright.health.judging.observation import Observation
-from sparkwright.health.judging.state_filter import damp
 from sparkwright.health.probe import Prober, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.schedule.settings import Settings
@@ -62,7 +61,7 @@ class Check:
             record, history, decision = self._once()
         if not self.scheduled:
             return record
-        gateway_return.give_back(self.context, record)
+        heal.give_back(self.context, record)
         found = self._agreed(record, decision)
         if found.plan is None:
             return record if found is decision else self._again(found.message)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.health.judging.state_filter import WINDOW
+from sparkwright.health.judging.judge import WINDOW
 from sparkwright.health.record import STATES, Speed, State
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.shapes import built

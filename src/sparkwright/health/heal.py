@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from sparkwright import host_side
 from sparkwright.errors import Refused
 from sparkwright.health.check_history import CheckHistory
+from sparkwright.health.judging.judge import SERVES, WELL
 from sparkwright.health.judging.questions import POWER
-from sparkwright.health.judging.state_filter import WELL
 from sparkwright.health.record import Record
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.containers import server_key
@@ -130,3 +130,31 @@ def remember_outcome(record: Record, history: CheckHistory, state: StateFolder) 
     history.failed = 0 if record.seen in WELL else history.failed + 1
     history.cures = 0
     history.save(state)
+
+
+#: see host/gateway/drain_record.py and interim.py, whose client of HTTP most checks do without
+DRAINED, INTERIM = "drained", "interim"
+
+
+def give_back(context: Context, record: Record) -> None:
+    """Return a drained server to its gateway and remove the interim one. Problems are noted.
+
+    Only if no run works on the host and the running server is the verified one.
+    """
+    if record.busy or record.drift or record.seen not in SERVES:
+        return
+    if _kept(context.state, DRAINED):
+        from sparkwright.host.gateway import drain_record
+
+        returned, problems = drain_record.give_back(context.state)
+        for problem in (*(f"returned to the gateway {name}" for name in returned), *problems):
+            context.note(f"{problem}.")
+    if _kept(context.state, INTERIM):
+        from sparkwright.host.gateway import interim
+
+        if message := interim.end_kept(context):
+            context.note(f"{message}.")
+
+
+def _kept(state: StateFolder, name: str) -> bool:
+    return (state.memory / f"{name}.json").exists()

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.health.check_history import CheckHistory
-from sparkwright.health.judging.state_filter import WELL, is_news
+from sparkwright.health.judging.judge import WELL, is_news
 from sparkwright.health.notify_shapes import Post, repeats, shape_for, shaped
 from sparkwright.health.record import Record
 from sparkwright.health.schedule.settings import Settings

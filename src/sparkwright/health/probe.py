@@ -11,7 +11,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import drift, ranks
+from sparkwright.health import ranks, snapshot
 from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import starved
@@ -102,7 +102,7 @@ class Prober:
                 return {}, replace(found, container=Container(name, status="absent"))
             box = container_of(inspected, verified)
             loop = crash_loop.inspect(inspected, self.context) if box.exit_code or box.status != "exited" else ""
-            differs = drift.found(self.context, self.good, inspected)
+            differs = snapshot.drift_found(self.context, self.good, inspected)
             rank = ranks.probe(self.context, found.rank, box, inspected, self.remembered, start_of(box))
         except SparkwrightError as error:
             return {}, replace(found, engine_error=error.message, container=Container(name))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sparkwright.errors import Failed, Refused
 from sparkwright.project import schema_line
-from sparkwright.project.inventory.glance import GROUPS_FILE
+from sparkwright.project.inventory.patterns import GROUPS_FILE
 
 GROUP, RECIPE, HEAD, WORKER = "sandbox-pair", "sandbox-pair", "sandbox1", "sandbox2"
 

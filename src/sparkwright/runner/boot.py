@@ -20,7 +20,7 @@ GOOD_START = 76
 #: the modules of a deploy without changes
 MODULES = (
     *("system.facts", "proof.preflight", "server.container", "image.docker_image"),
-    *("model.hf_model", "proof.liveness", "server.run_script"),
+    *("model.hf_model", "proof.liveness", "server.records"),
 )
 AHEAD = {
     "plan": ("sparkwright.runner.play",),

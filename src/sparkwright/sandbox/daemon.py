@@ -19,11 +19,10 @@ from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.faults import AT_START
-from sparkwright.sandbox.gpu import Gpu
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.memory import Pool
-from sparkwright.sandbox.ollama import Ollama, OllamaApi
-from sparkwright.sandbox.ollama_models import LARGE, MODELS, Model
+from sparkwright.sandbox.ollama import LARGE, MODELS, Model, Ollama, OllamaApi
+from sparkwright.sandbox.system import Gpu
 from sparkwright.sandbox.web import Refused, Server, UnixServer
 
 ALIVE, LOST = "alive", "lost"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -11,10 +11,12 @@ from typing import Any
 
 from sparkwright.app.bench.experiment_folder import Collector, Place
 from sparkwright.app.connect import Selection
+from sparkwright.app.outcome import worst
 from sparkwright.app.plans import clusters, recipes, server_context
 from sparkwright.app.plans.pins import Pins, lock_folder
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.app.runs import session
+from sparkwright.app.runs.presenters import Shown
 from sparkwright.bench import arms as lab_arms
 from sparkwright.bench import cluster_play, play, play_tasks
 from sparkwright.bench.arms import Arm
@@ -24,9 +26,11 @@ from sparkwright.bench.results_models import Results
 from sparkwright.engines.log.dump import judged
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import Member
+from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.protocol.cluster import TOKEN, new_token
 from sparkwright.protocol.plan import Plan, new_run_id, who
 
@@ -239,3 +243,47 @@ class Bench:
         same = {name: scope[name] for name in ("serve", "base_url", "lock")}
         about = {"spec": scope["container"], "model": scope["pinned_model"], "files": scope["recipe_files"]}
         return {**same, **about, "engine": engine}
+
+
+Outcome = tuple[Results | None, int, Path]
+
+
+def on_host(selection: Selection, order: Order, *, json: bool, wait: bool) -> Outcome:
+    """Run an experiment on one host. Return the results (None if nothing was begun), the exit code and the folder."""
+    if len(selection.hosts) != 1:
+        raise Refused("an experiment runs on one host.", fix="--host NAME")
+    return _done(Bench(selection, order, wait=wait), json=json)
+
+
+def on_cluster(
+    selection: Selection, order: Order, again: Callable[[], Selection], *, json: bool, wait: bool
+) -> Outcome:
+    """Run an experiment with arms on all members of a cluster. Return the same as `on_host`.
+
+    An arm that fails ends the run, because all members restore their previous server. A sweep continues with the remaining arms
+    in another run.
+
+    Args:
+        again: connects to the members once more.
+    """
+    failed: dict[str, str] = {}
+    while True:
+        bench = Bench(selection, order, wait=wait, failed=failed)
+        outcome = _done(bench, json=json)
+        lately = bench.failed_now()
+        if not lately or not bench.goes_on():
+            return outcome
+        failed |= lately
+        order, selection = replace(order, again=False), again()
+
+
+def _done(bench: Bench, *, json: bool) -> Outcome:
+    fleet = bench.chosen.fleet
+    Shown(bench.chosen, json=json, diff=False)
+    try:
+        if bench.cluster is None or not fleet.reach():
+            fleet.play("Bench", bench.chosen.hosts, bench.plan_for, Roll(RolloutPolicy(max_fail_percentage=100)))
+    finally:
+        fleet.close()
+    codes = [int(member.recap["exit"]) for member in fleet.members if member.recap]
+    return bench.ended(int(worst(codes)) if codes else int(Exit.FAILED))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from sparkwright.app.json_output.answers import ANSWERS, ERROR, EVENTS, MEASURES, RUNS, Printed
-from sparkwright.app.json_output.shape_schema import Schema, schema
 from sparkwright.bench.results_models import Results
 from sparkwright.console.status_row import Row
+from sparkwright.protocol import event_reader
 from sparkwright.protocol.events import SCHEMA
+from sparkwright.trust import shapes
+from sparkwright.trust.shapes import Shape, Usual
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 #: version of the commands' output, increased when a field is removed or changes its meaning; for events see
@@ -68,3 +72,51 @@ def _event(kind: str) -> Schema:
     if kind == "recap":
         found["properties"]["error"] = {"type": "string", "description": "of a host that did not end well"}
     return found
+
+
+Schema = dict[str, Any]
+
+TYPES: Mapping[Any, str] = {
+    None: "null",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+}
+#: functions that check integers, and names of functions that check numbers; all others check texts
+COUNTS: tuple[Callable[..., Any], ...] = (event_reader.exit_code, shapes.integer)
+NUMBERS = ("within",)
+
+
+def schema(shape: Shape) -> Schema:
+    """Return the JSON Schema of a shape whose defaults are filled in: a Usual field with a value is always present."""
+    if isinstance(shape, dict):
+        return _object(shape)
+    if isinstance(shape, list):
+        return {"type": "array", "items": schema(shape[0])}
+    if isinstance(shape, tuple):
+        return {"anyOf": [schema(item) for item in shape]}
+    if isinstance(shape, frozenset):
+        return {"enum": sorted(shape)}
+    if isinstance(shape, re.Pattern):
+        return {"type": "string"}
+    if shape is object:
+        return {}
+    if shape in TYPES:
+        return {"type": TYPES[shape]}
+    return {"type": _of_function(shape)}
+
+
+def _object(shape: Mapping[Any, Shape]) -> Schema:
+    for names in (str, shapes.text):
+        if names in shape:
+            return {"type": "object", "additionalProperties": schema(shape[names])}
+    fields = {name: value.shape if isinstance(value, Usual) else value for name, value in shape.items()}
+    needed = [name for name, value in shape.items() if not isinstance(value, Usual) or value.value is not shapes.ABSENT]
+    return {"type": "object", "properties": {name: schema(field) for name, field in fields.items()}, "required": needed}
+
+
+def _of_function(check: Callable[..., Any]) -> str:
+    if check in COUNTS:
+        return "integer"
+    return "number" if check.__qualname__.split(".")[0] in NUMBERS else "string"

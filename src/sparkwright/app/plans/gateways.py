@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import recipes
 from sparkwright.engines import server_key
-from sparkwright.errors import Refused
+from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member, hang_up
 from sparkwright.gateway import model, render
 from sparkwright.project.gateway import certificate, routes
-from sparkwright.project.gateway.server import Server
+from sparkwright.project.gateway.gateway_servers import Server
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.host import Host
@@ -188,3 +190,27 @@ def _secrets(root: Path, gateway: Gateway, found: list[Server]) -> dict[str, Sec
     for recipe in routes.secrets_of(found).values():
         secrets |= recipe.secrets()
     return secrets
+
+
+def hashes(selection: Selection, at: Member, *, check: bool, tell: Callable[[str], None]) -> dict[str, str]:
+    """Return the SHA-256 of each host's key, by host name; empty for a host that could not be asked, which is reported.
+
+    Args:
+        at: the gateway's own host.
+        check: no host creates a key.
+    """
+    from sparkwright.app.questions.host_requests import ask_module
+
+    found: dict[str, str] = {}
+    servers = routes.servers(selection.project.root, selection.inventory, of_host(selection.inventory, at.host))
+    for name in dict.fromkeys(server.host.machine for server in servers):
+        member = at if name == at.host.machine else Member(selection.inventory.machines[name])
+        try:
+            found[name] = ask_module(Fleet([member]), member, "gateway_own_key", {}, check=check)["sha256"]
+        except SparkwrightError as error:
+            found[name] = ""
+            tell(f"{name} could not be asked for its key, and cannot drain itself with a new one: {error.message}")
+        finally:
+            if member is not at:
+                hang_up([member])
+    return found

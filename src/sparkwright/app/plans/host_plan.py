@@ -18,7 +18,7 @@ from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import playbook, recipe
-from sparkwright.project.gateway.before import in_front_of
+from sparkwright.project.gateway.gateway_servers import in_front_of
 from sparkwright.protocol.cluster import TOKEN, new_token
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
@@ -165,13 +165,13 @@ class Planner:
 
     def _gateway(self, member: Member, run_id: str) -> dict[str, Any]:
         """Return a gateway's variables for its play. Its secrets are sent to the host with the run."""
-        from sparkwright.app.plans import gateways, operators
+        from sparkwright.app.plans import gateways
 
         image = gateways.of_host(self._chosen.inventory, member.host).file.image
         entry = self._pins_of(member).image(self._chosen.fleet, member, image, run_id)
         self._asked.add(member.host.name)  # depends on files outside the project, so it is not cached
         note = lambda text: self._tell(member, text)  # noqa: E731
-        hashes = operators.hashes(self._chosen, member, check=self._given.check, tell=note)
+        hashes = gateways.hashes(self._chosen, member, check=self._given.check, tell=note)
         with _ONE_BY_ONE:
             about, secrets = gateways.scope(self._chosen, member.host, entry, hashes)
         member.secrets |= secrets

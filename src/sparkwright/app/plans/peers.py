@@ -46,7 +46,7 @@ class Neighbours:
         Args:
             model: id, commit, files and dir.
         """
-        from sparkwright.app.questions.one_module import ask_module
+        from sparkwright.app.questions.host_requests import ask_module
 
         member = self._member(source)
         member.secrets = {TOKEN: token}
@@ -63,7 +63,7 @@ class Neighbours:
         hang_up(self._members.values())
 
     def _reported(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
-        from sparkwright.app.questions.one_module import ask_module
+        from sparkwright.app.questions.host_requests import ask_module
 
         source = str(task.args["from"])
         here = {**task.args, "from": ""}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.app.plans import templates
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.console.events.summary import Served
 from sparkwright.engines import engine
@@ -14,10 +14,13 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.engines.model import chat_template
 from sparkwright.engines.server_key import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.errors import Refused
-from sparkwright.project import recipe
+from sparkwright.project import recipe, shipped_files
+from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook.blame import Blame
 from sparkwright.project.recipe.rules import is_loopback
+from sparkwright.protocol import expressions
 
 if TYPE_CHECKING:
     from sparkwright.app.connect import Selection
@@ -45,7 +48,7 @@ def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> st
     """Return the docker run script of one host. recipe_name: another recipe than its own."""
     wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
     names = recipe.scope(host, user_of(host), wanted, entries(lock_of(project, host), wanted))
-    return templates.rendered(project.root, "docker-run.sh.j2", names)
+    return rendered(project.root, "docker-run.sh.j2", names)
 
 
 def recipe_of(project: Project, host: Host) -> recipe.Recipe:
@@ -99,3 +102,15 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         chat=chat_template.of_server(names["lock"]),
         warning=OPEN if wanted["open_to_network"] else "",
     )
+
+
+def rendered(project: Path, name: str, names: Mapping[str, Any]) -> str:
+    """Render templates/NAME, the project's or the shipped one.
+
+    Raises Refused, with the line of the template, for a mistake in it.
+    """
+    path = shipped_files.path_of(project, f"templates/{name}")
+    try:
+        return str(expressions.render(document.text_of(path), names))
+    except expressions.ExpressionError as error:
+        raise Refused(f"{error}.", where=Blame.text(path)(error.line)) from None

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters, gateways, recipes
 from sparkwright.app.plans.pins import entries, lock_of
-from sparkwright.app.plans.templates import rendered
+from sparkwright.app.plans.recipes import rendered
 from sparkwright.app.questions import client_check, client_files, client_formats
 from sparkwright.app.questions.client_formats import Endpoint, Format
-from sparkwright.app.questions.one_module import ask_module, host_row
+from sparkwright.app.questions.host_requests import ask_module, host_row
 from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines import api_paths, openai_api

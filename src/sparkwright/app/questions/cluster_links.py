@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 
 from sparkwright.app.connect import Selection, choose, machines
-from sparkwright.app.questions import link_bandwidth
+from sparkwright.app.questions import link_rules
 from sparkwright.app.questions.answers import FINDING, LINK
+from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.app.questions.link_rules import Links, findings, proposed
-from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid
 from sparkwright.console.events import tables
 from sparkwright.console.events.live_lines import styled
@@ -68,7 +68,7 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
         raise Refused("a cluster has two hosts or more.", fix=f"Name its group: `--host {cluster}`.")
     members, codes = _ask(selection, peers=True, json=json)
     found = findings(members)
-    rates = link_bandwidth.findings(selection, members) if bandwidth else []
+    rates = link_rules.bandwidth_findings(selection, members) if bandwidth else []
     found += rates
     bad = any(finding.verdict == "bad" for _, finding in found)
     if json:

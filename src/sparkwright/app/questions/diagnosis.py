@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.app.connect import Selection, choose
-from sparkwright.app.questions import fan_out
+from sparkwright.app.questions import host_requests
 from sparkwright.console.out import say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.fixes import named
@@ -63,7 +63,7 @@ def ask(selection: Selection, token_s: float) -> list[dict[str, Any]]:
         recipe_facts = {name: value for name, value in abouts[member.host.name].items() if name != "error"}
         return {"verb": "diagnose", "token_s": token_s, **recipe_facts}
 
-    answers = fan_out.everyone(members, header, "diagnosis")
+    answers = host_requests.everyone(members, header, "diagnosis")
     return [_row(value.host, answer, abouts[value.host.name]) for value, answer in zip(members, answers, strict=True)]
 
 
@@ -89,7 +89,7 @@ def about(selection: Selection, host: Host) -> dict[str, Any]:
     }
 
 
-def _row(host: Host, answer: fan_out.Answer, known: Mapping[str, Any]) -> dict[str, Any]:
+def _row(host: Host, answer: host_requests.Answer, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return a host's answer in the form of --json."""
     if isinstance(answer, SparkwrightError):
         state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"

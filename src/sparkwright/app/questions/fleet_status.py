@@ -12,7 +12,7 @@ from typing import Any
 from sparkwright.app import outcome
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans.pins import entries, lock_folder
-from sparkwright.app.questions import fan_out, gateway_row
+from sparkwright.app.questions import gateway_status, host_requests
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit, Failed, SparkwrightError
@@ -79,7 +79,7 @@ def again(selection: Selection, *, every_s: float, json: bool) -> int:
 def ask(selection: Selection, wanted: Mapping[str, Pinned]) -> list[Row]:
     """Ask all hosts at once and return a row for each, also for hosts that can't be asked."""
     members, gateways = selection.fleet.members, carried(selection)
-    answers = fan_out.everyone(members, lambda member: header(member, wanted, gateways), "status")
+    answers = host_requests.everyone(members, lambda member: header(member, wanted, gateways), "status")
     rows = [row(member, answer, wanted, gateways) for member, answer in zip(members, answers, strict=True)]
     return with_lost_members(rows, {member.host.name: member.host.cluster for member in members})
 
@@ -116,14 +116,16 @@ def header(member: Member, wanted: Mapping[str, Pinned], gateways: Mapping[str, 
     return {"verb": "status", "container": wanted[name].container, "gateway": name in gateways}
 
 
-def row(member: Member, answer: fan_out.Answer, pinned: Mapping[str, Pinned], gateways: Mapping[str, Gateway]) -> Row:
+def row(
+    member: Member, answer: host_requests.Answer, pinned: Mapping[str, Pinned], gateways: Mapping[str, Gateway]
+) -> Row:
     """Return the row of a host for any answer, with the gateway that it shows."""
     name = member.host.name
     found = _row(name, answer, pinned[name])
-    return replace(found, gateway=gateway_row.of(gateways[name], answer)) if name in gateways else found
+    return replace(found, gateway=gateway_status.gateway_row_of(gateways[name], answer)) if name in gateways else found
 
 
-def _row(name: str, answer: fan_out.Answer, wanted: Pinned) -> Row:
+def _row(name: str, answer: host_requests.Answer, wanted: Pinned) -> Row:
     if not isinstance(answer, SparkwrightError):
         try:
             return row_of(name, answer, wanted, time.time())

@@ -7,16 +7,19 @@ from typing import Any
 from sparkwright import program
 from sparkwright.app.connect import reach
 from sparkwright.app.plans import gateways
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.answers import GATEWAY
+from sparkwright.app.questions.host_requests import Answer, ask_module
 from sparkwright.app.runs.gateway import chosen as gateway_of
-from sparkwright.console import grid, plain_table
+from sparkwright.console import grid
 from sparkwright.console.out import say, say_json
-from sparkwright.errors import Exit
+from sparkwright.console.status_row import GatewayRow, Routed, Upstream
+from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.gateway.admin import NOT_HAPROXY
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.visible import count
+from sparkwright.trust.shapes import built, fitted
+from sparkwright.visible import count, first
 
 KEYS = ("running", "verified", "stand_in", "models", "clients")
 USED = grid.columns(
@@ -54,10 +57,10 @@ def _show(gateway: Gateway, url: str, found: dict[str, Any], *, clients: bool) -
     if found["stand_in"]:
         say(f"{at}: {NOT_HAPROXY}")
     if not clients:
-        plain_table.show(COLUMNS, [_row(model) for model in found["models"]])
+        grid.show_plain_table(COLUMNS, [_row(model) for model in found["models"]])
     elif found["clients"]:
         say("today, since 0:00 UTC:")
-        plain_table.show(USED, [_used(client) for client in found["clients"]])
+        grid.show_plain_table(USED, [_used(client) for client in found["clients"]])
     else:
         say("no clients have keys of their own: `clients` of the gateway in groups.yml gives them.")
 
@@ -80,3 +83,34 @@ def _used(client: dict[str, Any]) -> list[str]:
 
 def _up(server: dict[str, Any]) -> bool:
     return any(row["state"] == "up" for row in server["servers"])
+
+
+def gateway_row_of(gateway: Gateway, answer: Answer) -> GatewayRow:
+    """Return the row of a gateway from its host's answer. An error, or an answer without the gateway, makes it unknown."""
+    name, port = gateway.name, gateway.file.port
+    if isinstance(answer, SparkwrightError):
+        why = "its host is unreachable" if answer.exit is Exit.UNREACHABLE else "its host gave no answer"
+        return GatewayRow(name, port, "unknown", why, exit=int(Exit.INCONCLUSIVE))
+    if not answer["gateway"]:
+        return GatewayRow(name, port, "down", "no gateway was deployed", exit=int(Exit.FAILED))
+    try:
+        found = fitted(answer["gateway"], GATEWAY, "gateway")
+    except ValueError as error:
+        return GatewayRow(name, port, "unknown", f"its answer can't be used: {error}", exit=int(Exit.INCONCLUSIVE))
+    models = [
+        built(Routed, row, servers=[built(Upstream, server) for server in row["servers"]]) for row in found["models"]
+    ]
+    if not found["running"]:
+        return GatewayRow(name, port, "down", "HAProxy does not run", exit=int(Exit.FAILED))
+    stand_in = found["stand_in"]
+    needed = [model for model in models if not model.on_demand]
+    without = [routed.model for routed in needed if not any(row.state == "up" for row in routed.servers)]
+    if without:
+        return GatewayRow(
+            name, port, "degraded", f"no server is up: {first(without, 3)}", models, int(Exit.FAILED), stand_in
+        )
+    changed = f"files were changed: {first(found['changed'], 3)}" if found["changed"] else ""
+    if changed or not found["verified"]:
+        why = changed or "its configuration was not verified"
+        return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES), stand_in)
+    return GatewayRow(name, port, "up", models=models, stand_in=stand_in)

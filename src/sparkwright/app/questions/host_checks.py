@@ -12,7 +12,7 @@ from typing import Any
 from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pins import entries, lock_of
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.console import grid, words
 from sparkwright.console.events import tables
 from sparkwright.console.events.lines import budget_lines

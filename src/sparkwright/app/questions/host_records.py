@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.app.connect import Selection, choose, machines
-from sparkwright.app.questions.one_module import host_row
+from sparkwright.app.questions.host_requests import host_row
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines.log import state
 from sparkwright.errors import Exit, Failed, Refused

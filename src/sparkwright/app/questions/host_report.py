@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sparkwright import html, units
 from sparkwright.app.connect import Selection
-from sparkwright.app.questions import fan_out
+from sparkwright.app.questions import host_requests
+from sparkwright.console import grid
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.fleet.member import broke, hang_up
 from sparkwright.host.state import write_atomically
+from sparkwright.project.inventory.host import Host
 from sparkwright.visible import count
 
 
@@ -51,13 +54,13 @@ def ask(selection: Selection, since_s: float, until_s: float) -> list[html.Host]
     """Return the checks of every host in a period. A host that can't be asked has an error instead."""
     members = selection.fleet.members
     try:
-        answers = fan_out.everyone(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")
+        answers = host_requests.everyone(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")
     finally:
         hang_up(members)
     return [_host(member.host.name, answer, since_s, until_s) for member, answer in zip(members, answers, strict=True)]
 
 
-def _host(name: str, answer: fan_out.Answer, since_s: float, until_s: float) -> html.Host:
+def _host(name: str, answer: host_requests.Answer, since_s: float, until_s: float) -> html.Host:
     if not isinstance(answer, SparkwrightError):
         try:
             return html.of(name, answer, since_s, until_s)
@@ -66,3 +69,18 @@ def _host(name: str, answer: fan_out.Answer, since_s: float, until_s: float) -> 
         except Exception as error:
             answer = broke(error)
     return html.Host(name, since_s, until_s, error=str(answer), error_exit=int(answer.exit))
+
+
+COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0))
+
+
+def show_host_list(hosts: Sequence[Host], *, json: bool) -> None:
+    """Print one line per host: address, groups, recipe."""
+    if json:
+        for host in hosts:
+            about = {"host": host.name, "connection": host.connection, "address": host.address}
+            say_json({**about, "groups": list(host.groups), "recipe": host.recipe})
+        return
+    ways = [host.connection if host.connection != "ssh" else f"ssh {host.address}" for host in hosts]
+    rows = [(host.name, way, ",".join(host.groups), host.recipe or "-") for host, way in zip(hosts, ways, strict=True)]
+    grid.show_plain_table(COLUMNS, rows)

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright.app.connect import reach
 from sparkwright.app.plans import recipes
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.console import grid, state_table
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.engines import engine as engines

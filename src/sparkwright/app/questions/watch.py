@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from sparkwright import here, program, units
 from sparkwright.app.connect import Selection
-from sparkwright.app.questions import fan_out, fleet_status
+from sparkwright.app.questions import fleet_status, host_requests
 from sparkwright.console.status_row import Row
 from sparkwright.console.watch import frame
 from sparkwright.console.watch.display import Screen, possible
@@ -113,10 +113,10 @@ class _Watch:
 
     def _question(self, member: Member) -> Callable[[], None]:
         header = {**fleet_status.header(member, self._wanted, self._gateways), "traffic": True}
-        answer = fan_out.one(member, header, "status")
+        answer = host_requests.one(member, header, "status")
         return partial(self._show, member, answer, time.time(), time.monotonic())
 
-    def _show(self, member: Member, answer: fan_out.Answer, came_s: float, now_s: float) -> None:
+    def _show(self, member: Member, answer: host_requests.Answer, came_s: float, now_s: float) -> None:
         """Show a host's answer.
 
         Args:

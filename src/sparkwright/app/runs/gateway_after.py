@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.app.connect import Selection, machines, reach
-from sparkwright.app.questions import fan_out
+from sparkwright.app.questions import host_requests
 from sparkwright.app.runs import gateway as gateways
 from sparkwright.app.runs.presenters import Listener
 from sparkwright.console.out import say, say_error
@@ -69,7 +69,7 @@ def _stands(gateway: Gateway) -> bool:
     """Return True if the gateway was deployed. Raises if its host can't be asked."""
     members = machines(reach(gateway.host, "light")).fleet.members
     try:
-        (answer,) = fan_out.everyone(members, lambda member: {"verb": "status", "gateway": True}, "status")
+        (answer,) = host_requests.everyone(members, lambda member: {"verb": "status", "gateway": True}, "status")
     finally:
         hang_up(members)
     if isinstance(answer, SparkwrightError):

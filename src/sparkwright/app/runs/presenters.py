@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from sparkwright.app.connect import SelectedHosts
 from sparkwright.app.prompts import stop_asked
-from sparkwright.console.events.json_lines import JsonLines
-from sparkwright.console.events.subscriber import Subscriber
+from sparkwright.console.events.subscriber import JsonLines, Subscriber
 from sparkwright.console.events.summary import Served, Summary
+from sparkwright.errors import Inconclusive
 from sparkwright.fleet.fleet import Fleet
 
 
@@ -109,3 +111,24 @@ def _lines(diff: bool, *, tasks: bool, many: bool, together: bool) -> Any:
     from sparkwright.console.events.stage_lines import StageLines
 
     return StageLines()
+
+
+@contextmanager
+def ending(fleet: Fleet, left_behind: Callable[[Inconclusive], None] = lambda error: None) -> Iterator[None]:
+    """Close the fleet after the block that runs it.
+
+    Args:
+        left_behind: called with the error if the laptop leaves while hosts are working.
+    """
+    try:
+        yield
+    except Inconclusive as error:
+        left_behind(error)
+        raise
+    except KeyboardInterrupt:  # outside the fleet's waits, which handle Ctrl-C themselves
+        names = ",".join(member.host.name for member in fleet.members)
+        stopped = Inconclusive("stopped by Ctrl-C.", fix=f"What was begun goes on: `invoke attach --host {names}`.")
+        left_behind(stopped)
+        raise stopped from None
+    finally:
+        fleet.close()

@@ -10,9 +10,8 @@ from sparkwright.app.connect import Selection, machines
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.host_plan import Planner
 from sparkwright.app.plans.plan_cache import CachedPlan, Place
-from sparkwright.app.runs.presenters import Listener, Shown
+from sparkwright.app.runs.presenters import Listener, Shown, ending
 from sparkwright.app.runs.rollout import RolloutOptions, RolloutRun
-from sparkwright.app.runs.run_end import ending
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member, run_request

@@ -7,9 +7,9 @@ from typing import Any
 from sparkwright import units
 from sparkwright.app.connect import Selection, machines, reach
 from sparkwright.app.questions import host_checks
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.app.setup import survey
-from sparkwright.console import grid, plain_table
+from sparkwright.console import grid
 from sparkwright.console.out import say_error, say_json
 from sparkwright.errors import Exit
 from sparkwright.fleet.member import Member
@@ -46,7 +46,7 @@ def run(pattern: str, *, json: bool) -> list[int]:
     for name, item in found.items() if json else ():
         say_json({"host": name, **item})
     if not json:
-        plain_table.show(COLUMNS, [_row(host.name, found.get(host.name)) for host in selection.hosts])
+        grid.show_plain_table(COLUMNS, [_row(host.name, found.get(host.name)) for host in selection.hosts])
     return [*selection.fleet.codes(), *(Exit.FAILED for row in found.values() if row["missing"])]
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from sparkwright.errors import Refused
 from sparkwright.project import schema_line
-from sparkwright.project.inventory.name_rules import SIGNS, SIGNS_SHOWN
+from sparkwright.project.inventory.rules import SIGNS, SIGNS_SHOWN
 from sparkwright.visible import one_line
 
 #: a host's name, which is a file name without a pattern's characters

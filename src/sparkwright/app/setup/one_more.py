@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from sparkwright.app.setup import files, first_host, found_host, questions
+from sparkwright.app.setup import files, first_host, questions
 from sparkwright.app.setup.files import NewHost
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Failed, Refused
@@ -29,7 +29,7 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
     """
     project = Project.here()
     inventory = Inventory.load(project.root)
-    host = host or found_host.ask_which(sandbox=False)
+    host = host or first_host.ask_which(sandbox=False)
     files.refuse_name(host.name)
     path = project.root / "hosts" / f"{host.name}.yml"
     if host.name in inventory.hosts or host.name in inventory.groups or path.exists():
@@ -42,7 +42,7 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
         recipe.load(project.root, named)
     reserve = _reserve_gib(inventory)
     how = {"asking": asking, "offline": offline, "quiet": json}
-    found = found_host.chosen(host, recipes, reserve_gib=reserve, named=named, **how)
+    found = first_host.chosen(host, recipes, reserve_gib=reserve, named=named, **how)
     if asking and not questions.agree(f"Write hosts/{found.host.name}.yml ({found.host.recipe or 'no recipe'})?"):
         say("Nothing was written.")
         return Exit.OK

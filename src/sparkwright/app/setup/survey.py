@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.console.out import say
 from sparkwright.errors import SparkwrightError
 from sparkwright.fleet.fleet import Fleet

@@ -8,8 +8,8 @@ from typing import Any
 from sparkwright import units
 from sparkwright.app.connect import Selection
 from sparkwright.app.prompts import agreed
-from sparkwright.app.questions.one_module import ask_module, in_turn
-from sparkwright.console import grid, plain_table
+from sparkwright.app.questions.host_requests import ask_module, in_turn
+from sparkwright.console import grid
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit
 from sparkwright.fleet.member import Member
@@ -64,7 +64,7 @@ def _table(host: str, caches: list[dict[str, Any]]) -> None:
     if not caches:
         say(f"{host}: no compile caches.")
         return
-    plain_table.show(COLUMNS, [_cells(host, row) for row in caches])
+    grid.show_plain_table(COLUMNS, [_cells(host, row) for row in caches])
 
 
 def _cells(host: str, row: dict[str, Any]) -> tuple[str, ...]:

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from sparkwright import units
 from sparkwright.app.connect import Selection, choose
+from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pins import lock_of
 from sparkwright.app.prompts import agreed
-from sparkwright.app.questions.one_module import ask_module, in_turn
+from sparkwright.app.questions.host_requests import ask_module, in_turn
 from sparkwright.app.runs.presenters import Shown
-from sparkwright.app.stores import image_copy
-from sparkwright.console import grid, plain_table
+from sparkwright.console import grid
 from sparkwright.console.out import say, say_json
-from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
+from sparkwright.host.images import image_archive, image_stream
 from sparkwright.project import recipe
 from sparkwright.protocol.container import locked_ids
+from sparkwright.protocol.events import event
+from sparkwright.remote.relay import relay
+from sparkwright.remote.ssh import ssh_config
+from sparkwright.remote.ssh.ssh_link import SshLink
+from sparkwright.secret import Secret
 from sparkwright.trust import image_name
+from sparkwright.trust.image_name import Name, pinned
 
 COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("WHY", 0))
 
@@ -70,7 +86,7 @@ def _show(host: str, found: dict[str, Any]) -> None:
         (host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"]), name, row["kept"])
         for row, name in zip(found["images"], names, strict=True)
     ]
-    plain_table.show(COLUMNS, rows)
+    grid.show_plain_table(COLUMNS, rows)
     say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
 
 
@@ -101,7 +117,7 @@ def _copy(selection: Selection, source: Member, targets: list[Member], image: st
 
     def copy_to(member: Member) -> None:
         try:
-            sentences.append(image_copy.copy(selection, selection.fleet, source, member, image))
+            sentences.append(copy_image_copy(selection, selection.fleet, source, member, image))
         except SparkwrightError as error:
             name = member.host.name
             error.where = error.where or name
@@ -116,3 +132,204 @@ def _copy(selection: Selection, source: Member, targets: list[Member], image: st
     for sentence in sentences:
         say(sentence, file=sys.stderr if json else sys.stdout)
     return codes
+
+
+KEY = "SPARKWRIGHT_COPY_KEY"
+MARGIN = 1.05
+
+#: Arguments: image, incoming tag, pack command. sh has no pipefail, so the exit code bypasses the pipe.
+SAVE = (
+    'docker tag "$1" "$2" || exit 1; '
+    'exec 3>&1; code=$( { { docker save "$2"; echo $? >&4; } | $3 >&3; } 4>&1 ); '
+    'docker rmi --no-prune "$2" >/dev/null; exit "$code"'
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The image to copy."""
+
+    #: with the digest, if it is known
+    ref: str
+    #: image ids that the lock allows for the digest
+    ids: tuple[str, ...] = ()
+    #: download size in bytes by platform, from the lock
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the image in the form that modules take."""
+        return {"ref": self.ref, "ids": list(self.ids)}
+
+    @property
+    def incoming(self) -> str:
+        """A temporary tag, so that an image that was not compared yet is not used."""
+        return f"{Name.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
+
+
+@dataclass(frozen=True)
+class ImageTransfer:
+    """The transfer of one image between two hosts."""
+
+    fleet: Fleet
+    source: Member
+    target: Member
+    #: answer of `inspect_image` at the source
+    here: dict[str, Any]
+    #: answer of `inspect_image` at the target
+    there: dict[str, Any]
+    #: the tag under which the image arrives
+    incoming: str
+    #: compression program that both ends have
+    packer: str
+
+
+def copy_image_copy(selection: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
+    """Copy an image between two members, and return one sentence about the outcome.
+
+    Args:
+        image: empty for the image of the target's recipe.
+
+    Raises:
+        Refused: the source has no such image, or the target can't take it; nothing was sent then.
+    """
+    wanted = _wanted(selection, target, image)
+    here = ask_module(fleet, source, "inspect_image", wanted.to_json())
+    if not here["present"]:
+        other = f", only another image under its name ({here['impostor'][7:19]})" if here["impostor"] else ""
+        fix = "Deploy it there first, or name one with --image."
+        raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
+    if not Name.parse(wanted.ref).digest and here["digests"]:
+        wanted = replace(wanted, ref=pinned(wanted.ref, here["digests"][0]))
+    # the sender may report any size, so the lock's size limits it
+    most = image_archive.bound(here["size_bytes"], wanted.sizes.get(here["platform"]))
+    there = ask_module(fleet, target, "inspect_image", {**wanted.to_json(), "most_bytes": most})
+    if there["present"] and there["layers"] == here["layers"]:
+        return f"{target.host.name}: has {wanted.ref} already."
+    incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
+    transfer = ImageTransfer(fleet, source, target, here, there, incoming, packer)
+    _refuse_what_cannot_be(wanted, transfer)
+    started_s = time.monotonic()
+    try:
+        way = _some_way(transfer)
+    except BaseException:
+        with suppress(SparkwrightError):  # the error of the copy has to be reported
+            ask_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
+        raise
+    compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
+    ask_module(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
+    took = units.duration(time.monotonic() - started_s)
+    size = units.size(here["size_bytes"])
+    proof = "its content is the lock's" if wanted.ids else f"the lock can't prove it: as {source.host.name} has it"
+    return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
+
+
+def _some_way(transfer: ImageTransfer) -> str:
+    """Transfer the image, directly if possible. Return the way it took."""
+    try:
+        return _straight(transfer)
+    except SparkwrightError as error:
+        if error.exit is not Exit.UNREACHABLE:
+            raise
+        transfer.fleet.tell(transfer.target, f"{error.message} Through this laptop then.")
+        return _through_the_laptop(transfer)
+
+
+def _wanted(selection: Selection, target: Member, image: str) -> Wanted:
+    if not image:
+        image = recipes.recipe_of(selection.project, target.host).image
+    name = Name.given(image)
+    entry = lock_of(selection.project, target.host).image(name.by_tag)
+    if entry is None or (name.digest and name.digest != entry["digest"]):
+        return Wanted(image)
+    sizes = {manifest["platform"]: manifest["size_bytes"] for manifest in entry.get("manifests") or ()}
+    return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry), sizes)
+
+
+def _refuse_what_cannot_be(wanted: Wanted, transfer: ImageTransfer) -> None:
+    here, there, source, target = transfer.here, transfer.there, transfer.source, transfer.target
+    if here["platform"] != there["host_platform"]:
+        has = f"{source.host.name} has {wanted.ref} for {here['platform']}"
+        message = f"{has}, {target.host.name} needs {there['host_platform']}."
+        raise Refused(message, fix="Take it from a host of the same kind.")
+    need = int(here["size_bytes"] * MARGIN)
+    if there["free_bytes"] is not None and there["free_bytes"] < need:
+        free = units.size(there["free_bytes"])
+        message = f"{free} are free where Docker stores images, and {units.size(need)} are needed."
+        raise Refused(message, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
+    for member, found in ((source, here), (target, there)):
+        if "docker" not in found["tools"]:
+            raise Refused("the docker command is not there.", where=member.host.name, fix="Install docker-ce-cli.")
+
+
+def _straight(transfer: ImageTransfer) -> str:
+    """Transfer the image from host to host. Raises an error with Exit.UNREACHABLE if they can't reach each other."""
+    fleet, target, link = transfer.fleet, transfer.target, transfer.target.open()
+    if not isinstance(link, SshLink):
+        raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
+    private, public = _key_pair()
+    allowed = {"public_key": public, "command": image_stream.load_command(transfer.packer, transfer.there["intake"])}
+    args = {
+        "image": transfer.here["id"],
+        "incoming": transfer.incoming,
+        "size_bytes": transfer.here["size_bytes"],
+        "addresses": _addresses(target, transfer.there["addresses"]),
+        "user": ssh_config.resolve(target.host).user,
+        "host_key": link.host_key(),
+        "packer": transfer.packer,
+    }
+    ask_module(fleet, target, "copy_key", allowed)
+    try:
+        with _given(transfer.source, KEY, private):
+            sent = ask_module(fleet, transfer.source, "send_image", args, exclusive=False)
+    finally:
+        ask_module(fleet, target, "copy_key", {**allowed, "state": "absent"})
+    return f"straight to {sent['address']}"
+
+
+def _addresses(target: Member, own: list[str]) -> list[str]:
+    """Return the addresses at which another host may reach the target's sshd.
+
+    These are the target's own networks, then the address that the laptop uses unless that is loopback.
+    """
+    resolved = ssh_config.resolve(target.host)
+    ports = dict.fromkeys([22, resolved.port])
+    found = [f"{address}:{port}" for address in own for port in ports]
+    if resolved.jump or resolved.hostname in ("localhost", "::1") or resolved.hostname.startswith("127."):
+        return found
+    return list(dict.fromkeys([*found, f"{resolved.hostname}:{resolved.port}"]))
+
+
+def _key_pair() -> tuple[Secret, str]:
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return Secret(private.decode()), public.decode()
+
+
+@contextmanager
+def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
+    """Give a member a secret for one request."""
+    before = dict(member.secrets)
+    member.secrets = {**before, name: secret}
+    try:
+        yield
+    finally:
+        member.secrets = before
+
+
+def _through_the_laptop(transfer: ImageTransfer) -> str:
+    links = (transfer.source.open(), transfer.target.open())
+    if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
+        raise Refused("both hosts must be reached over ssh.", where=transfer.source.host.name)
+    pack = " ".join(image_stream.PACKERS[transfer.packer][0])
+    out = links[0].run(["sh", "-c", SAVE, "sparkwright", transfer.here["id"], transfer.incoming, pack])
+    into = links[1].run(["sh", "-c", image_stream.load_command(transfer.packer, transfer.there["intake"])])
+
+    def progress(sent: int) -> None:
+        about = {"task": "copy", "host": transfer.target.host.name, "unit": "bytes", "text": "packed"}
+        transfer.fleet.say_later(event("progress", done=sent, total=0, **about))
+
+    ended = relay(out, into, progress)
+    if ended.code:
+        raise Failed(f"its engine refuses the image: {ended.message}", where=transfer.target.host.name)
+    return f"{units.size(ended.sent_bytes)} through this laptop"

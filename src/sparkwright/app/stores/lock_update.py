@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from sparkwright import units
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pins import ask, entries, image_task, keyed, lock_folder, model_task, save
-from sparkwright.app.stores import lock_diff
 from sparkwright.console import words
 from sparkwright.console.out import error_row
+from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.project.documents.validation import nearest
@@ -175,7 +175,7 @@ def _ask(selection: Selection, entry: Pinned, run_id: str, *, follow: bool) -> N
         return
     if entry.old is not None:
         title = entry.wanted.engine.title
-        entry.rows = lock_diff.image(entry.old, entry.new, title) if image else lock_diff.model(entry.old, entry.new)
+        entry.rows = image_rows(entry.old, entry.new, title) if image else model_rows(entry.old, entry.new)
 
 
 def write(fresh: Sequence[Pinned]) -> None:
@@ -201,3 +201,85 @@ def _kept(entry: Pinned) -> dict[str, Any]:
     if entry.state == "completed" and entry.old is not None:
         new.update({key: value for key, value in entry.old.items() if value})
     return new
+
+
+Entry = Mapping[str, Any]
+SHOWN_FILES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A difference between two entries."""
+
+    what: str
+    #: as text; None if absent or unknown
+    before: str | None
+    #: as text; None if absent or unknown
+    after: str | None
+
+    def __str__(self) -> str:
+        return f"{self.what:<10} {self.before or 'unknown'} -> {self.after or 'unknown'}"
+
+
+def image_rows(old: Entry, new: Entry, engine: str) -> list[Row]:
+    """Return the differences between two entries of an image; none if the digest is the same, as it decides the rest.
+
+    Args:
+        engine: title of the engine.
+    """
+    if old["digest"] == new["digest"]:
+        return []
+    rows = [Row("digest", words.short(old["digest"]), words.short(new["digest"]))]
+    rows += _row(engine, old.get("engine_version"), new.get("engine_version"))
+    rows += _row("created", _day(old.get("created")), _day(new.get("created")))
+    rows += _row("size", _size(old.get("size_bytes")), _size(new.get("size_bytes")))
+    return rows + _row("platforms", ", ".join(old["platforms"]), ", ".join(new["platforms"]))
+
+
+def model_rows(old: Entry, new: Entry) -> list[Row]:
+    """Return the differences between two entries of a model: the commit, and the files added, removed and changed."""
+    rows = _row("commit", old["commit"][:12], new["commit"][:12])
+    rows += _chat(old, new)
+    before, after = ({file["path"]: file for file in entry["files"]} for entry in (old, new))
+    added = [after[path] for path in after if path not in before]
+    removed = [before[path] for path in before if path not in after]
+    changed = [(before[path], after[path]) for path in after if path in before and _differ(before[path], after[path])]
+    rows += [Row(f"+ {item['path']}", "absent", _size(item["size_bytes"])) for item in added]
+    rows += [Row(f"- {item['path']}", _size(item["size_bytes"]), "absent") for item in removed]
+    rows += [Row(f"~ {b['path']}", _content(b), _content(a)) for b, a in changed]
+    anew = sum(item["size_bytes"] for item in [*added, *(after_one for _, after_one in changed)])
+    return [*rows, Row("to load", "0 B", units.size(anew))] if added or changed else rows
+
+
+def shown(rows: list[Row]) -> Iterator[str]:
+    """Format rows as lines. Of very many files only the first are shown."""
+    yield from (str(row) for row in rows[: SHOWN_FILES + 6])
+    if len(rows) > SHOWN_FILES + 6:
+        yield f"... and {len(rows) - SHOWN_FILES - 6} more"
+
+
+def _row(what: str, before: str | None, after: str | None) -> list[Row]:
+    return [] if before == after else [Row(what, before, after)]
+
+
+def _chat(old: Entry, new: Entry) -> list[Row]:
+    """Return the changes of the chat template and the sampling defaults; none if the old ones were never read."""
+    if old.get("chat") is None or new.get("chat") is None:
+        return []
+    return [Row(*change) for change in chat_template.changes(old["chat"], new["chat"])]
+
+
+def _differ(before: Entry, after: Entry) -> bool:
+    return any(before.get(key) != after.get(key) for key in ("sha256", "blob_id", "size_bytes"))
+
+
+def _content(entry: Entry) -> str:
+    return f"{_size(entry['size_bytes'])} {(entry.get('sha256') or entry.get('blob_id') or '')[:8]}"
+
+
+def _day(created: str | None) -> str | None:
+    return created[:10] if created else None
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else units.size(size_bytes)

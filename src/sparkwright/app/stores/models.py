@@ -13,9 +13,9 @@ from sparkwright.app.plans import peers, recipes
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions import answers
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.app.runs.presenters import Shown
-from sparkwright.console import grid, plain_table
+from sparkwright.console import grid
 from sparkwright.console.out import error_row, say, say_error, say_json
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import Member
@@ -50,7 +50,7 @@ def list_models(pattern: str, *, as_json: bool) -> list[int]:
     if as_json:
         say_json(_objects(rows) + _errors(selection))
         return selection.fleet.codes()
-    plain_table.show(LISTED, [_cells(host, row) for host, row in rows])
+    grid.show_plain_table(LISTED, [_cells(host, row) for host, row in rows])
     if not rows and len(found) == len(selection.hosts):
         say("no models that sparkwright proved.")
     return selection.fleet.codes()

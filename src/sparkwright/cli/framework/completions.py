@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app.completion.commands import WORDS, Command, Option, kind_of
+from sparkwright.app.completion.script import WORDS, Command, Option, kind_of
 from sparkwright.cli.framework.help import first_line, spoken
 from sparkwright.cli.help_groups import NAMES
 

@@ -13,7 +13,6 @@ from invoke.exceptions import Exit as InvokeExit
 from invoke.exceptions import ParseError
 from invoke.program import Program
 
-from sparkwright.cli.framework import numbers
 from sparkwright.cli.framework.command import Command
 from sparkwright.errors import Exit
 
@@ -35,7 +34,7 @@ def parse(program: Program, original: Callable[[Program], None]) -> None:
         contexts = _contexts(program)
         raise _refusal(_sentence(str(error), words, error.context or _command(words, contexts), contexts)) from None
     except ValueError:
-        raise _refusal(numbers.none_in(words, _command(words, _contexts(program)))) from None
+        raise _refusal(none_in(words, _command(words, _contexts(program)))) from None
     if wrong := _not_there(program):
         raise _refusal(wrong)
     for name, meant in MISTAKEN.items():
@@ -43,7 +42,7 @@ def parse(program: Program, original: Callable[[Program], None]) -> None:
             raise _refusal(f"unknown option --{name}. Did you mean {meant}?")
     for context in program.tasks:
         own = isinstance(_task(program, str(context.name)), Command)  # the user's own tasks check their own numbers
-        if own and (wrong := numbers.out_of_range(context)):
+        if own and (wrong := out_of_range(context)):
             raise _refusal(wrong)
 
 
@@ -139,3 +138,53 @@ def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
     names = {item.lstrip("-"): item for item in known}  # dashes must not count as similarity
     near = difflib.get_close_matches(word.lstrip("-"), names, n=1)
     return f" Did you mean {names[near[0]]}?" if near else f" See {otherwise}."
+
+
+#: the smallest valid value of numeric options
+LEAST: dict[str, float] = {
+    "canary": 0,
+    "every": 0.1,
+    "last": 1,
+    "long-tokens": 0,
+    "output-tokens": 0,
+    "prompt-tokens": 0,
+    "repeat": 1,
+    "requests": 0,
+    "tail": 1,
+    "timeout-s": 0.1,
+    "token-s": 0,
+}
+#: the largest valid value of durations and counts; a seed has no limit
+MOST = 1e9
+ANY = ("seed",)
+
+
+def out_of_range(context: Any) -> str:
+    """Return a message if a number is out of range for its option; empty otherwise."""
+    numbers = (option for option in context.args.values() if option.kind in (int, float) and option.got_value)
+    for option in (number for number in numbers if number.name not in ANY):
+        name = option.name.replace("_", "-")
+        least = LEAST.get(name, -MOST)
+        if not least <= option.value <= MOST:  # also False for NaN
+            bound = f"at least {least:g}" if option.value < least else f"a number up to {MOST:,.0f}"
+            return f"--{name} must be {bound}, got {option.value}."
+    return ""
+
+
+def none_in(words: Sequence[str], command: Any) -> str:
+    """Return a message that names the option whose value must be a number, and is not."""
+    for n, word in enumerate(words):
+        option, _, value = word.partition("=")
+        value = value or (words[n + 1] if n + 1 < len(words) else "")
+        flag = command.flags.get(option) if command is not None else None
+        if flag is not None and flag.kind in (int, float) and not _is_number(value, flag.kind):
+            return f"{option} must be a number, got '{value}'."
+    return "a number is expected on the command line."
+
+
+def _is_number(text: str, kind: type[int] | type[float]) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True

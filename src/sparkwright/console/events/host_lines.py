@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 from sparkwright import units
 from sparkwright.console import words
-from sparkwright.console.events import causes, rollout_lines
+from sparkwright.console.events import rollout_lines
 from sparkwright.console.events.board import VERDICTS, Board, Row
 from sparkwright.console.events.lines import explained, plain
+from sparkwright.engines.engine import USUAL, of
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 
@@ -72,12 +74,12 @@ class HostLines:
 
     def _cause_is_known(self, last: Row) -> bool:
         """Return True if all hosts have ended, or if one was refused on its own, which the others may not notice for minutes."""
-        refused = last.verdict == VERDICTS[Exit.REFUSED] and not causes.because_of_another(last)
+        refused = last.verdict == VERDICTS[Exit.REFUSED] and not because_of_another(last)
         return refused or all(row.ended for row in self.board.rows.values())
 
     def _tell_ends(self) -> None:
         held, self._held = self._held, []
-        for row in causes.first(held) if self._together else held:
+        for row in first(held) if self._together else held:
             self.ended(row)
 
     def close(self) -> None:
@@ -95,3 +97,29 @@ class HostLines:
         if row.failure is not None and not row.like:
             for style, text in explained(row.failure, " " * (WIDTH_VERDICT + 1)):
                 self.write(style, text)
+
+
+#: message of a run about another member that failed or was lost
+ANOTHER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
+
+#: message of a run whose own rank exited
+ENDED = re.compile(r"rank \d{1,3} exited")
+
+
+def first(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of members that have ended, the root cause first.
+
+    A rank that exited comes before a server that answered with an error, and both come before members that lost another.
+    """
+    return sorted(rows, key=lambda row: (because_of_another(row), not ENDED.match(_message(row))))
+
+
+def _message(row: Row) -> str:
+    return row.failure["msg"] if row.failure else ""
+
+
+def because_of_another(row: Row) -> bool:
+    """Return True if a member failed because of another."""
+    message = _message(row)
+    named, parallel = ANOTHER.match(message), of(USUAL).parallel
+    return bool((named and named[1] != row.host) or (parallel and parallel.of_another(message)))

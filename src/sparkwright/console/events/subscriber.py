@@ -1,9 +1,12 @@
-"""The interface of an event subscriber. The fleet passes every event of every host to each subscriber, in one thread."""
+"""Subscribers of a run's events: their interface, and the output of `--json`."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import json
+import sys
+from typing import Protocol, TextIO
 
+from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 
 
@@ -13,3 +16,29 @@ class Subscriber(Protocol):
     def on(self, event: Event) -> None: ...
 
     def close(self) -> None: ...
+
+
+HIDDEN = ("alive",)
+
+
+class JsonLines:
+    """Prints events to stdout and nothing else. Recaps are held back, so that the last line is a recap."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._recaps: list[Event] = []
+
+    def on(self, event: Event) -> None:
+        if event["event"] == "recap":
+            fine = event["exit"] in (Exit.OK, Exit.CHANGES)
+            self._recaps.append(event if fine else {**event, "error": event.get("msg", "")})
+        elif event["event"] not in HIDDEN:
+            self._print(event)
+
+    def close(self) -> None:
+        for recap in self._recaps:
+            self._print(recap)
+
+    def _print(self, event: Event) -> None:
+        self._out.write(json.dumps(event, ensure_ascii=False, default=str) + "\n")
+        self._out.flush()

@@ -12,7 +12,7 @@ from sparkwright.doctor.diagnosis.server_state import LINE_CHARS
 from sparkwright.engines.log.reader import Reader
 from sparkwright.engines.log.text import plain
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import current_state, drift, snapshot
+from sparkwright.health import current_state, snapshot
 from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import url_of_spec
@@ -175,6 +175,6 @@ def _with_drift(seen: DiagnosisInput, context: Context, good: Mapping[str, Any])
     if seen.busy or not good or good["spec"].get("name") != seen.box.name:
         return seen
     try:
-        return replace(seen, drift=drift.found(context, good, dict(seen.inspected)))
+        return replace(seen, drift=snapshot.drift_found(context, good, dict(seen.inspected)))
     except Exception as error:
         return replace(seen, drift_error=f"cannot compare with the verified state: {type(error).__name__}")

@@ -13,7 +13,7 @@ from sparkwright.errors import Exit
 from sparkwright.health import current_state, ranks
 from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.judging.restarts import LOOP, SETTLED_S
+from sparkwright.health.judging.ranks import LOOP, SETTLED_S
 from sparkwright.health.probe import start_of
 from sparkwright.health.snapshot import Now
 from sparkwright.host.containers import container_labels

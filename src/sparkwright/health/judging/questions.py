@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparkwright import units
-from sparkwright.health.judging import ranks, restarts
+from sparkwright.health.judging import ranks
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Cure, Gpu, Level, State, differs
 from sparkwright.host.containers.inspection import status_of
@@ -50,8 +50,8 @@ def _container(observed: Observation, limits: Limits) -> Answer:
     if box.status == "restarting" and not box.exit_code and not box.restarts:
         return "warn", f"{box.name} is being restarted", "starting"
     if box.status == "restarting":
-        message = f"{restarts.exited(box, observed.time_s)}; restart {box.restarts} in progress"
-        return "bad", message, restarts.state(box, observed.time_s)
+        message = f"{ranks.exited(box, observed.time_s)}; restart {box.restarts} in progress"
+        return "bad", message, ranks.state(box, observed.time_s)
     if box.status != "running" and observed.saved:
         return "bad", observed.saved, "down", "restart"
     if box.status != "running" and observed.rank.cluster:
@@ -127,7 +127,7 @@ def _health(observed: Observation, limits: Limits) -> Answer:
         return "bad", f"{message} any more, but its process is running", "down", "restart"
     start = f"starting for {age_s:.0f} s (up to {most_s:.0f} s{measured})"
     if age_s <= most_s and box.restarts:
-        return "bad", f"{restarts.again(box, observed.time_s)}; {start}", restarts.state(box, observed.time_s)
+        return "bad", f"{ranks.again(box, observed.time_s)}; {start}", ranks.state(box, observed.time_s)
     if age_s <= most_s:
         return "warn", start, "starting"
     return "bad", f"{message} after {age_s:.0f} s; a start may take {most_s:.0f} s{measured}", "down", "restart"

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed, Refused
 from sparkwright.gateway.listeners import MASTER_SOCKET
+from sparkwright.gateway.operations import STATES
 from sparkwright.gateway.render import CONFIG
 from sparkwright.host.containers import container_options, containers, lifecycle, log_reader, ownership
-from sparkwright.host.gateway import admin, place, states
+from sparkwright.host.gateway import admin, place
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context
+from sparkwright.host.state import write_atomically
 from sparkwright.protocol.container import ContainerSpec
 
 #: the folders of its files and of its sockets in the container
@@ -112,7 +117,7 @@ def reload(context: Context) -> None:
     `unless-stopped` no longer restarts a container that is killed.
     """
     at = place.current(place.state(context))
-    states.keep(at.sockets, at.files, place.read(at.files).get(CONFIG, ""))
+    keep_states(at.sockets, at.files, place.read(at.files).get(CONFIG, ""))
     admin.ask(at.sockets, "reload", MASTER_SOCKET)
 
 
@@ -125,7 +130,7 @@ def wait_running(name: str, digest: str, context: Context) -> None:
             lines = log_reader.last_lines(context.docker(), name, 40) if found else []
             raise Failed(f"HAProxy does not run with the new configuration: {_why(lines)}")
         time.sleep(POLL_S)
-    states.forget(at.files)
+    forget(at.files)
 
 
 def _why(lines: list[str]) -> str:
@@ -133,3 +138,63 @@ def _why(lines: list[str]) -> str:
     answered = [line.strip() for line in lines if line.strip()]
     alerts = [line for line in answered if "[ALERT]" in line] or answered[-SHOWN_LINES:]
     return " ".join(alerts[:SHOWN_LINES]) or "it said nothing."
+
+
+# Server states for HAProxy's reload: drained servers and serving interim servers, which a reload would reset.
+#
+# HAProxy prefers the port in this file over the one in its configuration, so only these servers are in it, with the port of the
+# next configuration. The file exists only during a reload: an outdated one would drain servers that have been returned since.
+
+VERSION = "1"
+BACKEND, STATES_NAME, ADDRESS, ADMIN_STATE, PORT = "be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port"
+#: bits of the administrative state: forced maintenance, forced drain (haproxy, management.txt, "show servers state")
+FORCED = 0x01 | 0x08
+#: bit of an interim server: `disabled` in the configuration. Without the others, it serves (tried with 2.6.12)
+DISABLED = 0x04
+SERVER = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
+
+
+def keep_states(sockets: Path, files: Path, config: str) -> None:
+    """Record the drained servers of the running HAProxy for its successor.
+
+    Args:
+        sockets: the folder of the running HAProxy's sockets.
+        files: the folder of the files that are read next.
+        config: the configuration among them.
+    """
+    _write(files, list(_drained(admin.ask(sockets, "show servers state"), _ports(config))))
+
+
+def forget(files: Path) -> None:
+    """Remove the record after the reload."""
+    _write(files, [])
+
+
+def _write(files: Path, lines: list[str]) -> None:
+    write_atomically(files / STATES, "".join(f"{line}\n" for line in (VERSION, *lines)).encode())
+
+
+def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
+    """Yield the header, and the rows of drained or interim servers that remain, with their new ports."""
+    version, _, rest = answer.partition("\n")
+    header, *rows = rest.splitlines() or [""]
+    names = header.removeprefix("# ").split()
+    if version != VERSION or not {BACKEND, STATES_NAME, ADDRESS, ADMIN_STATE, PORT} <= {*names}:
+        return
+    yield header
+    for row in rows:
+        about = dict(zip(names, row.split(), strict=False))
+        port = ports.get((about.get(BACKEND, ""), about.get(STATES_NAME, "")), "")
+        if port and about.get(ADMIN_STATE, "").isdecimal() and int(about[ADMIN_STATE]) & (FORCED | DISABLED):
+            yield " ".join({**about, ADDRESS: "-", PORT: port}.values())
+
+
+def _ports(config: str) -> dict[tuple[str, str], str]:
+    """Return the port of each server in a configuration, by backend and name."""
+    found, backend = dict[tuple[str, str], str](), ""
+    for line in map(str.strip, config.splitlines()):
+        if line.startswith("backend "):
+            backend = line.removeprefix("backend ")
+        elif server := SERVER.match(line):
+            found[backend, server[1]] = server[2]
+    return found

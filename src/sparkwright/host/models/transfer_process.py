@@ -21,8 +21,7 @@ from typing import Any
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.models import file_transfer, hub, transfer_choice
-from sparkwright.host.models.file_transfer import Way
-from sparkwright.host.models.lanes import SourceQueue
+from sparkwright.host.models.file_transfer import SourceQueue, Way
 from sparkwright.secret import Secret
 
 SIDE_BY_SIDE = 8

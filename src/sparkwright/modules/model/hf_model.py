@@ -12,9 +12,9 @@ from sparkwright import units
 from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Failed
-from sparkwright.host.models import chat_files, file_transfer, kept_files
+from sparkwright.host.models import file_transfer, hub_info, kept_files
+from sparkwright.host.models.file_transfer import by_address
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.lanes import by_address
 from sparkwright.host.models.manifest import Manifest, sizes
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.models.transfer import Transfer
@@ -195,7 +195,7 @@ def _chat_before(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | Non
     about = manifest.about
     if args.chat is None or about.get("id") != args.id or about.get("commit") in (None, "", args.commit):
         return None
-    return chat_files.here(manifest.folder, about.get("paths", ()), args.engine)
+    return hub_info.here(manifest.folder, about.get("paths", ()), args.engine)
 
 
 def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:

@@ -101,22 +101,22 @@ def _looping(found: dict[str, Any]) -> str:
     """Return a message if Docker keeps restarting the container, which explains more than a missing answer; empty if it does
     not."""
     from sparkwright.health import snapshot
-    from sparkwright.health.judging import restarts
+    from sparkwright.health.judging import ranks
 
     box, now_s = snapshot.container_of(found, ""), time.time()
-    return f"{restarts.again(box, now_s)}." if restarts.loops(box, now_s) else ""
+    return f"{ranks.again(box, now_s)}." if ranks.loops(box, now_s) else ""
 
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
     """Return the progress of the start in words; empty if the server was ready before, is in a restart loop or takes too long."""
     from sparkwright.health import current_state, snapshot
-    from sparkwright.health.judging import restarts
+    from sparkwright.health.judging import ranks
     from sparkwright.health.schedule.settings import Settings
 
     good = good_states.last(context.state)
     good = good if good.get("container_id") == found["Id"] else {}
     box = snapshot.container_of(found, "")
-    if snapshot.ready_since(box, good) or restarts.loops(box, time.time()):
+    if snapshot.ready_since(box, good) or ranks.loops(box, time.time()):
         return ""
     started_s = box.started_s or 0.0
     limits = dataclasses.replace(Settings.of(context.state).limits, ready_s=args.ready_s)

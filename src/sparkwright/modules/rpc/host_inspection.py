@@ -20,7 +20,7 @@ from sparkwright.doctor.host import Host, Wanted, version_in
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import model_servers
 from sparkwright.host.machine import Completed
-from sparkwright.host.models import on_disk
+from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.modules.system.facts import Facts
@@ -176,7 +176,7 @@ class Survey(Module["Survey.Args"]):
             raise Failed("ids and dirs must have the same length.")
         facts = Facts().run(Facts.Args(), context).data
         servers = _servers(context) if facts["docker"]["reachable"] else []
-        models = [asdict(on_disk) for on_disk in on_disk.find(context.machine, args.ids, args.dirs)]
+        models = [asdict(on_disk) for on_disk in model_folders.find_on_disk(context.machine, args.ids, args.dirs)]
         data = {**{name: facts[name] for name in FACTS}, "servers": servers, "models": models}
         return Result(msg=f"{count(len(servers), 'server')}, {count(len(models), 'model')} on disk", data=data)
 

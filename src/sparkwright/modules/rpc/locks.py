@@ -18,7 +18,7 @@ from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.images import image_names, registry_client
 from sparkwright.host.images.image_names import digests_of, machine_platform
 from sparkwright.host.images.registry_documents import NotThere, RegistryDown
-from sparkwright.host.models import chat_files, hub, hub_info
+from sparkwright.host.models import hub, hub_info
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
@@ -178,7 +178,7 @@ def _here(copy: Manifest, files: list[dict[str, Any]], args: LockModel.Args) -> 
         "commit": copy.commit,
         "config": _config_here(copy.folder, args.engine),
         "files": files,
-        "chat": chat_files.here(copy.folder, [row["path"] for row in files], args.engine, _served_file(files, args)),
+        "chat": hub_info.here(copy.folder, [row["path"] for row in files], args.engine, _served_file(files, args)),
     }
 
 
@@ -243,7 +243,7 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     kept = config and of(args.engine).advice.essence(config)
     if of(args.engine).files is not None:
         kept = _beginning(source, files, args)
-    chat = chat_files.of_hub(source, files, args.engine, _served_file(files, args))
+    chat = hub_info.of_hub(source, files, args.engine, _served_file(files, args))
     return {"commit": found["commit"], "config": kept, "files": files, "chat": chat}
 
 

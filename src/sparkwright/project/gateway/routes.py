@@ -21,13 +21,13 @@ from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
 from sparkwright.project import recipe
 from sparkwright.project.documents.validation import nearest
-from sparkwright.project.gateway import certificate, interim
-from sparkwright.project.gateway.server import Server, load
+from sparkwright.project.gateway import certificate, gateway_servers
+from sparkwright.project.gateway.gateway_servers import Server, load
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.gateway_models import ClientFile
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.project.inventory.name_rules import Mistake
+from sparkwright.project.inventory.rules import Mistake
 from sparkwright.project.recipe.rules import addresses, is_loopback
 from sparkwright.units import MIB, gib
 
@@ -161,7 +161,7 @@ def _upstream(project: Path, inventory: Inventory, gateway: Gateway, server: Ser
     request = ServerRequest(server.recipe.file.flags, server.recipe.image)
     slots = server.recipe.engine.advice.effective(request, {}, None).max_num_seqs
     address = _address(inventory, gateway, server.host)
-    second = interim.port(project, inventory, server)
+    second = gateway_servers.port(project, inventory, server)
     about = progress_metrics(server.recipe.engine.http, server.recipe.file.task)
     wakes = server.host.wake.on_request
     return model.Upstream(server.host.upstream, address, server.port, slots, server.host.machine, second, about, wakes)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.project.importing import environment
 from sparkwright.project.importing.command import Serving
 from sparkwright.project.importing.foreign import Foreign, shown
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.report import DROP, Report
+from sparkwright.project.importing.shell_words import variables
 from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.trust.network_words import HOST
+from sparkwright.trust.secret_names import is_secret, names_a_secret
 from sparkwright.visible import one_line
 
 #: options of `docker run` that an import leaves out, each with the reason; the user can add them to the recipe
@@ -52,7 +54,7 @@ def of(
         report.add("dropped", f"network {found.network}", why)
     if not cluster:
         box["ports"] = [_port(found, serving, section, report)]
-    if env := environment.kept(found.env, set_by_cluster, report):
+    if env := environment_kept(found.env, set_by_cluster, report):
         box["env"] = env
     if volumes := _volumes(found, report):
         box["volumes"] = volumes
@@ -135,3 +137,41 @@ def _volumes(found: Foreign, report: Report) -> list[str]:
         else:
             report.add("dropped", f"volume {volume}", "not a folder of the host by an absolute path")
     return kept
+
+
+#: the variables from which the hub's clients read a token
+HUB_TOKENS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "HF_HUB_TOKEN"})
+#: settings of a container's downloads; here the host downloads the model
+DOWNLOADING = frozenset(
+    {"HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HUB_ENABLE_HF_TRANSFER", "HF_XET_HIGH_PERFORMANCE"}
+)
+TOKEN_WAY = (
+    "the host downloads the model itself; a gated one needs `secrets: {HF_TOKEN: {env: HF_TOKEN}}` in hosts/groups.yml"
+)
+
+
+def environment_kept(env: Mapping[str, str], set_by_cluster: frozenset[str], report: Report) -> dict[str, str]:
+    """Return the variables that a recipe may hold. set_by_cluster: those that a cluster sets for each member."""
+    found: dict[str, str] = {}
+    for name, value in env.items():
+        if name in HUB_TOKENS:
+            report.add("secret", name, f"not written: {TOKEN_WAY}")
+        elif is_secret(name, value) or names_a_secret(name):
+            report.add(
+                "secret", name, "not written: a recipe holds no secret; a key for clients is `server_key: {env: NAME}`"
+            )
+        elif name in DOWNLOADING:
+            report.add("dropped", name, "the container downloads nothing: the host does, and mounts the model's folder")
+        elif name in set_by_cluster:
+            report.add("dropped", name, "the cluster sets it for each member")
+        elif variables(value):
+            sentence = f"the variable {name} is filled from a shell ({value}): what is its value, or `{DROP}`"
+            answer = report.ask(f"env.{name}", sentence)
+            if answer and answer != DROP:
+                found[name] = answer
+            elif answer:
+                report.add("dropped", name, "as answered")
+        else:
+            found[name] = value
+            report.add("kept", f"env {name}")
+    return found

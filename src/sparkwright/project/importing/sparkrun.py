@@ -6,15 +6,17 @@ spark-arena/recipe-registry@3075780; spark-arena/eugr-recipes@0d81770.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparkwright.engines import concepts, engine
 from sparkwright.errors import Refused
-from sparkwright.project.importing import mods, overrides
+from sparkwright.project.importing import mods
 from sparkwright.project.importing.command import RUNTIMES
 from sparkwright.project.importing.foreign import VARIABLES, Foreign, mapping, partly, scalar, shown, text, words
-from sparkwright.project.importing.placeholders import filled
 from sparkwright.project.importing.report import DROP, Report
 from sparkwright.project.importing.shell_words import assignments, split, unwrapped
 from sparkwright.trust.network_words import HOST
@@ -96,7 +98,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
         if data.get(name):
             _hook(name, what, data[name], report)
     mods.refuse(data.get("mods"), path, report)
-    data = overrides.applied(data, _launch(data), report)
+    data = applied(data, _launch(data), report)
     values = {key: text(value, f"defaults.{key}") for key, value in mapping(data.get("defaults"), "defaults").items()}
     model, _, quantisation = text(data.get("model"), "model").partition(":")
     values = {"model": text(data.get("model"), "model"), **values}
@@ -135,9 +137,9 @@ def _of_several(data: dict[str, Any], report: Report) -> str:
     return named.get(report.ask("container", f"which image: {listed}", named), "") if named else ""
 
 
-def _launch(data: dict[str, Any]) -> overrides.Launch:
+def _launch(data: dict[str, Any]) -> Launch:
     defaults = mapping(data.get("defaults"), "defaults")
-    return overrides.Launch(_hosts(data) or 1, max(_number(defaults.get("tensor_parallel")), 1))
+    return Launch(_hosts(data) or 1, max(_number(defaults.get("tensor_parallel")), 1))
 
 
 def _hosts(data: dict[str, Any]) -> int:
@@ -200,3 +202,81 @@ def _from_defaults(found: Foreign, values: dict[str, str], report: Report) -> li
     elif own.flags.SET_BY and name == "sglang":
         words = [f"--{next(iter(own.flags.SET_BY))}", *words]
     return words
+
+
+# sparkrun's `overrides`: values that replace others where a condition holds. Source: sparkrun 0.4.2 core/recipe.py.
+
+#: names of a Spark's architecture
+ARM = ("arm64", "aarch64")
+TAKE = "take"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The values that the conditions of overrides refer to."""
+
+    #: number of hosts
+    hosts: int
+    #: number of hosts over which each layer is split
+    tensor: int
+
+
+def applied(data: dict[str, Any], launch: Launch, report: Report) -> dict[str, Any]:
+    """Return the recipe with the values whose condition holds; the user is asked about conditions that are unknown here."""
+    rows = data.get("overrides") or []
+    if not isinstance(rows, list):
+        raise Refused("`overrides` must be a list.")
+    found = dict(data)
+    for n, given in enumerate(rows, 1):
+        override = mapping(given, f"overrides, entry {n}")
+        when = mapping(override.get("when"), "when")
+        condition = one_line(", ".join(f"{key}: {text(value, key)}" for key, value in when.items()), at_most=120)
+        if _taken(when, condition, n, launch, report):
+            found |= {
+                key: _merged(found, override, key) for key in ("defaults", "env", "container") if override.get(key)
+            }
+            report.add("translated", f"override {n}", f"taken in, as it holds here ({condition or 'always'})")
+        else:
+            report.add("dropped", f"override {n}", f"it does not hold here ({condition})")
+    return found
+
+
+def _taken(when: dict[str, Any], condition: str, n: int, launch: Launch, report: Report) -> bool:
+    facts = {"nodes": [str(launch.hosts)], "tp": [str(launch.tensor)], "arch": list(ARM)}
+    if any(key in facts and text(value, key) not in facts[key] for key, value in when.items()):
+        return False
+    if when.keys() <= facts.keys():
+        return True
+    sentence = f"override {n} is for '{condition}', which only you know: take it in, or drop it"
+    return report.ask(f"override-{n}", sentence, (TAKE, DROP)) == TAKE
+
+
+def _merged(data: dict[str, Any], override: dict[str, Any], key: str) -> Any:
+    if key == "container":
+        return override[key]
+    return {**mapping(data.get(key), key), **mapping(override[key], key)}
+
+
+# The `{placeholders}` of a command template, filled from the recipe's defaults or the user's answers.
+#
+# Source: sparkrun 0.4.2 core/recipe.py: `{{` and `}}` are escapes only where the template has a `{{`.
+
+_PLAIN = re.compile(r"\{([A-Za-z_]\w{0,60})\}")
+_ESCAPED = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w{0,60})\}")
+
+
+def filled(template: str, values: Mapping[str, str], report: Report) -> str:
+    """Return the template with its values; the user is asked for a missing one as `placeholder.NAME`."""
+
+    def one(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return match[0][0]
+        if name in values:
+            return values[name]
+        sentence = f"the command has a placeholder {{{name}}} that the recipe gives no value"
+        return report.ask(f"placeholder.{name}", sentence) or "0"
+
+    pattern = _ESCAPED if "{{" in template else _PLAIN
+    replace: Callable[[re.Match[str]], str] = one
+    return pattern.sub(replace, template)

@@ -12,24 +12,13 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.documents.validation import check, kind_of
-from sparkwright.project.inventory import (
-    cluster_groups,
-    gateways,
-    glance,
-    name_rules,
-    patterns,
-    rules,
-    secret_source,
-    several,
-    variables,
-)
+from sparkwright.project.inventory import group_checks, patterns, rules, secret_source, several, variables
 from sparkwright.project.inventory.cluster import Cluster, Fabric
 from sparkwright.project.inventory.gateway import Gateway
-from sparkwright.project.inventory.glance import GROUPS_FILE
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile, Shared
-from sparkwright.project.inventory.name_rules import Groups, Own
-from sparkwright.project.inventory.patterns import EVERYONE
+from sparkwright.project.inventory.patterns import EVERYONE, GROUPS_FILE
+from sparkwright.project.inventory.rules import Groups, Own
 from sparkwright.secret import Secret
 
 MERGED = ("env", "secrets", "vars")
@@ -75,23 +64,23 @@ class Inventory:
         """Read hosts/ of a project. Raises Refused with file and line."""
         folder = project / "hosts"
         groups = _groups(project, folder / GROUPS_FILE)
-        read = {path.stem: _read(path) for path in glance.files(folder)}
-        name_rules.refuse(read, groups)
+        read = {path.stem: _read(path) for path in patterns.files(folder)}
+        rules.refuse_names(read, groups)
         if not read:
             raise Refused(f"no hosts in {document.shown(folder)}.", fix="Create hosts/spark1.yml (docs/files/host.md).")
         hosts = {name: _host(project, name, own, groups) for name, own in read.items()}
         for host in hosts.values():
-            name_rules.refuse_source(host, hosts)
+            rules.refuse_source(host, hosts)
         members = patterns.members(hosts, groups.checked)
-        clusters = cluster_groups.found(read, groups, members)
+        clusters = group_checks.cluster_groups_found(read, groups, members)
         several.refuse_members(read, clusters)
-        machines = {name: cluster_groups.member(host, clusters.values()) for name, host in hosts.items()}
+        machines = {name: group_checks.member(host, clusters.values()) for name, host in hosts.items()}
         found = [target for name, host in machines.items() for target in several.targets(project, host, read[name])]
         hosts = {host.name: host for host in found}
         machines |= {name: replace(machines[name], recipe=None) for name in read if read[name].file.several}
         floors = {name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None}
-        found_gateways = gateways.found(groups, members)
-        gateways.refuse_unasked(found, found_gateways)
+        found_gateways = group_checks.gateways_found(groups, members)
+        group_checks.refuse_unasked(found, found_gateways)
         return cls(hosts, patterns.members(hosts, groups.checked), floors, clusters, found_gateways, machines)
 
     def names(self) -> list[str]:

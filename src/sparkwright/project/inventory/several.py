@@ -13,7 +13,7 @@ from sparkwright.project.documents import document
 from sparkwright.project.inventory.cluster import Cluster
 from sparkwright.project.inventory.host import NEVER, Host, Wake
 from sparkwright.project.inventory.models import ServedFile
-from sparkwright.project.inventory.name_rules import Mistake, Own
+from sparkwright.project.inventory.rules import Mistake, Own
 from sparkwright.trust.names import STEP, why_not_a_file
 
 #: the keys of a host's file that list recipes: served side by side, or sharing memory by turns

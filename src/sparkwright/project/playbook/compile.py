@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
+from sparkwright import host_side
 from sparkwright.errors import Refused
+from sparkwright.host.state import write_atomically
 from sparkwright.modules import registry
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Place, shown
 from sparkwright.project.documents.validation import check, nearest
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook import selection, signatures
+from sparkwright.project.playbook import selection
 from sparkwright.project.playbook.blame import Blame
 from sparkwright.project.playbook.models import BlockFile, Condition, TaskFile
 from sparkwright.project.playbook.names import Names
@@ -22,6 +27,7 @@ from sparkwright.project.playbook.playbook import Options, Play
 from sparkwright.protocol import expressions, signature
 from sparkwright.protocol.expressions import ExpressionError
 from sparkwright.protocol.plan import Block, Plan, Step, Task
+from sparkwright.protocol.signature import Signature
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import one_line
 
@@ -234,7 +240,7 @@ class _Compiler:
             else:
                 open_names.append(key)
         try:
-            signature.check_arguments(signatures.takes(module), args, module=module, open_names=frozenset(open_names))
+            signature.check_arguments(takes(module), args, module=module, open_names=frozenset(open_names))
         except Refused as refused:
             raise self.blame.argument(refused, (*place, module), values, own=local) from None
         return args, tuple(open_names)
@@ -307,4 +313,26 @@ def _registers(items: list[dict[str, Any]]) -> set[str]:
                 found.add(item["register"])
             for key in BLOCK_KEYS:
                 found |= _registers(item.get(key) or [])
+    return found
+
+
+def takes(module: str) -> Signature:
+    """Return the signature of a module of `registry.NAMES`."""
+    return signature.from_json(_kept()[module])
+
+
+@functools.lru_cache(maxsize=1)
+def _kept() -> dict[str, Any]:
+    """Return the signatures of all modules: from the laptop's cache, or from the modules if the code has changed since."""
+    path = host_side.cache() / "signatures.json"
+    try:
+        kept = json.loads(path.read_bytes())
+        if kept["of"] == host_side.content_hash():
+            found: dict[str, Any] = kept["modules"]
+            return found
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    found = {name: signature.to_json(signature.of(registry.load(name).Args)) for name in registry.NAMES}
+    with contextlib.suppress(OSError):  # a full disk or a home that can't be written costs time, nothing else
+        write_atomically(path, json.dumps({"of": host_side.content_hash(), "modules": found}).encode())
     return found

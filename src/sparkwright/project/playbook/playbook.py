@@ -5,16 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.modules import registry
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.documents.validation import check
-from sparkwright.project.playbook import includes, rules
-from sparkwright.project.playbook.models import PlayFile
+from sparkwright.project.inventory import rules
+from sparkwright.project.playbook import includes
+from sparkwright.project.playbook.includes import LISTS
+from sparkwright.project.playbook.models import BlockFile, PlayFile, TaskFile
 from sparkwright.protocol import expressions
+from sparkwright.trust.secret_names import is_secret, plain_secrets
 
 
 @dataclass(frozen=True)
@@ -96,9 +102,9 @@ def load(path: Path, project: Path) -> Playbook:
         raise Refused("a playbook is a list of plays (- name: ..., hosts: ..., tasks: ...).", where=read.where())
     plays = [Play(check(PlayFile, read, data, at=(n,)), read, (n,)) for n, data in enumerate(read.data)]
     for n, play in enumerate(plays):
-        rules.refuse_steps(read, play.file.tasks, (n, "tasks"))
-        rules.refuse_steps(read, play.file.handlers, (n, "handlers"))
-    rules.refuse(read)
+        refuse_steps(read, play.file.tasks, (n, "tasks"))
+        refuse_steps(read, play.file.handlers, (n, "handlers"))
+    refuse(read)
     return Playbook(path, tuple(plays))
 
 
@@ -123,3 +129,43 @@ def _all_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
         yield step
         for part in ("block", "rescue", "always"):
             yield from _all_steps(step.get(part) or ())
+
+
+IN_A_FILE = "Put it into a file on the host with mode 0600, and name that file."
+
+
+def refuse(read: Document) -> None:
+    """Raise Refused with file and line for the first secret in a play."""
+    for at, place in _secrets(read.data, ()):
+        raise rules.refusal(place, read, at, fix="" if place[0] == "vars" else IN_A_FILE)
+
+
+def refuse_steps(read: Document, items: list[Any], place: Place) -> None:
+    """Raise Refused with file and line for the first task of a list with an invalid value of a key."""
+    for n, item in enumerate(items):
+        here = (*place, n)
+        check(BlockFile if isinstance(item, dict) and "block" in item else TaskFile, read, item, at=here)
+        for part in LISTS:
+            if isinstance(item.get(part), list):
+                refuse_steps(read, item[part], (*here, part))
+
+
+def _secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
+    """Yield the place of each secret: its play or task, and the place within that."""
+    for n, item in enumerate(items if isinstance(items, list) else ()):
+        if not isinstance(item, dict):
+            continue
+        here = (*at, n)
+        yield from ((here, place) for place in plain_secrets(item.get("vars"), ("vars",)))
+        for module in item.keys() & registry.NAMES:
+            yield from ((here, place) for place in plain_secrets(item[module], (module,)) if _counts(place, item))
+        for name in LISTS:
+            yield from _secrets(item.get(name), (*here, name))
+
+
+def _counts(place: Place, item: Any) -> bool:
+    """Return True if a module's argument counts as a secret: by its looks, or as a variable.
+
+    The argument's own name does not count: as `key`, it tells what the module does with it.
+    """
+    return "env" in place or is_secret("", reduce(getitem, place, item))

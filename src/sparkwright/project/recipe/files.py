@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import visible
+from sparkwright.engines.compile_caches import key_of, live_folder
 from sparkwright.errors import Refused
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.playbook.blame import Blame
 from sparkwright.project.recipe.recipe import Recipe
 from sparkwright.protocol import expressions
+from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.file_words import FOLDER
+from sparkwright.trust.image_name import digest_of
 from sparkwright.trust.secret_names import token_line
 
 #: limit for one file
@@ -81,3 +84,46 @@ def _rendered(path: Path, text: str, names: Mapping[str, Any]) -> str:
 def _secrets(text: str) -> Iterator[int]:
     """Return the numbers of the lines that hold a secret, from 1."""
     return (n for n, line in enumerate(text.splitlines(), 1) if token_line(line))
+
+
+def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: tuple[str, ...]) -> str:
+    """Return the key of the folder; empty for none, and while image or model are not pinned.
+
+    The key covers everything that compiled files may depend on: image, model, arguments, environment, files, user.
+
+    Args:
+        model: see `scope.pinned_model`.
+        command: see `container_spec`.
+    """
+    caches, digest, commit = recipe.engine.caches, digest_of(spec.image), model.get("commit")
+    if caches is None or not recipe.file.container.compile_caches or not digest or not commit:
+        return ""
+    if caches.kept_elsewhere(spec.env, _mounted(spec)):
+        return ""
+    words, further = recipe.engine.command(command), [item["commit"] for item in model.get("models", ())]
+    return key_of(
+        {
+            "image": digest,
+            "model": [recipe.file.model.id, commit, words.model, *further],
+            "flags": caches.that_matter(words.flags),
+            **{name: getattr(spec, name) for name in ("entrypoint", "env", "files", "user", "gpus")},
+        }
+    )
+
+
+def options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, str]]:
+    """Return the options of `docker run` for the caches, as the host sets them. home: the home folder of the host's user."""
+    caches = recipe.engine.caches
+    if caches is None or not spec.caches:
+        return []
+    mounts = caches.sources(live_folder(home, spec.caches, spec.name)).items()
+    variables = sorted((name, value) for name, value in caches.environment.items() if name not in spec.env)
+    return [
+        *(("--mount", f"type=bind,source={source},target={target}") for target, source in mounts),
+        *(("-e", f"{name}={value}") for name, value in variables),
+    ]
+
+
+def _mounted(spec: ContainerSpec) -> list[str]:
+    volumes = [volume.split(":")[1] for volume in spec.volumes]
+    return [*volumes, *(item.partition(":")[0] for item in spec.tmpfs)]

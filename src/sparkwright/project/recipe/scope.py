@@ -11,7 +11,7 @@ from sparkwright.engines.memory import Memory
 from sparkwright.host.records.baselines import MEMBERS
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
-from sparkwright.project.recipe import caches, files, seat
+from sparkwright.project.recipe import files, seat
 from sparkwright.project.recipe.models import Model, SecondModel
 from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
 from sparkwright.protocol.container import start_key
@@ -57,9 +57,9 @@ def scope(
         pinned: the lock's entries, {"image": ..., "model": ...}.
         served: the result of `serving` for these, where the caller has it already.
         gateways: the gateways in front of the host.
-        other_servers: the other servers of the same machine (app/plans/other_servers.py).
-        turns: the servers that take turns with this one, which is on demand (app/plans/turns.py).
-        interim: what may answer its requests during a swap (app/plans/interim.py).
+        other_servers: the other servers of the same machine (app/plans/server_context.py).
+        turns: the servers that take turns with this one, which is on demand (app/plans/server_context.py).
+        interim: what may answer its requests during a swap (app/plans/server_context.py).
     """
     home = home_of(host, user)
     about: dict[str, Any] = {
@@ -123,7 +123,7 @@ def scope(
     texts = files.contents(recipe, names) if recipe.file.files else {}
     digests = {path: files.digest(text) for path, text in texts.items()}
     spec = container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
-    spec = replace(spec, caches=caches.key(recipe, spec, model, command))
+    spec = replace(spec, caches=files.key(recipe, spec, model, command))
     container = spec.to_json()
     needs = engine_memory(memory, container, "+".join(_commits(model)))
     return {
@@ -136,7 +136,7 @@ def scope(
             for option in (
                 *spec.docker_options(),
                 *files.mount_options(digests, home),
-                *caches.options(recipe, spec, home),
+                *files.options(recipe, spec, home),
             )
         ],
         "docker_networks": spec.further_networks(),

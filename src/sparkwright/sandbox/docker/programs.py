@@ -10,7 +10,7 @@ from sparkwright.sandbox import haproxy
 from sparkwright.sandbox.llama_cpp.api import LlamaApi
 from sparkwright.sandbox.llama_cpp.server import LlamaServer
 from sparkwright.sandbox.serving.process import Process
-from sparkwright.sandbox.sglang import arguments
+from sparkwright.sandbox.sglang import config
 from sparkwright.sandbox.sglang.api import SglangApi
 from sparkwright.sandbox.sglang.server import SglangServer
 from sparkwright.sandbox.stand_in.api import GatewayApi
@@ -100,7 +100,7 @@ def _sglang(argv: Sequence[str], version: str) -> Printed | Served | None:
             return Printed(f"sglang version: {version}\ngit revision: sandbox", 0)
         case ["sglang", "serve", *rest] | ["python" | "python3", "-m", "sglang.launch_server", *rest]:
             if not {"-h", "--help"}.isdisjoint(rest):
-                return Printed(arguments.help_text(), 0)
+                return Printed(config.help_text(), 0)
             return Served(SglangServer, SglangApi, tuple(rest))
     return None
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkwright.sandbox.gpu import Gpu
 from sparkwright.sandbox.memory import Pool
+from sparkwright.sandbox.system import Gpu
 
 if TYPE_CHECKING:
     from sparkwright.sandbox.docker.container import Container

@@ -11,7 +11,6 @@ from typing import Protocol
 
 from sparkwright.sandbox.memory import LEAK, LINGER_S, OVERSHOOT, TOTAL, Pool
 from sparkwright.sandbox.serving.counters import Counters
-from sparkwright.sandbox.serving.steps import Steps
 from sparkwright.sandbox.serving.tokens import Tokenizer
 from sparkwright.sandbox.web import Handler, Server
 from sparkwright.units import GIB
@@ -269,3 +268,16 @@ class Process:
         for line in lines:
             self.log(line)
         return code
+
+
+class Steps:
+    """The current step. One prompt is computed at a time, a chunk a step, and tokens are delivered after the step."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.now = (0.0, 0.0)  # beginning and end of the current step
+
+    def after(self, due_s: float) -> float:
+        """Return the time at which a token is delivered that is due at `due_s`."""
+        began_s, ends_s = self.now
+        return ends_s if began_s <= due_s < ends_s else due_s

@@ -5,14 +5,17 @@ Source: 0.5.23.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import argparse
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from sparkwright.engines.sglang import flag_values, options
 from sparkwright.engines.sglang.http import PAGE, PORT
 from sparkwright.sandbox.memory import TOTAL
-from sparkwright.sandbox.sglang.arguments import Refused
 from sparkwright.trust import bounds
 
 #: on 90 to 160 GB
@@ -180,3 +183,68 @@ def refuse_adapters(made: Config, folder_of: Callable[[str], Path]) -> None:
         if most and rank > most:
             pool = "is incompatible with the current LoRA memory pool configuration."
             raise Refused(TRACEBACK, f"ValueError: LoRA adapter {name} with rank {rank} {pool}")
+
+
+PROGRAM = "sglang serve"
+#: width of the help, about that of a container's log
+COLUMNS = 100
+NO_MODEL = "Exception: Error: --model-path is required. Please provide the path to the model."
+
+
+class Refused(Exception):
+    """The server exits with these log lines and this exit code."""
+
+    def __init__(self, *lines: str, code: int = 1) -> None:
+        super().__init__(lines[-1])
+        self.lines = lines
+        self.code = code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Refused(*self.format_usage().splitlines(), f"{self.prog}: error: {message}", code=2)
+
+
+def human_readable_int(value: str) -> int:
+    """Parse 128, 128k or 128Ki. The parser names this function in its error, as the real one does."""
+    found = flag_values.number(value)
+    if found is None:
+        raise ValueError(value)
+    return found
+
+
+def arguments_parsed(words: Sequence[str]) -> dict[str, Any]:
+    """Return all arguments by name with underscores; None for those not given. Raises Refused."""
+    words = list(words)
+    if words and not words[0].startswith("-"):
+        words[:1] = ["--model-path", words[0]]
+    if not any(word.partition("=")[0] in ("--model-path", "--model") for word in words):
+        raise Refused("Traceback (most recent call last):", NO_MODEL)
+    return vars(_parser().parse_args(words))
+
+
+def help_text() -> str:
+    """Return the output of `sglang serve --help`: a general part, then options for language models and for diffusion models."""
+    general = "Usage: sglang serve <model-name-or-path> [additional-arguments]\n\n--- Help for Standard Language Model Server ---"
+    return f"{general}\n{_parser().format_help()}\n--- Help for Diffusion Model Server ---\nusage: sglang serve [-h]\n"
+
+
+@functools.lru_cache(maxsize=1)
+def _parser() -> _Parser:
+    made = _Parser(prog=PROGRAM, formatter_class=functools.partial(argparse.HelpFormatter, width=COLUMNS))
+    for name, kind in flag_values.kinds().items():
+        spelled = [f"--{item}" for item in (name, *(alias for alias, own in options.ALIASES.items() if own == name))]
+        made.add_argument(*spelled, dest=name.replace("-", "_"), **_takes(name, kind))
+    return made
+
+
+def _takes(name: str, kind: str) -> dict[str, Any]:
+    """Return the keyword arguments of `add_argument` for an option of this kind."""
+    if kind == "switch":
+        return {"action": "store_true"}
+    if kind == "both":
+        return {"action": argparse.BooleanOptionalAction}
+    types = {"int": int, "float": float, "size": human_readable_int, "json": json.loads}
+    more: dict[str, Any] = {"nargs": "+"} if kind == "list" else {}
+    more |= {"choices": options.CHOICES[name]} if name in options.CHOICES else {}
+    return {"type": types.get(kind, str), **more}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.ready import readable
 from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, adapted, generate
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
-from sparkwright.sandbox.vllm import messages, pooling_models, request_options, responses
+from sparkwright.sandbox.vllm import messages, request_options, responses
 from sparkwright.sandbox.vllm.adapters import Adapter
 from sparkwright.sandbox.vllm.answers import DEAD, Answer, Chat, Plain, error
 from sparkwright.sandbox.vllm.messages import Message
@@ -243,7 +243,8 @@ class VllmApi(Handler):
         texts = [str(item) for item in given] if isinstance(given, list) else [str(given)]
         tokens = self._read("".join(texts))
         self._send(
-            200, pooling_models.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden)
+            200,
+            request_options.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden),
         )
 
     def _rerank(self) -> None:
@@ -252,7 +253,7 @@ class VllmApi(Handler):
         self._required(body, "documents")
         texts, query = [str(document) for document in body["documents"]], str(body.get("query") or "")
         tokens = self._read("".join([query, *texts]))
-        self._send(200, pooling_models.ranking(self.engine.config.served_names[0], query, texts, tokens))
+        self._send(200, request_options.ranking(self.engine.config.served_names[0], query, texts, tokens))
 
     def _read(self, text: str) -> int:
         """Return the number of tokens of a text. A fault of the server shows here too."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import COMPILE_PEAK, HOST_SIDE, TERMINATED, Process
-from sparkwright.sandbox.vllm import adapters, compile_cache, nccl, responses, rules, startup
+from sparkwright.sandbox.vllm import adapters, responses, rules, startup
 from sparkwright.sandbox.vllm.command_line import config_file
 from sparkwright.sandbox.vllm.command_line.arguments import Arguments, Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
@@ -143,7 +144,7 @@ class Engine(Process):
         if self.stopped.is_set():
             return
         sockets = self.fault() == "sockets"
-        self.say((0, line) for line in nccl.lines(group.rank, group.world, self.env, sockets=sockets))
+        self.say((0, line) for line in lines(group.rank, group.world, self.env, sockets=sockets))
         self.say(startup.of_member([group.assigned()]))
 
     def _say_drafts(self, statistics: str) -> None:
@@ -154,10 +155,10 @@ class Engine(Process):
         self.say(() if self.headless else startup.loading(self.config, self.version, self.device, self.experts))
         rules.after_weights(self.config, self.version)
         self.hold_gpu(int(self.config.utilization * TOTAL))
-        kept = None if self.config.eager else compile_cache.kept_in(self.env, self._folder_of)
+        kept = None if self.config.eager else kept_in(self.env, self._folder_of)
         self.warm = kept is not None and kept.exists()
         self._compile_and_cache()
-        compile_cache.keep(kept)
+        keep_compile_cache(kept)
         if self.held_back():
             return self._code or TERMINATED
         cache = PrefixCache(self.config)
@@ -177,3 +178,55 @@ class Engine(Process):
         finally:
             if self.group is not None:
                 self.group.leave()
+
+
+VARIABLE = "VLLM_CACHE_ROOT"
+#: file below it, as named by vLLM 0.32.0
+FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compile_range_1_4096"
+
+
+def kept_in(env: Mapping[str, str], folder_of: Callable[[str], Path]) -> Path | None:
+    """Return the file that a start leaves behind, or None if nothing outlives the container."""
+    root = env.get(VARIABLE)
+    found = folder_of(root) if root else None
+    return found / FILE if found is not None and found.parent.is_dir() else None
+
+
+def keep_compile_cache(file: Path | None) -> None:
+    """Store what was compiled for the next start."""
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"compiled\n" * 1000)
+
+
+LABEL = "spark:141:141 [0] NCCL INFO"
+
+
+def lines(rank: int, world: int, env: Mapping[str, str], *, sockets: bool) -> Iterator[str]:
+    """Yield the NCCL log lines of one member after it has joined the others.
+
+    Yields nothing if the container has no adapter: the transport is then unproven.
+
+    Args:
+        rank: the member's rank.
+        world: number of ranks.
+        env: environment variables of its container.
+        sockets: no adapter is usable, so NCCL falls back to sockets.
+    """
+    adapters = [name for name in env.get("NCCL_IB_HCA", "").split(",") if name]
+    if env.get("NCCL_DEBUG") != "INFO" or not adapters:
+        return
+    interface, address = env.get("NCCL_SOCKET_IFNAME", ""), env.get("VLLM_HOST_IP", "")
+    yield f"{LABEL} Bootstrap: Using {interface}:{address}<0>"
+    used = " ".join(f"[{n}]{name}:1/RoCE" for n, name in enumerate(adapters))
+    yield (
+        f"{LABEL} NET/IB : No device found."
+        if sockets
+        else f"{LABEL} NET/IB : Using {used} [RO]; OOB {interface}:{address}<0>"
+    )
+    network = "Socket" if sockets else "IB"
+    yield f"{LABEL} Using network {network}"
+    other = (rank + 1) % world
+    for n in range(1 if sockets else len(adapters)):
+        yield f"{LABEL} Channel {n:02d}/0 : {rank}[0] -> {other}[0] [send] via NET/{network}/{n}"
+    yield f"{LABEL} comm 0x3fd9c2b0 rank {rank} nranks {world} cudaDev 0 nvmlDev 0 busId f01000 commId 0x5a1 - Init COMPLETE"

@@ -1,0 +1,286 @@
+"""Modules about a gateway's container: running, restored after a failure, and returned to its servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparkwright.gateway import clients, listeners, render
+from sparkwright.host.containers import container_options, containers, lifecycle, replacement
+from sparkwright.host.gateway import admin, container, drain_record, good, place
+from sparkwright.host.gateway import container as gateway_container
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states, history
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Change, Result, arg
+
+#: files whose content is not shown
+SECRET = (render.CLIENT_KEYS, render.SERVER_KEYS, listeners.CERTIFICATE, clients.KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRunningFound:
+    """The gateway's container and files on the host, beside what they should be."""
+
+    #: the container as it should be
+    spec: ContainerSpec
+    #: its inspect; empty when there is none
+    container: dict[str, Any]
+    image: dict[str, Any]
+    #: contents of the files on the host, by name
+    files: dict[str, str]
+    #: digest of the files that HAProxy has loaded; empty when it is not running
+    digest: str
+    #: contents that the files should have, by name
+    wanted: dict[str, str] = field(default_factory=dict)
+    #: Id of the verified container; empty when there is none
+    verified_id: str = ""
+
+    @property
+    def running(self) -> bool:
+        return bool(self.container and self.container["State"]["Running"])
+
+    @property
+    def drift(self) -> list[Change]:
+        """The container's options that differ from the spec."""
+        return container_options.differences(self.spec, self.container, self.image) if self.container else []
+
+
+class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningFound]):
+    """The gateway's container is what the spec says, runs, and HAProxy reads these files.
+
+    Other files alone are read anew without ending a stream. A container that differs is stopped with its requests and
+    kept as NAME-previous until the new one is verified (`gateway_keep`); else `gateway_restore` brings it back.
+
+    Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's own words, and what has its port.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the gateway's container")
+        name: str = arg("the gateway's name: its group's")
+        files: dict[str, str] = arg("its files without secrets, by name", default_factory=dict)
+        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
+        server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
+        certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
+        operators: dict[str, str] = arg(
+            "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
+            default_factory=dict,
+        )
+        clients: dict[str, str] = arg(
+            "names of the secrets that clients with keys of their own send", default_factory=dict
+        )
+        kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
+        stop_timeout_s: int = arg("how long requests may take to end before it is replaced, seconds", default=30)
+
+    def read(self, args: Args, context: Context) -> GatewayRunningFound:
+        spec, at = container.resolved(args.spec, context), place.current(place.state(context))
+        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators, args.clients)
+        wanted = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
+        found = container.current(spec.name, context)
+        image = containers.image_of(context.docker(), found) if found else {}
+        digest = admin.running_digest(at.sockets) if found and found["State"]["Running"] else ""
+        verified = str((place.state(context).read("verified") or {}).get("container_id", ""))
+        return GatewayRunningFound(spec, found, image, place.read(at.files), digest, wanted, verified)
+
+    def differences(self, args: Args, found: GatewayRunningFound) -> list[Change]:
+        if not found.container:
+            return [Change("container", None, found.spec.name, "no such container")]
+        changes = [*found.drift, *_changed(found.files, found.wanted)]
+        if not found.running:
+            return [*changes, Change("state", found.container["State"]["Status"], "running", "it is stopped")]
+        wanted = place.digest_in(found.wanted[render.CONFIG], args.name)
+        if not changes and found.digest != wanted:
+            return [Change("configuration", found.digest or "unknown", wanted, "HAProxy reads another one")]
+        return changes
+
+    def describe(self, args: Args, found: GatewayRunningFound) -> dict[str, Any]:
+        differs = bool(self.differences(args, found))
+        policy = found.container["HostConfig"]["RestartPolicy"]["Name"] if found.container else ""
+        known = bool(found.container) and found.container["Id"] == found.verified_id
+        return {
+            "differs": differs,
+            "exists": bool(found.container),
+            "verified": not differs and known and policy == found.spec.restart,
+            "reloaded": False,
+            "digest": place.digest_in(found.wanted[render.CONFIG], args.name),
+            "msg": "matches" if not differs else "",
+        }
+
+    def act(self, args: Args, found: GatewayRunningFound, changes: list[Change], context: Context) -> dict[str, Any]:
+        name = found.spec.name
+        at = place.current(place.state(context))
+        files, config = place.folder(context, place.FILES), found.wanted[render.CONFIG]
+        reloads = found.running and not found.drift
+        if reloads:
+            place.write(files, found.wanted)
+            container.reload(context)
+        else:
+            place.folder(context, place.SOCKETS)
+            gateway_container.keep_states(at.sockets, files, config)
+            if found.container:
+                _keep(found, args.stop_timeout_s, context)
+            place.write(files, found.wanted)
+            container.start(container.create(found.spec, context), found.spec, context)
+        container.wait_running(name, place.digest_in(config, args.name), context)
+        now = containers.inspect(context.docker(), name) or {}
+        msg = "reloaded; no stream was cut" if reloads else "started"
+        return {"reloaded": reloads, "exists": True, "verified": False, "id": now.get("Id", ""), "msg": msg}
+
+
+def _keep(found: GatewayRunningFound, stop_timeout_s: int, context: Context) -> None:
+    """Stop the container, which will not start by itself, and keep it under NAME-previous."""
+    name = found.spec.name
+    if previous := container.previous(name, context):
+        lifecycle.discard(context, previous["Id"])
+    lifecycle.set_policy(context, found.container, "no")
+    lifecycle.stop(context, found.container, stop_timeout_s)
+    lifecycle.rename(context, found.container, name + containers.PREVIOUS)
+
+
+def _changed(before: dict[str, str], after: dict[str, str]) -> list[Change]:
+    """Return the files that differ; for those with secrets, without their content."""
+    return [
+        Change(f"file {name}", *_shown(name, before.get(name), after.get(name)))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _shown(name: str, before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    if name not in SECRET:
+        return before, after
+    return "present" if before else None, "another one" if before and after else "present" if after else None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRestoreFound:
+    """The gateway's containers, and the last verified state with its files."""
+
+    #: inspect of the container; empty when there is none
+    current: dict[str, Any]
+    #: inspect of the previous container; empty when there is none
+    previous: dict[str, Any]
+    #: the last verified state
+    verified: dict[str, Any]
+    #: the files of that state
+    files: dict[str, str] = field(default_factory=dict)
+
+
+class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreFound]):
+    """After a failure the gateway is the last that was verified: its container, with its files. Without one it is removed.
+
+    Where only the files were another's, they are read anew without ending a stream.
+
+    Returns: restored (whether one runs again), why.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        why: str = arg("why, for the history")
+
+    def read(self, args: Args, context: Context) -> GatewayRestoreFound:
+        current, previous = container.current(args.name, context), container.previous(args.name, context)
+        verified = good.last(context)
+        return GatewayRestoreFound(
+            current, previous, verified, good.files(context, verified["digest"]) if verified else {}
+        )
+
+    def differences(self, args: Args, found: GatewayRestoreFound) -> list[Change]:
+        wanted = found.verified.get("digest") if found.files else None
+        return [Change("gateway", "the failed one", wanted)] if found.current or found.previous else []
+
+    def describe(self, args: Args, found: GatewayRestoreFound) -> dict[str, Any]:
+        return {"why": args.why}
+
+    def act(self, args: Args, found: GatewayRestoreFound, changes: list[Change], context: Context) -> dict[str, Any]:
+        ours = found.previous or found.current
+        if found.previous and found.current:
+            lifecycle.discard(context, found.current["Id"])
+        if found.previous:
+            lifecycle.rename(context, found.previous, args.name)
+        if not found.files or ours["Id"] != found.verified.get("container_id"):
+            return _removed(ours, context)
+        _bring_back(found, context)
+        if found.previous or not found.current["State"]["Running"]:
+            lifecycle.start(context, ours["Id"])
+        else:
+            container.reload(context)
+        container.wait_running(args.name, found.verified["digest"], context)
+        lifecycle.set_policy(context, ours, found.verified["spec"].get("restart", "no"))
+        history.append(context, "gateway restored", container_id=ours["Id"], why=args.why)
+        return {"restored": True, "msg": "The last verified gateway is restored."}
+
+
+def _bring_back(found: GatewayRestoreFound, context: Context) -> None:
+    """Write the verified files to where their container reads them."""
+    if place.is_earlier(found.verified["spec"]):
+        place.drop(place.state(context).path / place.FILES)  # those of the failed gateway
+        place.write(place.folder(context, place.EARLIER), found.files)
+    else:
+        place.write(place.folder(context, place.FILES), found.files)
+
+
+def _removed(failed: dict[str, Any], context: Context) -> dict[str, Any]:
+    """Remove a failed gateway that no verified one preceded."""
+    lifecycle.discard(context, failed["Id"])
+    return {"restored": False, "msg": "There was none before; it is removed."}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayReturnFound:
+    """The server, and the gateways at which it is drained."""
+
+    #: names of the gateways at which the server is drained
+    gateways: list[str] = field(default_factory=list)
+    #: whether the server's container runs
+    running: bool = False
+    #: whether it is the last verified server
+    verified: bool = False
+
+
+class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnFound]):
+    """A server that `drain` drained at its gateways gets requests from them again, once it is verified.
+
+    It waits until they find it up, 30 s at most. A gateway that does not answer is named and fails nothing: the next run or
+    health check that finds the server well returns it there. A server that does not run, or that nobody verified, stays drained.
+
+    Returns: returned (names of gateways).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        proved: bool = arg("this run has just checked it; else only the last verified server counts", default=False)
+
+    def run(self, args: Args, context: Context) -> Result:
+        result = super().run(args, context)
+        nowhere = result.changed and not context.check and not result.data["returned"]
+        return replace(result, changed=False, diff=[]) if nowhere else result
+
+    def read(self, args: Args, context: Context) -> GatewayReturnFound:
+        names = [gateway.name for gateway in drain_record.of(context.state)]
+        container = replacement.current(context, args.name) if names else {}
+        good = good_states.last(context.state).get("container_id")
+        running = bool(container) and bool(container["State"]["Running"])
+        return GatewayReturnFound(names, running, bool(container) and container["Id"] == good)
+
+    def differences(self, args: Args, found: GatewayReturnFound) -> list[Change]:
+        if not found.running or not (args.proved or found.verified):
+            return []
+        return [Change(f"gateway {name}", "draining", "ready") for name in found.gateways]
+
+    def describe(self, args: Args, found: GatewayReturnFound) -> dict[str, Any]:
+        stays = bool(found.gateways) and not self.differences(args, found)
+        message = (
+            f"stays drained at {', '.join(found.gateways)}: it is not a verified server that runs" if stays else ""
+        )
+        return {"returned": [], "msg": message}
+
+    def act(self, args: Args, found: GatewayReturnFound, changes: list[Change], context: Context) -> dict[str, Any]:
+        returned, problems = drain_record.give_back(context.state)
+        for problem in problems:
+            context.note(f"{problem}.")
+        message = f"gets requests again from {', '.join(returned)}" if returned else "not returned yet"
+        return {"returned": returned, "msg": message}

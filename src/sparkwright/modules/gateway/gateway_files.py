@@ -1,0 +1,208 @@
+"""Modules about a gateway's files: their check, and the states that are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright import units
+from sparkwright.errors import Failed, Refused
+from sparkwright.gateway.render import CLIENT_KEYS
+from sparkwright.host.containers import containers, lifecycle
+from sparkwright.host.gateway import admin, container, good, place
+from sparkwright.host.images import image_names
+from sparkwright.host.images.image_names import machine_platform
+from sparkwright.host.module import Context, Module, StateModule
+from sparkwright.host.records import history
+from sparkwright.protocol.result import Change, Result, arg
+
+
+class GatewayCheck(Module["GatewayCheck.Args"]):
+    """The pinned HAProxy takes the gateway's configuration (`haproxy -c`), and its ports are free. Touches nothing.
+
+    The files stand in a folder of their own meanwhile, which only this user and the checking container read. In check mode
+    without the image it says that it is known after the pull.
+
+    Returns: digest (of the files). Fails with HAProxy's own words, refused when another program has the port, or a container that
+    is no gateway of ours its name.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the gateway's container")
+        port: int = arg("where it listens")
+        files: dict[str, str] = arg("its files without secrets, by name", default_factory=dict)
+        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
+        server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
+        certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
+        operators: dict[str, str] = arg(
+            "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
+            default_factory=dict,
+        )
+        clients: dict[str, str] = arg(
+            "names of the secrets that clients with keys of their own send", default_factory=dict
+        )
+        kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators, args.clients)
+        files = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
+        client = context.docker()
+        found = container.current(args.spec["name"], context)
+        container.previous(args.spec["name"], context)
+        for port in _ports(args):
+            ours = bool(found) and found["State"]["Running"] and containers.publishes(found, port)
+            if not ours and (holder := containers.who_listens(client, port)):
+                fix = "Choose another `port` or `control_port` in `gateway:`, or stop that."
+                raise Refused(f"port {port} is in use by {holder}.", fix=fix)
+        spec = container.resolved(args.spec, context)
+        if context.check and not image_names.find(
+            client.api, spec.image, spec.image_ids, machine_platform(context.machine)
+        ):
+            return Result(msg="known after the image is pulled", data={"digest": ""})
+        container.check(args.spec, files, context)
+        return Result(msg="valid", data={"digest": args.kept or place.digest_of(files)})
+
+
+def _ports(args: GatewayCheck.Args) -> list[int]:
+    """Return the ports that the gateway needs: its own, and the one for its hosts."""
+    published = (str(text).rpartition(":")[2] for text in args.spec.get("ports") or ())
+    return list(dict.fromkeys([args.port, *(int(port) for port in published if port.isdecimal())]))
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayKeepFound:
+    """The gateway's containers, and the last verified state."""
+
+    #: inspect of the container; empty when there is none
+    current: dict[str, Any]
+    #: inspect of the previous container; empty when there is none
+    previous: dict[str, Any]
+    #: the last verified state
+    verified: dict[str, Any]
+
+
+class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepFound]):
+    """A gateway that was proved gets its restart policy; it becomes the last good state, and the container before it goes.
+
+    Returns: container_id. Fails when it does not run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the gateway's container")
+        digest: str = arg("of its files, as `gateway_running` returns it")
+        models: list[str] = arg("the models that it routes")
+        proof: dict[str, Any] = arg("what a rollback has to ask: name, port, keyed, tls, models", default_factory=dict)
+        changed: list[Any] = arg("what differed from the gateway before, for the history", default_factory=list)
+        rolled_back: bool = arg("whether it is an earlier one again; later ones are forgotten", default=False)
+
+    def read(self, args: Args, context: Context) -> GatewayKeepFound:
+        name = args.spec["name"]
+        return GatewayKeepFound(container.current(name, context), container.previous(name, context), good.last(context))
+
+    def differences(self, args: Args, found: GatewayKeepFound) -> list[Change]:
+        policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
+        changes = (
+            [Change("restart", policy, args.spec["restart"], "verified")] if policy != args.spec["restart"] else []
+        )
+        was = found.verified.get("container_id"), found.verified.get("digest")
+        if was != (found.current.get("Id"), args.digest):
+            changes.append(Change("last good state", was[1], args.digest))
+        if found.previous:
+            changes.append(Change("previous container", found.previous["Name"].lstrip("/"), None))
+        return changes
+
+    def describe(self, args: Args, found: GatewayKeepFound) -> dict[str, Any]:
+        return {"container_id": found.current.get("Id", "")}
+
+    def act(self, args: Args, found: GatewayKeepFound, changes: list[Change], context: Context) -> dict[str, Any]:
+        name = args.spec["name"]
+        if not found.current or not found.current["State"]["Running"]:
+            raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
+        lifecycle.set_policy(context, found.current, args.spec["restart"])
+        spec = container.resolved(args.spec, context).to_json()
+        now = {"spec": spec, "digest": args.digest, "container_id": found.current["Id"], **_about(args)}
+        good.remember(context, now, rolled_back=args.rolled_back)
+        if found.previous:
+            lifecycle.discard(context, found.previous["Id"])
+        place.drop(place.state(context).path / place.EARLIER)
+        names = [item.get("field", "") for item in args.changed if isinstance(item, dict)]
+        rows = [{"field": field, "before": None, "after": None} for field in names]
+        about = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}
+        what = "gateway rolled back" if args.rolled_back else "gateway verified"
+        history.append(context, what, **about, why=f"routes {', '.join(args.models)}")
+        return {}
+
+
+def _about(args: GatewayKeep.Args) -> dict[str, Any]:
+    return {"models": args.models, "proof": args.proof}
+
+
+EARLIER = (
+    "the verified gateway before this one was made by an earlier sparkwright, and its container could write to its own files: it "
+    "is not started again."
+)
+
+
+class GatewayLastGood(Module["GatewayLastGood.Args"]):
+    """Find the gateway that a rollback goes to: the last verified one; when that is what runs, the one before it.
+
+    Its files are on the host, the clients' key as a hash only: proving it takes the key that it asked for.
+
+    Returns: spec, digest (of its files), models, proof (what `gateway_proof` asked of it). Refuses when there is none, its files
+    are gone, or it asked for another key.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the gateway's container", default="gateway")
+        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = _before(args.name, context)
+        if place.is_earlier(found["spec"]):
+            raise Refused(EARLIER, fix="Deploy what the files say: `gateway.deploy`.")
+        files = good.files(context, found["digest"])
+        if not found.get("proof") or not files:
+            raise Refused(
+                "of the verified gateway before this one the files are gone.", fix="Deploy it: `gateway.deploy`."
+            )
+        since = units.moment(found.get("since", 0), units.MINUTE)
+        _refuse_other_key(files.get(CLIENT_KEYS, "").strip(), since, args, context)
+        data = {key: found[key] for key in ("spec", "digest", "models", "proof")}
+        return Result(msg=f"verified {since}: routes {', '.join(found['models'])}", data=data)
+
+
+def _before(name: str, context: Context) -> dict[str, Any]:
+    """Return the state to go back to. Raises Refused if there is none."""
+    last = good.last(context)
+    if not last:
+        raise Refused(f"no {name} was ever verified here.", fix="`invoke gateway.deploy` deploys one.")
+    if not _runs(name, last, context):
+        return last
+    found = next(iter(good.before(context)), {})
+    if not found:
+        raise Refused(
+            f"no verified gateway is older than the running {name}.", fix="`invoke history` shows what was verified."
+        )
+    return found
+
+
+def _runs(name: str, state: dict[str, Any], context: Context) -> bool:
+    """Return True if the running gateway has this verified state."""
+    found = containers.inspect(context.docker(), name) or {}
+    reads = admin.running_digest(place.current(place.state(context)).sockets)
+    return bool(found) and (found["Id"], reads) == (state.get("container_id"), state["digest"])
+
+
+def _refuse_other_key(hashed: str, since: str, args: GatewayLastGood.Args, context: Context) -> None:
+    secret = context.secrets.get(args.client_key) if args.client_key else None
+    ours = hashlib.sha256(secret.reveal().encode()).hexdigest() if secret else ""
+    if hashed and not ours:
+        fix = "Write it as `key` into `gateway:`, then roll back."
+        raise Refused(f"the gateway verified {since} asks for an API key.", fix=fix)
+    if hashed and hashed != ours:
+        fix = "Give that key as `key` of `gateway:`, or deploy with the one of today."
+        raise Refused(f"the gateway verified {since} asks for another API key than `key` gives now.", fix=fix)

@@ -1,0 +1,255 @@
+"""Modules about the files of a model: restored, verified, shared, and dropped from the page cache."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sparkwright import defaults, units
+from sparkwright.errors import Failed
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import memory_fit
+from sparkwright.host.memory.memory_fit import Server
+from sparkwright.host.models import kept_files, peer
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.module import Context, Module, StateModule
+from sparkwright.host.peers import peer_server
+from sparkwright.host.records import good_states
+from sparkwright.protocol.result import Change, Result, arg
+from sparkwright.trust.model_files import checked
+from sparkwright.units import gib
+from sparkwright.visible import count, first
+
+DROP = "/proc/sys/vm/drop_caches"
+
+
+class PageCache(Module["PageCache.Args"]):
+    """The page cache holds no more of the model's files: on shared memory CUDA counts it as taken.
+
+    As root (`become: true`) the kernel drops all its clean pages. Without root the kernel is advised to drop the pages
+    of the model's files, file by file; what of them was not written to the disk yet is written first. Pages that a running
+    process has mapped stay. It changes nothing that anybody can notice but memory and the time of the next read.
+
+    `policy: fit` keeps it where the server fits beside it: MemFree alone, without what the kernel would give back, must hold what
+    the engine needs and the reserve. The next load then reads from memory.
+
+    Returns: how (dropped, advised or kept), freed_bytes (by which the page cache shrank), files.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        model_dir: str = arg("the folder of the model's files", default="")
+        models: list[dict[str, Any]] = arg(
+            "further models of the server, each with its folder `dir`", default_factory=list
+        )
+        policy: Literal["drop", "fit"] = arg("fit: only where the server does not fit beside it", default="drop")
+        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; for `fit`", default=0.0)
+        needs_bytes: int = arg("what an engine without such a share takes, bytes; for `fit`", default=0)
+        engine_memory: dict[str, Any] = arg("the same, as `engine_memory` in scope has it", default_factory=dict)
+        reserve_gib: float = arg("memory that must stay free beside it, GiB; for `fit`", default=defaults.RESERVE_GIB)
+
+    def run(self, args: Args, context: Context) -> Result:
+        if args.policy == "fit" and (room := _room(args, context)):
+            return Result(msg=room, data={"how": "kept", "freed_bytes": 0, "files": 0})
+        if context.check:
+            return Result(msg="page cache is dropped")
+        before = context.machine.meminfo().get("Cached", 0)
+        if os.geteuid() == 0 and not context.machine.root and _drop():
+            how, files = "dropped", 0
+        else:
+            folders = [folder for folder in (args.model_dir, *(str(model["dir"]) for model in args.models)) if folder]
+            how, files = "advised", sum(advise_away(context.machine.expand(folder)) for folder in folders)
+        freed = max(0, before - context.machine.meminfo().get("Cached", 0))
+        return Result(msg=f"{gib(freed)} GiB dropped", data={"how": how, "freed_bytes": freed, "files": files})
+
+
+def _room(args: PageCache.Args, context: Context) -> str:
+    """Return a message with the memory that is free beside the page cache, if the server fits into it.
+
+    Empty if it does not fit, or if its need is unknown.
+    """
+    server = Server.of("", args.engine_memory, args.utilization, args.needs_bytes)
+    found = memory_fit.of(context, server, args.reserve_gib)
+    need = found.need_bytes
+    free = context.machine.meminfo().get("MemFree", 0)
+    if not found.of("server") or free < need:
+        return ""
+    return f"kept: {gib(free)} GiB are free beside it, {gib(need)} GiB needed"
+
+
+def _drop() -> bool:
+    """Run `sync; echo 3 > drop_caches` as root. Returns False where that is not allowed (a container without the right)."""
+    os.sync()
+    try:
+        Path(DROP).write_text("3\n")
+    except OSError:
+        return False
+    return True
+
+
+def advise_away(folder: Path) -> int:
+    """Drop the cached pages of all files under a folder; needs no root. Returns the number of files."""
+    count = 0
+    for path in filter(Path.is_file, folder.rglob("*")):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            os.fdatasync(file.fileno())  # dirty pages are not forgotten
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            count += 1
+    return count
+
+
+class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
+    """The models' folders hold again what the verified server was started with, when another revision took its place.
+
+    For a run that fails between fetching a revision and swapping the servers: the previous server runs on with the old weights in
+    its memory, and were it to start again it must find them in its folder too.
+    Where another container has the verified one's name already, of a run that was cut off, the files are that one's and stay.
+
+    Returns: commit (of the files that have their places again; empty when nothing had been replaced).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        pass
+
+    def read(self, args: Args, context: Context) -> str:
+        found = kept_files.replaced_folders(context)
+        return next(iter(found.values())) if found and not _replaced(context) else ""
+
+    def differences(self, args: Args, found: str) -> list[Change]:
+        return [Change("model files", None, found[:12])] if found else []
+
+    def describe(self, args: Args, found: str) -> dict[str, Any]:
+        return {"commit": found, "msg": "" if found else "nothing was replaced"}
+
+    def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
+        folders = kept_files.replaced_folders(context)
+        changed = sum(kept_files.restore_proved(context, folder) for folder in folders)
+        to = ", ".join(commit[:12] for commit in folders.values())
+        return {"msg": f"{count(changed, 'model file')} restored to {to}"}
+
+
+def _replaced(context: Context) -> bool:
+    """Return True if another container has the name of the verified one."""
+    good = good_states.last(context.state)
+    named = containers.inspect(context.docker(), good["spec"]["name"])
+    return named is not None and named["Id"] != good["container_id"]
+
+
+class ShareModel(Module["ShareModel.Args"]):
+    """Hand a model that was proved here to other hosts, for one copy: over HTTP on this host's own addresses, with a token.
+
+    The process ends when all readers are done, or two minutes after the last question. `invoke models.copy` uses it,
+    `hf_model: {from: HOST}`, and the member of a cluster that has the model, for those that lack it.
+
+    Returns: urls (the fastest link first), dir, size_bytes.
+
+    Fails: the model is not here as the lock has it (names what is missing).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        id: str = arg("the model's name on the hub")
+        commit: str = arg("the commit, 40 hex digits")
+        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
+        dir: str = arg("the folder; ~ is the user's home")
+        readers: int = arg("how many hosts will copy it", default=1)
+        bind: str = arg("the address to listen on; empty: all of this host's", default="")
+        interfaces: list[str] = arg(
+            "with bind: the interfaces of the fabric, whose other addresses serve it, too", default_factory=list
+        )
+
+    def run(self, args: Args, context: Context) -> Result:
+        checked(args.files, f"the list of files of {args.id}")
+        token = peer.token(context.secrets)
+        if token is None:
+            raise Failed(f"no token to serve {args.id} with.", fix="Use `invoke models.copy`.")
+        size = sum(file["size_bytes"] for file in args.files)
+        manifest, missing = self._complete(args, context)
+        if missing:
+            fix = "Deploy that host first, or copy from another."
+            raise Failed(f"{args.id} is incomplete in {manifest.folder}: {first(missing, 3)}.", fix=fix)
+        manifest.save()
+        if context.check:
+            return Result(msg=f"{args.id} is complete in {manifest.folder}")
+        here = (args.id, args.commit)
+
+        def hand_out(bind: str) -> int:
+            return peer.hand_out(context.machine, manifest.folder, here, args.files, token, args.readers, bind)
+
+        where = ""
+        if args.bind:
+            urls = peer_server.on_each(args.bind, args.interfaces, hand_out, context.note)
+            where = f" on {peer_server.shown(urls)}"
+        else:
+            port = hand_out("")
+            urls = [f"http://{address}:{port}" for address in peer_server.addresses()]
+        data = {"urls": urls, "dir": str(manifest.folder), "size_bytes": size}
+        return Result(msg=f"serving {args.id} from {manifest.folder}{where}", data=data)
+
+    @staticmethod
+    def _complete(args: Args, context: Context) -> tuple[Manifest, list[str]]:
+        """Return the folder that holds the whole model, and its missing files: the named one, or another with this commit."""
+        here = Manifest.of(context.state, context.machine.expand(args.dir))
+        missing = here.prove(args.files)
+        if missing:
+            for other in Manifest.all(context.state):
+                same = (other.about.get("id"), other.commit) == (args.id, args.commit)
+                if same and all(other.knows(file) for file in args.files):
+                    return other, []
+        return here, missing
+
+
+class VerifyModel(Module["VerifyModel.Args"]):
+    """Check that a folder holds exactly the locked files. Asks no hub, fetches and changes nothing.
+
+    What was proved before and has not changed since costs a stat. deep: every byte is read and hashed again, which finds what
+    a disk has changed behind everybody's back; what was read is not left in the page cache.
+
+    Returns: dir, wrong (paths that are missing or not right), files, size_bytes.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        id: str = arg("the model's name on the hub")
+        commit: str = arg("the commit, 40 hex digits")
+        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
+        dir: str = arg("the folder; ~ is the user's home")
+        deep: bool = arg("hash again even if already verified", default=False)
+        models: list[dict[str, Any]] = arg(
+            "further models of the server: role, id, commit, files and dir of each", default_factory=list
+        )
+
+    def run(self, args: Args, context: Context) -> Result:
+        own = {"id": args.id, "commit": args.commit, "files": args.files, "dir": args.dir}
+        manifests = [_proved(model, context, deep=args.deep) for model in (own, *args.models)]
+        wrong = [path for _, found in manifests for path in found]
+        files = [file for model in (own, *args.models) for file in model["files"]]
+        size = sum(file["size_bytes"] for file in files)
+        how = "read again" if args.deep else "as verified before"
+        summary = f"{count(len(files), 'file')}, {units.size(size)}, {how}"
+        msg = f"missing or wrong: {first(wrong, 3)}" if wrong else summary
+        data = {"dir": str(manifests[0][0].folder), "wrong": wrong, "files": len(files), "size_bytes": size}
+        return Result(msg=msg, data=data)
+
+
+def _proved(model: Mapping[str, Any], context: Context, *, deep: bool) -> tuple[Manifest, list[str]]:
+    """Return a model's manifest, and its missing or wrong files; those of a further model are prefixed with its role."""
+    files = model["files"]
+    checked(files, f"the list of files of {model['id']}")
+    manifest = Manifest.of(context.state, context.machine.expand(model["dir"]))
+    wrong = manifest.prove(files, deep=deep)
+    if not wrong:
+        about = {"id": model["id"], "commit": model["commit"], "paths": [file["path"] for file in files]}
+        manifest.about = about
+        wrong = manifest.unnamed(files)
+    if manifest.rows:
+        manifest.save()
+    role = f"{model['role']}: " if model.get("role") else ""
+    return manifest, [f"{role}{path}" for path in wrong]

@@ -1,0 +1,271 @@
+"""Modules that keep a server's records: its verified state, incidents, run script and restart policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright import defaults, units
+from sparkwright.errors import Failed, Refused
+from sparkwright.host import files
+from sparkwright.host.containers import (
+    compile_caches,
+    container_labels,
+    containers,
+    lifecycle,
+    mount_sources,
+    replacement,
+)
+from sparkwright.host.containers.engine_words import port_bindings
+from sparkwright.host.gateway import place
+from sparkwright.host.memory import host_lost, service_guard
+from sparkwright.host.module import Context, Module, StateModule
+from sparkwright.host.records import good_states, history, incidents
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.result import Change, Result, arg
+
+
+class LastGood(Module["LastGood.Args"]):
+    """Find what a roll back goes to: the last verified state; when that is what serves now, the one before it.
+
+    When its container was kept (NAME-previous, after a deploy with `--no-rollback` or one that was cut off) it is restored as
+    it is; so is one that a run had stopped, and not yet renamed or started again, when it was cut off. Else it is made again
+    from what was written down, image digest, settings and model revision.
+
+    Returns: kept, spec, model, serve, since, base_url, place (in a cluster, in words), generation (the same on all members of a
+    cluster that were deployed together). Refuses when there is nothing to go back to, when its name is taken by a container of
+    somebody else, or when the host went down with the kept container before and nobody said `--anyway`.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        model_dir: str = arg("the model's folder, when the kept server was never verified", default="")
+        ready_s: float = arg("how long it may take to be ready, when the kept server was never verified", default=1800)
+
+    def run(self, args: Args, context: Context) -> Result:
+        replacement.refuse_others(context, args.name)
+        result = self._found(args, context)
+        if result.data["kept"]:
+            kept = replacement.kept(context, args.name) or replacement.current(context, args.name)
+            host_lost.refuse(context, host_lost.forbids(context.state, result.data["spec"], kept["Id"]))
+        if (name := result.data["spec"]["name"]) != args.name:
+            replacement.refuse_others(context, name)
+        return result
+
+    def _found(self, args: Args, context: Context) -> Result:
+        current, previous = replacement.current(context, args.name), replacement.kept(context, args.name)
+        good = good_states.last(context.state)
+        stopped = (
+            context.state.read("previous") or {}
+        )  # by an interrupted run: the server has lost its policy, or is stopped
+        if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
+            msg = f"{replacement.name_of(current)} itself, stopped by an interrupted run"
+            return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))
+        if good and current and current["Id"] == good.get("container_id"):
+            good = next(iter(good_states.before(context.state)), {})
+            if not good:
+                fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
+                raise Refused(f"no verified state older than the running {replacement.name_of(current)}.", fix=fix)
+        elif previous and (not good or previous["Id"] == good.get("container_id")):
+            msg = f"the kept container {replacement.name_of(previous)}"
+            return Result(msg=msg, data=_data(_assumed(args, previous) | good, containers.url_of(previous), kept=True))
+        if not good:
+            raise Refused(f"{args.name} was never verified here, and no previous container is kept.")
+        if not good.get("serve"):
+            raise Refused("the last verified state was recorded by an older sparkwright and cannot be recreated.")
+        when = units.moment(good.get("since", 0), units.MINUTE)
+        return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_data(good, "", kept=False))
+
+
+def _assumed(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state to assume for a kept server that was never recorded."""
+    takes = container_labels.engine_of_container(kept).advice.memory({}, {})
+    serve = {"utilization": takes.share, "ready_s": args.ready_s, "stop_timeout_s": defaults.STOP_S}
+    return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
+
+
+def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
+    """Return the data to register.
+
+    url: the address of a kept server; empty for a server that is created again, whose address follows from its spec.
+    """
+    bindings = port_bindings(tuple(good["spec"].get("ports") or ()))
+    url = url or containers.url_of({"HostConfig": {"PortBindings": bindings}})
+    about = {key: good.get(key) or {} for key in ("model", "serve")}
+    about |= {
+        "place": str(container_labels.membership_of_labels(good["spec"].get("labels"))),
+        "generation": good.get("generation", ""),
+    }
+    return {"kept": kept, "spec": good["spec"], "since": good.get("since", 0), **about, "base_url": url}
+
+
+class Incident(Module["Incident.Args"]):
+    """Collects incident diagnostics of a server that failed on the host, before it is removed.
+
+    Its log and inspect, meminfo, the table of who holds the memory, the kernel's lines, the containers, nvidia-smi, the plan and
+    the events. `invoke incident --host H` fetches it. Secrets become dots.
+
+    Returns: incident (its id), folder.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        why: str = arg("what failed, a sentence", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        if context.check:
+            return Result(msg="would collect diagnostics")
+        folder = incidents.save(context, args.name, args.why)
+        data = {"incident": folder.name, "folder": str(folder)}
+        return Result(msg=f"fetch with `invoke incident`: {folder.name}", data=data)
+
+
+RUN_SCRIPT_FOLDER = ".local/share/sparkwright/run"
+MODE = "0755"
+#: the mark of sparkwright's own scripts; a script without it is left alone
+WRITTEN = "Written by sparkwright"
+
+
+class RunScript(StateModule["RunScript.Args", files.FileState]):
+    """The docker run command of the server that was verified is on the host as a script, ~/.local/share/sparkwright/run/NAME.sh.
+
+    `src` in a playbook names a file of templates/; what it renders to arrives here as content, and is kept with the last verified
+    state. Without it the script is the one kept with the state of the container that is there; where none was kept, the file is
+    removed: it would be another server's. So is the script of a server of another recipe that gave way to this one: one that
+    sparkwright wrote, of no container and no verified server.
+
+    Returns: path.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        content: str = arg("the rendered template (in a playbook: `src`)", default="")
+
+    def read(self, args: Args, context: Context) -> files.FileState:
+        return files.FileState.at(context.machine.home / RUN_SCRIPT_FOLDER / f"{args.name}.sh")
+
+    def differences(self, args: Args, found: files.FileState) -> list[Change]:
+        return files.differences(_wanted(args.content), found)
+
+    def describe(self, args: Args, found: files.FileState) -> dict[str, Any]:
+        return {"path": str(found.path)}
+
+    def run(self, args: Args, context: Context) -> Result:
+        record = _record(args.name, context)
+        kept = str(good_states.last(record).get("script") or "") if record else ""
+        if not args.content:
+            result = super().run(dataclasses.replace(args, content=kept), context)
+        else:
+            result = super().run(args, context)
+            if record and kept != args.content and not context.check:
+                record.write("verified", {**good_states.last(record), "script": args.content})
+        if not (gone := _of_nobody(args.name, context)):
+            return result
+        for path in gone if not context.check else ():
+            path.unlink(missing_ok=True)
+        diff = [*result.diff, *(Change(f"script of {path.stem}", "file", "absent") for path in gone)]
+        return dataclasses.replace(result, changed=True, diff=diff)
+
+    def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
+        files.bring_about(_wanted(args.content), found)
+        return {}
+
+
+def _wanted(text: str) -> files.Wanted:
+    return files.Wanted("file", MODE, content=text) if text else files.Wanted("absent")
+
+
+def _of_nobody(name: str, context: Context) -> list[Path]:
+    """Return the scripts of servers that no longer exist, neither running nor verified last.
+
+    In check mode this includes the script of the server that this one replaces.
+    """
+    leaving = replacement.name_of(found) if context.check and (found := replacement.current(context, name)) else name
+    states = [place.state(context), *context.state.servers()]
+    known = {str((good_states.last(state).get("spec") or {}).get("name")) for state in states} - {leaving} | {name}
+    return [
+        path
+        for path in sorted((context.machine.home / RUN_SCRIPT_FOLDER).glob("*.sh"))
+        if path.stem not in known
+        and WRITTEN in (files.FileState.at(path).content or "")
+        and (path.stem == leaving or containers.inspect(context.docker(), path.stem) is None)
+    ]
+
+
+def _record(name: str, context: Context) -> StateFolder | None:
+    """Return the state folder with the verified state of the current container, a server's or a gateway's; None if it is not
+    verified."""
+    here = containers.inspect(context.docker(), name)
+    kept = (context.state, place.state(context)) if here else ()
+    return next(
+        (
+            state_folder
+            for state_folder in kept
+            if here and good_states.last(state_folder).get("container_id") == here["Id"]
+        ),
+        None,
+    )
+
+
+class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, Any]]):
+    """The previous server, restored and verified again, has the restart policy that it had; the swap is over.
+
+    Returns: container_id. Fails when it does not run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        restart: str = arg("the policy that `restore_previous` returned", default="no")
+        why: str = arg("why it was restored, for the history", default="")
+        what: str = arg("what the history calls it", default="restored")
+
+    def read(self, args: Args, context: Context) -> dict[str, Any]:
+        return replacement.current(context, args.name)
+
+    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
+        policy = found["HostConfig"]["RestartPolicy"]["Name"] if found else None
+        wanted = mount_sources.policy(found, args.restart)
+        why = (
+            "verified again" if wanted == args.restart else "its mounts lie in one another; `invoke deploy` replaces it"
+        )
+        return [Change("restart", policy, wanted, why)] if policy != wanted else []
+
+    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
+        return {"container_id": found.get("Id", "")}
+
+    def run(self, args: Args, context: Context) -> Any:
+        result = super().run(args, context)
+        if not context.check:
+            context.guards.verified()
+            compile_caches.verified(context, self.read(args, context))
+            service_guard.write(context)
+            host_lost.verified(context.state, good_states.spec_of(context.state, result.data["container_id"]))
+            context.state.remove("previous")
+            history.append(context, args.what, **_served(result.data["container_id"], context), why=args.why)
+        return result
+
+    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        if not found or not found["State"]["Running"]:
+            fix = f"On the host: `docker logs --tail 50 {args.name}`."
+            raise Failed(f"container {args.name} is not running.", fix=fix)
+        lifecycle.set_policy(context, found, changes[0].after)
+        return {}
+
+
+def _served(container_id: str, context: Context) -> dict[str, Any]:
+    """Return what serves again, for the history; its container alone if it was never verified."""
+    good = good_states.last(context.state)
+    if good.get("container_id") != container_id:
+        return {"container_id": container_id}
+    model = good.get("model") or {}
+    about = {"image": good["spec"].get("image"), "model": model.get("id"), "commit": model.get("commit")}
+    return {"container_id": container_id, **about}

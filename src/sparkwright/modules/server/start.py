@@ -1,0 +1,243 @@
+"""Modules that start a server and wait until it is ready."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkwright import defaults
+from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.reader import EngineState, read
+from sparkwright.errors import Failed
+from sparkwright.host.containers import (
+    compile_caches,
+    container_labels,
+    containers,
+    lifecycle,
+    log_reader,
+    mount_sources,
+    replacement,
+)
+from sparkwright.host.containers.crash_loop import MOST, WITHIN_S, break_loop, inspect
+from sparkwright.host.containers.running_server import Running
+from sparkwright.host.memory import footprint, host_lost
+from sparkwright.host.memory.start_guard import key_of
+from sparkwright.host.module import Context, Module, StateModule
+from sparkwright.host.records import good_states, history, turns
+from sparkwright.measure import http_probe
+from sparkwright.protocol.result import Change, Result, arg
+
+
+class Started(StateModule["Started.Args", dict[str, Any]]):
+    """A container that is there runs, with this restart policy. It is not compared with any recipe.
+
+    Returns: id. Fails when it is not there, or the engine refuses to start it (says why, and who holds its port). Fails,
+    too, when the host went down with it before, until a person says `--anyway`.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        restart: str = arg("its restart policy: the verified one, or no", default="no")
+
+    def read(self, args: Args, context: Context) -> dict[str, Any]:
+        return replacement.current(context, args.name)
+
+    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
+        if not found:
+            return [Change("state", None, "running")]
+        state, policy = found["State"], found["HostConfig"]["RestartPolicy"]["Name"]
+        changes = [] if state["Running"] else [Change("state", state["Status"], "running")]
+        return [*changes, Change("restart", policy, args.restart)] if policy != args.restart else changes
+
+    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
+        return {"id": found.get("Id", "")}
+
+    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        from docker.errors import APIError
+
+        if not found:
+            raise Failed(f"there is no container {args.name}.")
+        turns.refuse_start(context.state)
+        spec = good_states.spec_of(context.state, found["Id"])
+        if not found["State"]["Running"]:
+            host_lost.refuse(context, host_lost.forbids(context.state, spec, found["Id"]), Failed)
+        client = context.docker()
+        bindings = found["HostConfig"].get("PortBindings") or {}
+        ports = tuple(f"{row['HostPort']}:0" for rows in bindings.values() for row in rows)
+        if not found["State"]["Running"]:
+            compile_caches.before_start(context, found)
+            held = footprint.recorded(context, found["Id"])
+            context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)
+            key = key_of(spec) if spec else ""
+            context.guards.begin(context.machine, context.state, context.run_id, found, key=key)
+        try:
+            lifecycle.start(context, found["Id"])
+        except APIError as error:
+            context.guards.end()
+            raise containers.refused_start(error, client, ports) from None
+        context.guards.runs(containers.inspect(client, found["Id"]) or {})
+        lifecycle.set_policy(context, found, mount_sources.policy(found, args.restart))
+        return {}
+
+
+POLL_S = 0.2
+EVIDENCE_LINES = 8
+
+
+class WaitReady(Module["WaitReady.Args"]):
+    """Wait until the server answers /health, telling the stages of its start as its log does.
+
+    It ends at once, with the engine's own reason, when the container exits (with code 0 too) or starts over; in a cluster also
+    when another member has failed.
+
+    Returns: ready_s, stage. Fails with the last lines of the log as evidence; a slow start is no failure before timeout_s.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        timeout_s: float = arg("how long a start may take, seconds", default=defaults.READY_S)
+
+    def run(self, args: Args, context: Context) -> Result:
+        client, first = context.docker(), replacement.current(context, args.name)
+        if not first:
+            raise Failed(f"there is no container {args.name}.")
+        args = replace(args, name=replacement.name_of(first))
+        engine = container_labels.engine_of_container(first)
+        restarts, started_s = first["RestartCount"], time.monotonic()
+        while True:
+            now = containers.inspect(client, args.name)
+            if now is None or not now["State"]["Running"] or now["RestartCount"] != restarts:
+                return self._failed_start(args, now, engine.log, context)
+            answer = http_probe.ask(args.base_url, engine.http.health, timeout_s=max(2, engine.http.health_s))
+            waited_s = time.monotonic() - started_s
+            if answer.status == 200:
+                seconds = Running(now, {}).age_s
+                data = {"ready_s": round(seconds, 1), "waited_s": round(waited_s, 1)}
+                return Result(msg=f"after {seconds:.0f} s", data=data)
+            if waited_s > args.timeout_s:
+                return self._late(args, engine.log, context)
+            context.go_on()
+            self._tell(args, engine.log, context, waited_s)
+            time.sleep(POLL_S)
+
+    def _tell(self, args: Args, book: LogBook, context: Context, waited_s: float) -> None:
+        """Report the stage and the progress of the start."""
+        state = self._state(args.name, book, context)
+        context.guards.stage(state.stage or "starting")
+        done = book.stage_names.index(state.stage) + 1 if state.stage else 0
+        if state.stage == "weights" and state.shards[1]:
+            context.progress(*state.shards, text="loading weights, shards")
+        else:
+            context.progress(done, len(book.stages), text=f"{state.stage or 'starting'}, {waited_s:.0f} s")
+
+    @staticmethod
+    def _state(name: str, book: LogBook, context: Context) -> EngineState:
+        return read(log_reader.end(context.docker(), name, log_reader.END_LINES), book)
+
+    def _failed_start(self, args: Args, now: dict[str, Any] | None, book: LogBook, context: Context) -> Result:
+        if now is None:
+            return Result(failed=True, msg=f"container {args.name} disappeared while starting.")
+        state = self._state(args.name, book, context)
+        code = now["State"]["ExitCode"]
+        how = f"exit code {code}" if not now["State"].get("OOMKilled") else "OOM-killed"
+        why = state.failure.value or "no known reason in its log."
+        lines = [line.rstrip() for line in log_reader.last_lines(context.docker(), args.name, 200) if line.strip()]
+        data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-EVIDENCE_LINES:]}
+        return Result(failed=True, msg=f"the engine exited ({how}): {why}", data=data)
+
+    def _late(self, args: Args, book: LogBook, context: Context) -> Result:
+        state = self._state(args.name, book, context)
+        lines = log_reader.last_lines(context.docker(), args.name, EVIDENCE_LINES)
+        msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
+        return Result(failed=True, msg=msg, fix="If it is just slow, raise `expect.ready_s`.", data={"evidence": lines})
+
+
+class CrashLoop(Module["CrashLoop.Args"]):
+    """A server that keeps dying is not started again and again: its restart policy goes to `no`, once, and that is reported.
+
+    A loop of starts on shared memory leaks what the driver holds, until the host itself fails. More than `most` restarts within
+    `within_s`, or an end with exit code 0 of a server that should run, break it; the bundle of the incident is kept. It only
+    ever takes a policy away. Checked by the scheduled check; each one remembers the count of restarts, so the first
+    that follows a verification already knows where to count from.
+
+    Returns: broken, why, incident, restarts. Fails when it broke a loop; it changes nothing else.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        most: int = arg("restarts allowed before it counts as a loop", default=MOST)
+        within_s: float = arg("the time they are counted over, seconds", default=WITHIN_S)
+
+    def run(self, args: Args, context: Context) -> Result:
+        container = containers.inspect(context.docker(), args.name)
+        if container is None:
+            return Result(msg="no server", data={"broken": False})
+        why = inspect(container, context, most=args.most, within_s=args.within_s)
+        restarts = int(container.get("RestartCount", 0))
+        if not why:
+            return Result(msg=f"{restarts} restarts since its start", data={"broken": False, "restarts": restarts})
+        data = {"broken": True, "why": why, "restarts": restarts}
+        if context.check:
+            return Result(changed=True, msg=why, data=data)
+        raise BrokenLoop(args.name, why, {**data, "incident": break_loop(context, args.name, why)})
+
+
+class BrokenLoop(Failed):
+    """The error for a crash loop that was stopped. data: the data to register."""
+
+    def __init__(self, name: str, why: str, data: dict[str, Any]) -> None:
+        fix = "`invoke incident` fetches its diagnostics; `invoke deploy` or `invoke rollback` starts a server again."
+        super().__init__(f"{name} is not restarted: {why}.", fix=fix)
+        self.data = data
+
+
+#: verdicts of `smoke_test` that a stale cache may cause
+SLOW = ("regression", "misconfigured")
+
+
+class MoveCacheAside(Module["MoveCacheAside.Args"]):
+    """A server that started with a compile cache and is too slow is stopped, and its cache moved aside: the next start is cold.
+
+    A stale cache is a known cause of a server that is several times too slow. What was moved aside stays beside the folder of its
+    key, for looking at, until the next one comes or `invoke caches.prune`. The history says what was done and why.
+
+    Returns: tok_per_s (of the warm start), aside (the folder). Fails with `why` when the start was a cold one, there is no cache,
+    or the throughput test did not find the server slow: a cold start would change nothing then.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        why: str = arg("what was wrong with the server, for the history")
+        fix: str = arg("what to do about it, where nothing can be tried here", default="")
+        verdict: str = arg("the verdict of the throughput test", default="")
+        tok_per_s: float | None = arg("the rate that was measured", default=None)
+        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = containers.inspect(context.docker(), args.name) or {}
+        if args.verdict not in SLOW or not found or not compile_caches.started_warm(context, found):
+            raise Failed(args.why, fix=args.fix)
+        return self._move_aside(args, found, context)
+
+    def _move_aside(self, args: Args, found: dict[str, Any], context: Context) -> Result:
+        footprint.before_stop(context, found)
+        lifecycle.stop(context, found, args.stop_timeout_s)
+        key = compile_caches.mounted(found)
+        aside = compile_caches.move_aside(context, found, args.why)
+        if aside is None:
+            raise Failed(args.why, fix=args.fix)
+        why = f"{args.why} It had started with a compile cache, now in {aside}"
+        history.append(context, "cache moved aside", container_id=found["Id"], why=why)
+        data = {"tok_per_s": args.tok_per_s, "aside": str(aside)}
+        change = Change("compile cache", key, f"{key}/{compile_caches.ASIDE}", args.why)
+        return Result(changed=True, diff=[change], msg="stopped; the next start compiles anew", data=data)

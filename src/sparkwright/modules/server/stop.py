@@ -1,0 +1,278 @@
+"""Modules that end a server: drain it, stop it, keep it, and wait for its exit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkwright import defaults, units
+from sparkwright.engines.engine import Engine
+from sparkwright.errors import Failed
+from sparkwright.host import gpu_processes
+from sparkwright.host.containers import container_labels, containers, lifecycle, ownership, replacement, server_key
+from sparkwright.host.memory import footprint
+from sparkwright.host.module import Context, Module, StateModule
+from sparkwright.host.records import good_states, history, previous
+from sparkwright.measure import server_metrics
+from sparkwright.protocol.result import Change, Result, arg
+from sparkwright.visible import count
+
+if TYPE_CHECKING:
+    from sparkwright.host.gateway.server_operations import Gateway
+
+
+@dataclass(frozen=True, slots=True)
+class StopAndKeepFound:
+    """The server's container, and the one that was stopped and kept earlier."""
+
+    #: its inspect; empty when there is none
+    current: dict[str, Any]
+    #: its inspect; empty when there is none
+    previous: dict[str, Any]
+
+
+class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepFound]):
+    """The server is stopped, will not start by itself, and is kept under NAME-previous.
+
+    It is the container NAME; where there is none, the last verified server of the host, which another recipe had named.
+
+    Its policy goes to `no` before it stops, so that no reboot at any moment starts two. What it was is written down before the
+    first act, for `restore_previous`: a run that is cut off anywhere between leaves enough to bring it back. Without an old
+    server there is nothing to do. An older NAME-previous left by an unfinished run is kept when the current one never was
+    verified (then the current one is the failed attempt, and is removed), else it is removed.
+
+    Returns: previous (its name, or empty).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
+
+    def read(self, args: Args, context: Context) -> StopAndKeepFound:
+        return StopAndKeepFound(replacement.current(context, args.name), replacement.kept(context, args.name))
+
+    def differences(self, args: Args, found: StopAndKeepFound) -> list[Change]:
+        if not found.current:
+            return []
+        now, kept = replacement.name_of(found.current), args.name + containers.PREVIOUS
+        return [Change("container", f"{now} ({found.current['State']['Status']})", f"{kept} (stopped)")]
+
+    def describe(self, args: Args, found: StopAndKeepFound) -> dict[str, Any]:
+        return {"previous": args.name + containers.PREVIOUS if found.current or found.previous else ""}
+
+    def act(self, args: Args, found: StopAndKeepFound, changes: list[Change], context: Context) -> dict[str, Any]:
+        now, kept = replacement.name_of(found.current), args.name + containers.PREVIOUS
+        ownership.guarded(context, found.current)
+        good = good_states.last(context.state)
+        footprint.before_stop(context, found.current)
+        if found.previous and found.current["Id"] != good.get("container_id"):
+            lifecycle.remove(context, found.current, args.stop_timeout_s)
+            return {"msg": f"removed an unfinished {now}; {replacement.name_of(found.previous)} is still kept"}
+        if found.previous:
+            lifecycle.discard(context, found.previous["Id"])
+        previous.stop_and_keep(context, found.current, args.name)
+        lifecycle.set_policy(context, found.current, "no")
+        lifecycle.stop(context, found.current, args.stop_timeout_s)
+        lifecycle.rename(context, found.current, kept)
+        return {"msg": f"stopped, kept as {kept}"}
+
+
+class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
+    """The server is stopped and will not start by itself, until it is started and verified again.
+
+    One that Docker keeps starting again is stopped too. What it was (policy, running, what it held of the memory) is written
+    down before the first act.
+
+    Returns: was_running. Fails when it does not stop; refused for a container that sparkwright did not create.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
+
+    def read(self, args: Args, context: Context) -> dict[str, Any]:
+        return containers.inspect(context.docker(), args.name) or {}
+
+    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
+        if not found:
+            return []
+        state, policy = found["State"], found["HostConfig"]["RestartPolicy"]["Name"] or "no"
+        changes = [Change("state", state["Status"], "stopped")] if state["Running"] else []
+        return [*changes, Change("restart", policy, "no")] if policy != "no" else changes
+
+    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
+        return {"was_running": bool(found) and found["State"]["Running"]}
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = self.read(args, context)
+        if found and not context.check:
+            ownership.guarded(context, found)
+            footprint.before_stop(context, found)
+            previous.restarted(context, found)
+        return super().run(args, context)
+
+    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        lifecycle.set_policy(context, found, "no")
+        lifecycle.stop(context, found, args.stop_timeout_s)
+        return {}
+
+
+POLL_S = 0.1
+
+
+class WaitExited(Module["WaitExited.Args"]):
+    """The server that was stopped is really gone: not running for the engine, and no process in its cgroup.
+
+    An engine can call a container stopped while a process of it hangs in the driver; that process still holds its memory.
+
+    Returns: waited_s. Fails after timeout_s with the processes that are left.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name, before it was renamed")
+        timeout_s: float = arg("how long its processes may take to exit, seconds", default=30.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        stopped = footprint.stopped_now(context)
+        if context.check or not stopped.get("id"):
+            return Result(msg="nothing was stopped", data={"waited_s": 0.0})
+        started_s = time.monotonic()
+        while True:
+            left = _left(stopped["id"], context)
+            waited_s = time.monotonic() - started_s
+            if not left:
+                return Result(msg="", data={"waited_s": round(waited_s, 2)})
+            if waited_s > args.timeout_s:
+                fix = "Only a reboot ends a process stuck in the driver; see `dmesg | tail` on the host."
+                what = f"after {waited_s:.0f} s there is still {', '.join(left)}"
+                raise Failed(f"{args.name} is stopped, but {what}.", fix=fix)
+            context.progress(0, len(left), text=f"waiting for {left[0]} to exit")
+            time.sleep(POLL_S)
+
+
+def _left(container_id: str, context: Context) -> list[str]:
+    """Return descriptions of what is left of a container: the container itself, and its processes."""
+    found: dict[str, Any] | None = containers.inspect(context.docker(), container_id)
+    running = ["the container, running"] if found is not None and found["State"]["Running"] else []
+    return running + [
+        f"process {pid}" for pid in ([] if context.machine.root else gpu_processes.processes_of(container_id))
+    ]
+
+
+DRAIN_POLL_S = 0.2
+
+
+class Drain(Module["Drain.Args"]):
+    """The requests that the server is answering may end before it is stopped, as long as that takes at most drain_s.
+
+    No engine here has a way to refuse new requests, but the gateways in front of it have: each sends this server nothing more,
+    until `gateway_return`. A gateway that does not answer is named and keeps nothing from going on. Without one a busy server may
+    never be idle. After drain_s it goes on and says how many requests are cut; behind a gateway the history says so too. A server
+    that tells nothing of its requests is not waited for, and that is said.
+
+    In check mode it says what a restart costs: the requests running now and how long the last start took.
+
+    Returns: running (requests, running and waiting, at the end; null when not known), waited_s.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        drain_s: float = arg(
+            "how long to wait for requests to finish, seconds; 0: do not wait", default=defaults.DRAIN_S
+        )
+        gateways: list[dict[str, Any]] = arg(
+            "the gateways in front of this host: name, address, port, tls, and server, as it is called there",
+            default_factory=list,
+        )
+        interim: str = arg("the interim server that answers meanwhile; empty for none", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        container = replacement.current(context, args.name)
+        runs = bool(container) and bool(container["State"]["Running"])
+        if context.check and runs:
+            running = _of_container(container, context)()
+            return Result(msg=_cost(running, context, args.interim), data={"running": running, "waited_s": 0.0})
+        gateways = _drained(args.gateways, context) if args.gateways and not context.check else []
+        if not runs:
+            _rest(gateways, context)
+            return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
+        started_s, running_requests = time.monotonic(), _of_container(container, context)
+        while True:
+            running = _both(running_requests(), gateways, context)
+            waited_s = time.monotonic() - started_s
+            if not running or waited_s >= args.drain_s:
+                break
+            context.progress(0, running, text=f"draining, {waited_s:.0f} of {args.drain_s:g} s")
+            time.sleep(min(DRAIN_POLL_S, max(0.0, args.drain_s - waited_s)))
+        _rest(gateways, context)
+        if running and gateways:
+            history.append(context, "requests cut", why=_ended(running, waited_s))
+        return Result(msg=_ended(running, waited_s), data={"running": running, "waited_s": round(waited_s, 1)})
+
+
+def _drained(given: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
+    """Drain this host at its gateways and return them; whatever a gateway did not do is noted."""
+    from sparkwright.host.gateway import drain_record
+    from sparkwright.host.gateway.server_operations import Gateway
+
+    gateways = [Gateway.of(row) for row in given]
+    for problem in drain_record.drain(context.state, gateways, context.run_id):
+        context.note(f"{problem}.")
+    return gateways
+
+
+def _rest(gateways: Sequence[Gateway], context: Context) -> None:
+    """Make the gateways stop checking the server."""
+    if gateways:
+        from sparkwright.host.gateway import drain_record
+
+        drain_record.rest(context.state, gateways)
+
+
+def _both(running: int | None, gateways: Sequence[Gateway], context: Context) -> int | None:
+    """Return the requests by the server's own count, or by its gateways' if that is larger: one may queue before the server."""
+    if not gateways:
+        return running
+    from sparkwright.host.gateway import drain_record
+
+    there = drain_record.running(context.state, gateways)
+    return there or running if running is None else max(running, there)
+
+
+def _of_container(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
+    """Return a function that returns the number of requests this server is processing; None if unknown."""
+    url = containers.url_of(container)
+    engine, key = container_labels.engine_of_container(container), server_key.of_container(context.state, container)
+    return lambda: requests_of(engine, url, key)
+
+
+def requests_of(engine: Engine, url: str, key: str) -> int | None:
+    """Return the number of requests that a server runs or queues; None if its metrics do not report it."""
+    busy = server_metrics.busy(server_metrics.read(engine.http, url, key)[0]) if url else None
+    return None if busy is None else int(busy)
+
+
+def _ended(running: int | None, waited_s: float) -> str:
+    if running is None:
+        return "number of running requests unknown; they are aborted"
+    if running == 0:
+        return "no requests running" + (f", after {waited_s:.1f} s" if waited_s >= 0.5 else "")
+    return f"{count(running, 'request')} aborted after {waited_s:.0f} s"
+
+
+def _cost(running: int | None, context: Context, interim: str = "") -> str:
+    now = f"{count(running, 'request')} running now" if running is not None else "number of running requests unknown"
+    if interim:
+        return f"{interim} answers meanwhile; {now}"
+    ready_s = (good_states.last(context.state).get("measured") or {}).get("ready_s")
+    unknown = "for an unknown time (no start measured yet)"
+    long = unknown if ready_s is None else f"for about {units.about(ready_s)} (last start)"
+    return f"server down {long}; {now}"

@@ -1,0 +1,232 @@
+"""Export of a recipe to sparkrun, compose or docker run, with its pins."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from sparkwright.errors import Refused
+from sparkwright.project import recipe as recipes
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.recipe import Recipe
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
+from sparkwright.shell import join, quote
+from sparkwright.trust.image_name import Name, pinned
+
+#: placeholder for the home folder of the user that starts it; a shell or compose expands it
+HOME = "~"
+
+
+@dataclass
+class Export:
+    """A recipe to export."""
+
+    recipe: Recipe
+    #: the container, with its volumes below HOME
+    spec: ContainerSpec
+    #: the image, pinned
+    image: str
+    #: the model's commit; "" while it is not pinned
+    commit: str
+    #: what the format cannot express
+    notes: list[str] = field(default_factory=list)
+
+
+def export_of(recipe: Recipe, pins: Mapping[str, Any]) -> Export:
+    """Return the export of a recipe. Raises Refused for a recipe with files of its own.
+
+    Args:
+        pins: the lock's entries, {"image": ..., "model": ...}.
+    """
+    file = recipe.file
+    notes = []
+    if file.server_key is not None:
+        notes.append("server_key is left out: give the server its key in its own way, and keep it out of the file")
+    if file.files:
+        fix = "Put what they say into the image, or into flags."
+        raise Refused(
+            "the recipe has `files`, which no other format carries.", where=recipe.source.where("files"), fix=fix
+        )
+    host = Host("host", "host", home=HOME)
+    alone = file.model_copy(update={"server_key": None, "parallel": None})
+    names = recipes.scope(host, "user", dataclasses.replace(recipe, file=alone), pins)
+    spec = ContainerSpec.from_json(names["container"])
+    labels = {name: text for name, text in spec.labels.items() if not name.startswith(OWN_LABELS)}
+    digest = str((pins.get("image") or {}).get("digest", ""))
+    commit = str((pins.get("model") or {}).get("commit", ""))
+    name = Name.parse(file.image)
+    spec = dataclasses.replace(spec, labels=labels, caches="")
+    return Export(recipe, spec, pinned(name.by_tag, digest), commit, notes)
+
+
+def refuse_cluster(export: Export) -> None:
+    """Raise Refused for a recipe of several hosts: each member has a container of its own."""
+    if export.recipe.split is not None:
+        fix = "`render --host CLUSTER` prints the script of each member."
+        raise Refused(
+            "a cluster's members have a container each.", where=export.recipe.source.where("parallel"), fix=fix
+        )
+
+
+def note_model(export: Export) -> None:
+    """Note that the model must be on the host first: neither docker nor compose downloads it."""
+    model = export.recipe.file.model
+    revision = ["--revision", export.commit] if export.commit else []
+    fetched = join(["hf", "download", model.id, *revision, "--local-dir"])
+    export.notes.append(f"the model has to be in {model.dir} first: `{fetched} {model.dir}`")
+
+
+def docker_run_text(export: Export) -> str:
+    """Return the command. Raises Refused for a recipe of several hosts."""
+    refuse_cluster(export)
+    note_model(export)
+    spec = export.spec
+    rows = [["docker", "run", "-d", "--name", spec.name, "--restart", spec.restart]]
+    rows += [[flag, value] if value else [flag] for flag, value in spec.docker_options()]
+    entrypoint = spec.entrypoint or ()
+    rows += [["--entrypoint", entrypoint[0]]] if entrypoint else []
+    rows += [[export.image], *_paired([*entrypoint[1:], *spec.command])]
+    return " \\\n  ".join(" ".join(map(_word, row)) for row in rows) + "\n"
+
+
+def _word(word: str) -> str:
+    """Quote a word, except the home folder, which the shell must expand."""
+    if word.startswith(f"{HOME}/"):
+        return f'"$HOME"{quote(word.removeprefix(HOME))}'
+    return quote(word)
+
+
+def _paired(words: list[str]) -> list[list[str]]:
+    """Return the words in rows: an option and its values in each."""
+    rows: list[list[str]] = []
+    for word in words:
+        if word.startswith("-") or not rows:
+            rows.append([word])
+        else:
+            rows[-1].append(word)
+    return rows
+
+
+#: options of a recipe's container with the equivalent keys of a service
+SAME = {
+    "ipc": "ipc", "shm_size": "shm_size", "user": "user", "working_dir": "working_dir", "hostname": "hostname", "pid": "pid",
+    "init": "init", "privileged": "privileged", "stop_signal": "stop_signal", "memory": "mem_limit",
+    "memory_swap": "memswap_limit",
+    "oom_score_adj": "oom_score_adj", "cpuset_cpus": "cpuset", "cap_add": "cap_add", "cap_drop": "cap_drop", "cpus": "cpus",
+    "security_opt": "security_opt", "devices": "devices", "extra_hosts": "extra_hosts", "dns": "dns", "tmpfs": "tmpfs",
+    "group_add": "group_add", "sysctls": "sysctls", "network": "network_mode", "ports": "ports", "volumes": "volumes",
+    "labels": "labels",
+}  # fmt: skip
+
+
+def compose_text(export: Export) -> str:
+    """Return the compose file. Dollars are doubled, as compose interpolates single ones.
+
+    Raises Refused for a recipe of several hosts.
+    """
+    refuse_cluster(export)
+    note_model(export)
+    spec = export.spec
+    service: dict[str, Any] = {"image": export.image, "container_name": spec.name, "restart": spec.restart}
+    if spec.entrypoint:
+        service["entrypoint"] = _plain(spec.entrypoint)
+    service["command"] = _plain(spec.command)
+    for name in DOCKER_OPTIONS:
+        value = getattr(spec, name)
+        if name in SAME and value not in (None, "", (), {}, False, 0):
+            service[SAME[name]] = _plain(value)
+    if spec.env:
+        service["environment"] = _plain(spec.env)
+    if spec.ulimits:
+        service["ulimits"] = {name: _limit(value) for name, value in spec.ulimits.items()}
+    if spec.gpus:
+        ids = spec.gpus.removeprefix("device=").split(",") if spec.gpus.startswith("device=") else None
+        device = {"driver": "nvidia", **({"device_ids": ids} if ids else {"count": "all"}), "capabilities": ["gpu"]}
+        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+    return yaml.safe_dump({"services": {spec.name: service}}, sort_keys=False, width=120)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return {name: _plain(part) for name, part in value.items()} if isinstance(value, dict) else value
+
+
+def _limit(value: str) -> Any:
+    soft, _, hard = value.partition(":")
+    return {"soft": int(soft), "hard": int(hard)} if hard else int(soft)
+
+
+# A recipe as sparkrun's version 2: image by digest, model by commit. Source: sparkrun 0.4.2 core/recipe.py and api/_pin.py.
+
+RUNTIMES = {"vllm": "vllm", "sglang": "sglang", "llama_cpp": "llama-cpp"}
+#: a quantisation in a pattern that names one, as *Q4_K_M*.gguf
+_QUANTISATION = re.compile(r"\*-?([A-Za-z0-9][A-Za-z0-9_.-]{0,60}?)-?\*?\.gguf")
+
+
+def sparkrun_text(export: Export) -> str:
+    """Return the sparkrun recipe.
+
+    Raises Refused for an engine that sparkrun has no runtime for, and for a GGUF that it cannot name.
+    """
+    file, own = export.recipe.file, export.recipe.engine
+    imports = own.imports
+    if own.name not in RUNTIMES or imports is None:
+        raise Refused(f"sparkrun has no runtime for {own.title}.", where=export.recipe.source.where("engine"))
+    split = export.recipe.split
+    defaults: dict[str, Any] = {"host": "0.0.0.0", "port": int(_outside(export))}
+    set_here = (own.flags.PORT, imports.host, *own.flags.SET_BY)
+    given = own.command(list(export.spec.command)).flags
+    flags = {name: value for name, value in given.items() if name not in set_here}
+    words = [*imports.program, *_model(export)]
+    words += ["--" + imports.host, "{host}", f"--{own.flags.PORT}", "{port}"]
+    if split is not None:
+        defaults |= {"tensor_parallel": split.tensor, "pipeline_parallel": split.pipeline}
+        words += [f"--{imports.tensor}", "{tensor_parallel}", f"--{imports.pipeline}", "{pipeline_parallel}"]
+    hosts = split.hosts if split else 1
+    data: dict[str, Any] = {
+        "recipe_version": "2",
+        "description": file.description or export.recipe.name,
+        "model": _named(export),
+        **({"model_revision": export.commit} if export.commit else {}),
+        "runtime": RUNTIMES[own.name],
+        "container": export.image,
+        "min_nodes": hosts,
+        "max_nodes": hosts,
+        "defaults": defaults,
+        **({"env": dict(file.container.env)} if file.container.env else {}),
+    }
+    command = f"{' '.join(words)} {join(own.flags.argv(flags)).replace('{', '{{').replace('}', '}}')}"
+    return yaml.safe_dump({**data, "command": command}, sort_keys=False, width=120)
+
+
+def _outside(export: Export) -> str:
+    """Return the port that clients use."""
+    port = (export.spec.ports or ("8000:8000",))[0].partition("/")[0]
+    return port.rpartition(":")[0].rpartition(":")[2] or "8000"
+
+
+def _model(export: Export) -> list[str]:
+    own = export.recipe.engine
+    imports = own.imports
+    if imports is not None and imports.repository:
+        return [f"--{imports.repository}", "{model}"]
+    return ["{model}"] if own.flags.ENTRYPOINT is None else [f"--{next(iter(own.flags.SET_BY))}", "{model}"]
+
+
+def _named(export: Export) -> str:
+    model = export.recipe.file.model
+    if not model.file:
+        return model.id
+    found = _QUANTISATION.fullmatch(model.file.rpartition("/")[2])
+    if found is None or "*" in found[1]:
+        where = export.recipe.source.where("model", "file")
+        raise Refused("sparkrun names a GGUF by its quantisation, which this pattern does not.", where=where)
+    return f"{model.id}:{found[1]}"

@@ -1,1 +1,0 @@
-"""Export of a recipe to sparkrun, compose or docker run, with its pins."""
