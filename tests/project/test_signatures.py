@@ -11,22 +11,24 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.modules import registry
-from sparkwright.project.playbook import compile
+from sparkwright.project.playbook import compiler
 from sparkwright.protocol import signature
 
-HEAVY = "import sys; from sparkwright.project.playbook import signatures; assert signatures.takes('hf_model')['id'].required; "
+HEAVY = (
+    "import sys; from sparkwright.project.playbook import compiler; assert compiler.takes('hf_model')['id'].required; "
+)
 
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compile._kept.cache_clear()
+    compiler._kept.cache_clear()
     return tmp_path / "sparkwright/signatures.json"
 
 
 def takes_anew(module: str) -> signature.Signature:
-    compile._kept.cache_clear()
-    return compile.takes(module)
+    compiler._kept.cache_clear()
+    return compiler.takes(module)
 
 
 def test_a_second_command_imports_no_module(kept: Path) -> None:

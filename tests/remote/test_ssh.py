@@ -343,7 +343,7 @@ def test_a_noisy_shell_does_not_break_the_conversation(lab: Lab) -> None:
 
 
 def test_a_host_without_python_says_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh.bootstrap, "_START", ssh.bootstrap._START.replace("python3", "nopython3"))
+    monkeypatch.setattr(ssh.runtime_upload, "_START", ssh.runtime_upload._START.replace("python3", "nopython3"))
     with pytest.raises(Refused, match="no Python 3.11 or newer"):
         ask(lab, {"verb": "runs"})
 

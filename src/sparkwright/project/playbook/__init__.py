@@ -1,6 +1,6 @@
 """Playbooks with Ansible's structure and words, compiled to a Plan for each host."""
 
-from sparkwright.project.playbook.compile import compile
+from sparkwright.project.playbook.compiler import compile
 from sparkwright.project.playbook.playbook import Options, Play, Playbook, load
 from sparkwright.project.playbook.task_list import list_tasks
 
