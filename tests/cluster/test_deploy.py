@@ -58,4 +58,4 @@ def test_a_plan_shows_what_would_change_on_each_member(pair: Pair) -> None:
     before = pair.running()
     answer = pair.run("plan", "--host", "pair")
     assert (answer.code, pair.running()) == (2, before)
-    assert "  --max-num-seqs 8 -> 4\n" in answer.out and "2 hosts: 2 would change" in answer.out
+    assert "  + --max-num-seqs: 4\n" in answer.out and "2 hosts: 2 would change" in answer.out
