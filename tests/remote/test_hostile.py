@@ -21,7 +21,6 @@ from sparkwright.protocol.events import LINE_BYTES, Event
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import relay, runtime
 from sparkwright.remote.ssh import ssh_link
-from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.runner import main
 from sparkwright.transport.connection import MinimumRate
@@ -309,7 +308,7 @@ def test_a_modules_answer_that_is_none_is_a_sentence(
 
 
 def test_an_answer_has_an_end(lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "EVENTS_BYTES", 10**6)
+    monkeypatch.setattr(ssh_link, "EVENTS_BYTES", 10**6)
     hostile.says(b'{"event": "note", "text": "x"}\n' * 50_000, recap())
     with pytest.raises(Failed, match="its answer is longer than 1 MB"):
         ask(lab)
@@ -348,7 +347,7 @@ def test_a_question_has_an_end_however_steadily_its_answer_comes(
 def test_a_login_that_never_stops_to_greet_has_an_end(
     lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    monkeypatch.setattr(ssh, "READY_S", 1.0)
+    monkeypatch.setattr(ssh_link, "READY_S", 1.0)
     answers_for_ever(hostile, words)
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
         ask(lab)

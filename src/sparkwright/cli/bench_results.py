@@ -45,9 +45,9 @@ def take_in(file: str, name: str = "", json: bool = False) -> None:
 )
 def report(results: str, json: bool = False) -> None:
     """Print an experiment's tables, and rebuild its page."""
-    from sparkwright.app.bench import experiments as files
+    from sparkwright.app.bench import experiments
 
-    files.report(results, json=json)
+    experiments.report(results, json=json)
 
 
 @command(name="list", help={"json": "one JSON object an experiment"})

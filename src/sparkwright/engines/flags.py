@@ -221,3 +221,25 @@ def value(command: Sequence[str], option: str) -> str:
         if name.replace("_", "-") == option:
             found = text if equals else after
     return found
+
+
+def grouped_words(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each option of a command with the words after it; words before the first option have an empty name."""
+    name, values = "", list[str]()
+    for word in words:
+        if word.startswith("--"):
+            yield name, values
+            name, equals, text = word.partition("=")
+            values = [text] if equals else []
+        else:
+            values.append(word)
+    yield name, values
+
+
+def plain_value(word: str) -> Any:
+    """Return a word of a command as the number, the mapping or the list that it holds, else as text."""
+    try:
+        found = json.loads(word)
+    except (ValueError, RecursionError):
+        return word
+    return found if isinstance(found, int | float | dict | list) and not isinstance(found, bool) else word

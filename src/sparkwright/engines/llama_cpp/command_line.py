@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from sparkwright.engines.flags import Command
+from sparkwright.engines.flags import Command, plain_value
 from sparkwright.engines.imports import Imports
 from sparkwright.engines.llama_cpp import flag_values, flags, http
 from sparkwright.engines.probes.probe import ProbeFlags
@@ -42,11 +41,8 @@ def _given(option: flag_values.Option, words: Sequence[str]) -> Any:
 
 def _plain(word: str) -> Any:
     """Return a word as the number or the mapping that it holds, else as text."""
-    try:
-        found = json.loads(word)
-    except (ValueError, RecursionError):
-        return word
-    return found if isinstance(found, int | float | dict) and not isinstance(found, bool) else word
+    found = plain_value(word)
+    return word if isinstance(found, list) else found
 
 
 # Other people's ways to start llama-server. Sources: scitrera/oss-spark-run@3190eb7; tools/server/README.md of b11434.

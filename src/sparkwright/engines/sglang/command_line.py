@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sparkwright.engines.flags import Command
+from sparkwright.engines.flags import Command, grouped_words, plain_value
 from sparkwright.engines.imports import Imports
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.sglang import flag_values, flags, http, options
@@ -23,7 +22,7 @@ def parsed(words: Sequence[str]) -> Command:
     """
     found: dict[str, Any] = {}
     first = ""
-    for written, values in _grouped(words):
+    for written, values in grouped_words(words):
         if written:
             found |= flags.named({written: _value(flags.canonical(written), values)})
         else:
@@ -31,35 +30,13 @@ def parsed(words: Sequence[str]) -> Command:
     return Command(str(found.pop(flags.MODEL, "") or first), found)
 
 
-def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each option with the words after it; words before the first option have an empty name."""
-    name, values = "", list[str]()
-    for word in words:
-        if word.startswith("--"):
-            yield name, values
-            name, equals, text = word.partition("=")
-            values = [text] if equals else []
-        else:
-            values.append(word)
-    yield name, values
-
-
 def _value(name: str, words: list[str]) -> Any:
     kind = flag_values.kinds().get(name, "")
     if kind in flag_values.SWITCHES or not words:
         return True
     if kind == "list" or len(words) > 1:
-        return [_plain(word) for word in words]
-    return words[0] if kind == "text" else _plain(words[0])
-
-
-def _plain(word: str) -> Any:
-    """Return a word as the number, the mapping or the list that it holds, else as text."""
-    try:
-        found = json.loads(word)
-    except (ValueError, RecursionError):
-        return word
-    return found if isinstance(found, int | float | dict | list) and not isinstance(found, bool) else word
+        return [plain_value(word) for word in words]
+    return words[0] if kind == "text" else plain_value(words[0])
 
 
 # Other people's ways to start SGLang. Sources: spark-arena/recipe-registry@3075780, scitrera/oss-spark-run@3190eb7;

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sparkwright.engines.flags import Command
+from sparkwright.engines.flags import Command, grouped_words, plain_value
 from sparkwright.engines.imports import Imports
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
@@ -19,7 +18,7 @@ PROGRAM = frozenset(("vllm", "serve"))
 
 def parsed(words: Sequence[str]) -> Command:
     """Return the model and the flags of a command: a switch as true or false, several words as a list, JSON as its value."""
-    grouped = list(_grouped(words))
+    grouped = list(grouped_words(words))
     found: dict[str, Any] = {}
     for written, values in grouped:
         for name, message in flags.named({written: _value(values)}).items() if written else ():
@@ -31,32 +30,10 @@ def parsed(words: Sequence[str]) -> Command:
     return Command(str(found.pop(flags.MODEL, None) or first), found)
 
 
-def _grouped(words: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
-    """Yield each option with the words after it; words before the first option have an empty name."""
-    name, values = "", list[str]()
-    for word in words:
-        if word.startswith("--"):
-            yield name, values
-            name, equals, value = word.partition("=")
-            values = [value] if equals else []
-        else:
-            values.append(word)
-    yield name, values
-
-
 def _value(words: list[str]) -> Any:
     if len(words) > 1:
         return words
-    return _plain(words[0]) if words else True
-
-
-def _plain(word: str) -> Any:
-    """Return a word as the number, the mapping or the list that it holds, else as text."""
-    try:
-        found = json.loads(word)
-    except (ValueError, RecursionError):
-        return word
-    return found if isinstance(found, int | float | dict | list) and not isinstance(found, bool) else word
+    return plain_value(words[0]) if words else True
 
 
 # Other people's ways to start vLLM. Sources: vllm-project/recipes@8959cf6, spark-arena/recipe-registry@3075780,

@@ -14,7 +14,6 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from sparkwright.engines.engine import USUAL, Engine, of
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_documents
-from sparkwright.host.images import registry_documents as documents
 from sparkwright.host.output import within
 from sparkwright.transport import http
 from sparkwright.transport.connection import Deadline, InvalidRequest, Tls, TooLarge, TransportError
@@ -272,7 +271,7 @@ class Registry:
             RegistryDown, NotThere or Failed.
         """
         top = self.manifest(self.name.digest or self.name.tag or "latest")
-        manifests = self._of_index(top) if documents.is_index(top.data) else [self._of_single(top)]
+        manifests = self._of_index(top) if registry_documents.is_index(top.data) else [self._of_single(top)]
         mine = next((manifest for manifest in manifests if manifest["platform"] == platform), None)
         config = self.config(mine["config"]) if mine else {}
         return {
@@ -286,23 +285,23 @@ class Registry:
 
     def manifest(self, reference: str) -> Document:
         """Return a manifest by tag or digest. Raises Failed if its bytes do not match the digest."""
-        accept = ", ".join((*documents.INDEXES, *documents.MANIFESTS))
+        accept = ", ".join((*registry_documents.INDEXES, *registry_documents.MANIFESTS))
         raw = self.http.get(f"manifests/{reference}", accept=accept, at_most=LARGEST_MANIFEST_BYTES)
-        digest = documents.digest_of(raw)
+        digest = registry_documents.digest_of(raw)
         if reference.startswith("sha256:") and reference != digest:
             raise Failed(f"the registry {self.name.registry} returned {digest} instead of {reference}.")
-        return Document(digest, documents.parsed(raw, f"{self.name.asked}: {digest}"))
+        return Document(digest, registry_documents.parsed(raw, f"{self.name.asked}: {digest}"))
 
     def config(self, digest: str) -> dict[str, Any]:
         """Return an image's config: platform, creation time, environment and labels."""
         raw = self.http.get(f"blobs/{digest}", accept="*/*", at_most=LARGEST_CONFIG_BYTES)
-        if documents.digest_of(raw) != digest:
+        if registry_documents.digest_of(raw) != digest:
             raise Failed(f"the registry {self.name.registry} returned wrong content for {digest}.")
         what = f"{self.name.asked}: the config {digest}"
-        return documents.config(documents.parsed(raw, what), what)
+        return registry_documents.config(registry_documents.parsed(raw, what), what)
 
     def _of_index(self, top: Document) -> list[dict[str, Any]]:
-        found = documents.platforms(top.data, f"{self.name.asked}: {top.digest}")
+        found = registry_documents.platforms(top.data, f"{self.name.asked}: {top.digest}")
         return [{"platform": platform, **self._sized(self.manifest(found[platform]))} for platform in sorted(found)]
 
     def _of_single(self, top: Document) -> dict[str, Any]:
@@ -310,7 +309,10 @@ class Registry:
         return {"platform": self.config(sized["config"])["platform"], **sized}
 
     def _sized(self, document: Document) -> dict[str, Any]:
-        return {"digest": document.digest, **documents.sized(document.data, f"{self.name.asked}: {document.digest}")}
+        return {
+            "digest": document.digest,
+            **registry_documents.sized(document.data, f"{self.name.asked}: {document.digest}"),
+        }
 
 
 def open_registry(api: Any, name: Name) -> Registry:

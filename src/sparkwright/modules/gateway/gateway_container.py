@@ -8,9 +8,9 @@ from typing import Any
 from sparkwright.gateway import clients, listeners, render
 from sparkwright.host.containers import container_options, containers, lifecycle, replacement
 from sparkwright.host.gateway import admin, container, drain_record, good, place
-from sparkwright.host.gateway import container as gateway_container
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
+from sparkwright.modules.gateway.gateway_files import GatewayArgs
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
 
@@ -55,28 +55,14 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningFound]):
     Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's own words, and what has its port.
     """
 
-    @dataclass(frozen=True)
-    class Args:
-        spec: dict[str, Any] = arg("the gateway's container")
+    @dataclass(frozen=True, kw_only=True)
+    class Args(GatewayArgs):
         name: str = arg("the gateway's name: its group's")
-        files: dict[str, str] = arg("its files without secrets, by name", default_factory=dict)
-        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
-        server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
-        certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
-        operators: dict[str, str] = arg(
-            "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
-            default_factory=dict,
-        )
-        clients: dict[str, str] = arg(
-            "names of the secrets that clients with keys of their own send", default_factory=dict
-        )
-        kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
         stop_timeout_s: int = arg("how long requests may take to end before it is replaced, seconds", default=30)
 
     def read(self, args: Args, context: Context) -> GatewayRunningFound:
         spec, at = container.resolved(args.spec, context), place.current(place.state(context))
-        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators, args.clients)
-        wanted = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
+        wanted = args.composed(context)
         found = container.current(spec.name, context)
         image = containers.image_of(context.docker(), found) if found else {}
         digest = admin.running_digest(at.sockets) if found and found["State"]["Running"] else ""
@@ -117,7 +103,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningFound]):
             container.reload(context)
         else:
             place.folder(context, place.SOCKETS)
-            gateway_container.keep_states(at.sockets, files, config)
+            container.keep_states(at.sockets, files, config)
             if found.container:
                 _keep(found, args.stop_timeout_s, context)
             place.write(files, found.wanted)

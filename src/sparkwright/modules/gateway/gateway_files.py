@@ -18,6 +18,30 @@ from sparkwright.host.records import history
 from sparkwright.protocol.result import Change, Result, arg
 
 
+@dataclass(frozen=True, kw_only=True)
+class GatewayArgs:
+    """The arguments of the modules that need a gateway's files."""
+
+    spec: dict[str, Any] = arg("the gateway's container")
+    files: dict[str, str] = arg("its files without secrets, by name", default_factory=dict)
+    client_key: str = arg("the name of the secret that clients send; empty for none", default="")
+    server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
+    certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
+    operators: dict[str, str] = arg(
+        "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
+        default_factory=dict,
+    )
+    clients: dict[str, str] = arg("names of the secrets that clients with keys of their own send", default_factory=dict)
+    kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
+
+    def composed(self, context: Context) -> dict[str, str]:
+        """Return the gateway's files with their secrets, by name: those of a verified gateway, or new ones."""
+        if self.kept:
+            return good.kept(context, self.kept)
+        texts = (self.files, self.client_key, self.server_keys, self.certificate, self.operators, self.clients)
+        return place.composed(*texts, context)
+
+
 class GatewayCheck(Module["GatewayCheck.Args"]):
     """The pinned HAProxy takes the gateway's configuration (`haproxy -c`), and its ports are free. Touches nothing.
 
@@ -28,26 +52,12 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
     is no gateway of ours its name.
     """
 
-    @dataclass(frozen=True)
-    class Args:
-        spec: dict[str, Any] = arg("the gateway's container")
+    @dataclass(frozen=True, kw_only=True)
+    class Args(GatewayArgs):
         port: int = arg("where it listens")
-        files: dict[str, str] = arg("its files without secrets, by name", default_factory=dict)
-        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
-        server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
-        certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
-        operators: dict[str, str] = arg(
-            "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
-            default_factory=dict,
-        )
-        clients: dict[str, str] = arg(
-            "names of the secrets that clients with keys of their own send", default_factory=dict
-        )
-        kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators, args.clients)
-        files = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
+        files = args.composed(context)
         client = context.docker()
         found = container.current(args.spec["name"], context)
         container.previous(args.spec["name"], context)

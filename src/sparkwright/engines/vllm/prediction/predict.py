@@ -14,7 +14,6 @@ from packaging.version import Version
 from sparkwright.engines import advice
 from sparkwright.engines.advice import Effective
 from sparkwright.engines.model.architecture import Architecture
-from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.flags import flags as flag_words
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.versions import at_least
@@ -111,11 +110,11 @@ class VllmRequest(advice.ServerRequest):
     mamba_blocks: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "flags", flags.named(self.flags))
+        object.__setattr__(self, "flags", flag_words.named(self.flags))
 
     def flag(self, name: str) -> Any:
         """Return a flag's value under any of its spellings; None if it is not set."""
-        return flags.value(self.flags, name)
+        return flag_words.value(self.flags, name)
 
 
 def effective(request: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
@@ -124,7 +123,7 @@ def effective(request: VllmRequest, architecture: Architecture, version: Version
     chunked = _chunked_prefill(request, version)
     prefix = _prefix_caching(request, architecture, version)
     length = _number(request, "max-model-len") or architecture.max_position_embeddings
-    share = flags.share(request.flags)
+    share = flag_words.share(request.flags)
     return Effective(
         chunked_prefill=chunked,
         prefix_caching=prefix,
@@ -183,7 +182,7 @@ def _budget(request: VllmRequest, chunked: bool | None, length: int | None) -> i
 
 def _number(request: VllmRequest, name: str) -> int | None:
     answer = request.flag(name)
-    return flags.integer(answer) if answer is not None else None
+    return flag_words.integer(answer) if answer is not None else None
 
 
 # Ascend-vLLM, for recipes with `platform: ascend`: it has another scheduler, set through --additional-config.
