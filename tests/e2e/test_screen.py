@@ -53,6 +53,16 @@ def test_a_failure_ends_with_the_task_the_reason_the_evidence_and_what_was_resto
     assert lines[-1].startswith("→ ") or lines[-2].startswith("→ "), shown
 
 
+def test_a_rescue_that_fails_for_the_same_reason_is_no_success(desk: Desk) -> None:
+    desk.deployed()
+    assert desk.run("sandbox.fault", "oom").code == 0
+    code, lines = on_screen(desk, "restart", "--host", "sandbox")
+    shown = "\n".join(lines)
+    assert code == 1, shown
+    marks = {line.split()[1]: line[0] for line in lines if line.startswith(("✓", "✗"))}
+    assert (marks["start"], marks["rescue"]) == ("✗", "✗"), shown
+
+
 @pytest.mark.parametrize("words", [("deploy", "--host", "sandbox"), ("deploy", "--host", "sandbox", "--json")])
 def test_in_a_pipe_each_task_has_its_line(desk: Desk, words: tuple[str, ...]) -> None:
     desk.deployed()

@@ -32,6 +32,8 @@ LEAST = 24
 EVIDENCE, LINE, EVIDENCE_WIDTH = 10, 74, 240
 #: the module that keeps the diagnostics of a failed server
 INCIDENT = "incident"
+#: the module with which a rescue reports the failure and what it did about it
+REPORT = "fail"
 #: verdicts of a check that was not asked for
 SILENT = ("off", "not asked for")
 #: a stage that proved and changed nothing has a line if it took this long, seconds
@@ -187,7 +189,9 @@ class StageLines:
         stage.seconds += event["seconds"]
         run.incident |= event["module"] == INCIDENT and event["status"] in ("ok", "changed")
         if event["status"] == "failed":
-            retold = any(failure["msg"] and event["msg"].startswith(failure["msg"]) for failure in run.failures)
+            retold = event["module"] == REPORT and any(
+                failure["msg"] and event["msg"].startswith(failure["msg"]) for failure in run.failures
+            )
             run.failures.append(event)
             if retold:  # a rescue's report of what it did: the end of the run tells it
                 return
