@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparkwright.project import exporting, recipe, starter
+from sparkwright.project import export_formats, recipe, starter
 from tests import commands
 from tests.importing.forms import taken
 
@@ -24,23 +24,23 @@ container: {name: tiny, ports: ["8001:8000"], shm_size: 16gb, env: {A: "it's $5"
 vllm: {served-model-name: tiny, default-chat-template-kwargs: {enable_thinking: false}, kv-cache-dtype: fp8, max-num-seqs: 4}
 """
 WRITERS = {
-    "sparkrun": exporting.sparkrun_text,
-    "compose": exporting.compose_text,
-    "docker-run": exporting.docker_run_text,
+    "sparkrun": export_formats.sparkrun_text,
+    "compose": export_formats.compose_text,
+    "docker-run": export_formats.docker_run_text,
 }
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> exporting.Export:
+def one(tmp_path: Path) -> export_formats.Export:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/tiny.yml").write_text(RECIPE)
-    return exporting.export_of(
+    return export_formats.export_of(
         recipe.load(tmp_path, "tiny"), {"image": {"digest": DIGEST}, "model": {"commit": COMMIT}}
     )
 
 
 @pytest.mark.parametrize("form", WRITERS)
-def test_it_is_pinned_holds_no_key_and_comes_back_as_the_same(form: str, one: exporting.Export) -> None:
+def test_it_is_pinned_holds_no_key_and_comes_back_as_the_same(form: str, one: export_formats.Export) -> None:
     text = WRITERS[form](one)
     assert f"vllm/vllm-openai:v0.32.0@{DIGEST}" in text and "SPARK_KEY" not in text and "sparkwright" not in text
     assert any("server_key" in note for note in one.notes)
@@ -52,8 +52,8 @@ def test_it_is_pinned_holds_no_key_and_comes_back_as_the_same(form: str, one: ex
     assert found["model"] == {**wanted["model"], **({"revision": COMMIT} if form == "sparkrun" else {})}
 
 
-def test_a_shell_reads_the_docker_line_as_it_is_meant(one: exporting.Export) -> None:
-    line = exporting.docker_run_text(one).replace("docker run", "printf '%s\\n'", 1)
+def test_a_shell_reads_the_docker_line_as_it_is_meant(one: export_formats.Export) -> None:
+    line = export_formats.docker_run_text(one).replace("docker run", "printf '%s\\n'", 1)
     done = subprocess.run(
         ["sh", "-c", line], capture_output=True, text=True, check=True, timeout=20, env={"HOME": "/home/me"}
     )
@@ -69,12 +69,12 @@ def test_a_cluster_goes_to_sparkrun_with_its_number_of_hosts_and_nowhere_else(tm
     (tmp_path / "recipes").mkdir()
     text = RECIPE.replace(', ports: ["8001:8000"]', "").replace("server_key: {env: SPARK_KEY}", "parallel: {tensor: 2}")
     (tmp_path / "recipes/pair.yml").write_text(text)
-    found = exporting.export_of(recipe.load(tmp_path, "pair"), {"image": None, "model": None})
-    data = yaml.safe_load(exporting.sparkrun_text(found))
+    found = export_formats.export_of(recipe.load(tmp_path, "pair"), {"image": None, "model": None})
+    data = yaml.safe_load(export_formats.sparkrun_text(found))
     assert data["min_nodes"] == 2 and "--tensor-parallel-size {tensor_parallel}" in data["command"]
-    assert yaml.safe_load(taken(exporting.sparkrun_text(found)).text)["parallel"] == {"tensor": 2}
+    assert yaml.safe_load(taken(export_formats.sparkrun_text(found)).text)["parallel"] == {"tensor": 2}
     with pytest.raises(Exception, match="a container each"):
-        exporting.compose_text(found)
+        export_formats.compose_text(found)
 
 
 def test_the_command_refuses_what_is_not_pinned_unless_told(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ import sys
 from sparkwright.app.plans.pins import entries, not_pinned, simulated
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
-from sparkwright.project import exporting, recipe
+from sparkwright.project import export_formats, recipe
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.lock import lockfile
 
 FORMATS = {
-    "sparkrun": exporting.sparkrun_text,
-    "compose": exporting.compose_text,
-    "docker-run": exporting.docker_run_text,
+    "sparkrun": export_formats.sparkrun_text,
+    "compose": export_formats.compose_text,
+    "docker-run": export_formats.docker_run_text,
 }
 
 
@@ -36,7 +36,7 @@ def write(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
         simulates = set(missing) - set(not_pinned(entries(simulated(), wanted)))
         aside = " The sandbox's pins are of no real registry." if simulates else ""
         raise Refused(f"spark.lock has no entry for the {what} of {name}.{aside}", fix=fix)
-    exported = exporting.export_of(wanted, pins)
+    exported = export_formats.export_of(wanted, pins)
     text = FORMATS[form](exported)
     if as_json:
         return say_json({"recipe": name, "format": form, "text": text, "notes": exported.notes})
