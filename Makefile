@@ -44,8 +44,7 @@ test-ci: .venv/.installed-test lint
 	$(BIN)/pytest -n $(ALL_WORKERS) --durations=25 -m 'not engine and (not slow or ci)'
 
 test-all: .venv/.installed-test lint
-	$(BIN)/pytest -n $(ALL_WORKERS) --durations=40 -m 'not engine and not alone'
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -n $(ALL_WORKERS) --durations=40 -m 'not engine'
 
 test-engine: .venv/.installed-test
 	$(if $(VERSION),SPARKWRIGHT_ENGINE_VERSION=$(VERSION)) $(if $(STARTS),SPARKWRIGHT_ENGINE_STARTS=$(STARTS)) \

@@ -1,14 +1,12 @@
 """Which tests run, and which of them beside each other: four at a time, for most of them wait for something, and
 beside these what shares the Docker Engine and the simulated Sparks.
 
-`make test` leaves the slow ones out (SLOW), `make test-ci` runs a few of these too (CI_PARTS), `make test-all` runs all. Those that judge
-times to the millisecond (ALONE) come after, one by one. One of them that fails is run again only if the machine stood still meanwhile,
-which a process beside the tests has seen (`tests/held_up.py`): its times were not the server's.
+`make test` leaves the slow ones out (SLOW), `make test-ci` runs a few of these too (CI_PARTS), `make test-all` runs all. No failed test is
+run again.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import sys
@@ -17,17 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.runner import runtestprotocol
-
-from tests.held_up import Watch
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-#: a client that is kept waiting by others would say "inconclusive", and be right
-ALONE = ("tests/measure/", "tests/modules/test_smoke_test.py")
-#: who sleeps for a millisecond and wakes so late was held up; more tries than that nobody needs
-HELD_UP_S, TRIES = 0.005, 4
 #: the pretend Sparks: one of each name. Beside them goes what has the Docker Engine of this machine to itself
 BED = ("tests/bed/",)
 #: one Docker Engine: never two of these at once
@@ -57,7 +48,6 @@ DOCKER = (
 ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")
 #: what `make test` leaves to `make test-all`: a real engine, registry, sshd, browser or cron, a deploy for each test, many hosts
 SLOW = (
-    *ALONE,
     *BED,
     *DOCKER,
     "tests/e2e/",
@@ -69,8 +59,10 @@ SLOW = (
     "tests/html/test_experiment_page.py",
     "tests/importing/test_catalogue.py",
     "tests/importing/test_running.py",
+    "tests/measure/",
     "tests/modules/test_hostile_hub.py",
     "tests/modules/test_real_cron.py",
+    "tests/modules/test_smoke_test.py",
     "tests/modules/test_transfer.py",
     "tests/remote/",
     "tests/runner/cluster/",
@@ -163,8 +155,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py":
         return None
     options, name = config.option.markexpr, collection_path.relative_to(config.rootpath).as_posix()
-    if options == "alone":
-        return True if not name.startswith(ALONE) else None
     left_out = is_slow(name) and "not slow" in options and not ("ci" in options and in_ci(name))
     return True if left_out else None
 
@@ -180,34 +170,10 @@ def in_ci(nodeid: str) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.nodeid.startswith(ALONE):
-        item.add_marker(pytest.mark.alone)
     if is_slow(item.nodeid):
         item.add_marker(pytest.mark.slow)
         if in_ci(item.nodeid):
             item.add_marker(pytest.mark.ci)
-
-
-@functools.cache
-def watch() -> Watch:
-    return Watch()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test that judges times, until it passes or the machine kept time."""
-    if not item.get_closest_marker("alone"):
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for left in reversed(range(TRIES)):
-        watch().worst_s()
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        if not left or not any(report.failed for report in reports) or watch().worst_s() < HELD_UP_S:
-            break
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

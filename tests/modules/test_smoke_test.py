@@ -33,6 +33,12 @@ FAST = {"first_s": 0.01, "rates": [300.0]}
 SMI = '#!/bin/sh\necho "{clock}, 28.5, 45, 96"\n'
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine that runs the tests is no doubt about the rates."""
+    monkeypatch.setattr(Lag, "spoils_rates", lambda lag, decoding_s: False)
+
+
 def context_of(home: Path, *, clock: int = 0) -> RecordingContext:
     env = {"PATH": "/usr/bin:/bin"}
     if clock:
@@ -286,13 +292,23 @@ def test_a_busy_gpu_at_little_power_is_told() -> None:
 SPECULATING = {**KEY, "command": ["m", "--speculative-config", '{"method":"mtp","num_speculative_tokens":2}']}
 
 
-@pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine that runs the tests is no doubt about the rates."""
-    monkeypatch.setattr(Lag, "spoils_rates", lambda lag, decoding_s: False)
+@pytest.mark.parametrize(("held_up", "verdict"), [(2, "new baseline"), (3, "inconclusive")])
+def test_it_measures_again_while_the_client_was_held_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_up: int, verdict: str
+) -> None:
+    context, measurements = context_of(tmp_path), []
+
+    def late(lag: Lag, decoding_s: float) -> bool:
+        if lag not in measurements:
+            measurements.append(lag)
+        return len(measurements) <= held_up
+
+    monkeypatch.setattr(Lag, "spoils_rates", late)
+    with serving(Schedule(**FAST)) as server:
+        found = run(server, context)
+    assert (found.data["verdict"], len(measurements)) == (verdict, 3), found.msg
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_acceptance_by_position_is_kept_with_the_baseline_and_a_fallen_one_fails(tmp_path: Path) -> None:
     context = context_of(tmp_path)
     with serving(Schedule(first_s=0.01, rates=[100.0], accepts=[0.8, 0.5])) as server:
@@ -313,7 +329,6 @@ def test_acceptance_by_position_is_kept_with_the_baseline_and_a_fallen_one_fails
     assert any("speculation guesses badly" in row for row in fell.data["evidence"])
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Path) -> None:
     context = context_of(tmp_path)
     with serving(Schedule(**FAST, accepts=[0.8], greedy_only=True)) as server:
@@ -327,7 +342,6 @@ def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Pa
     assert len(list(context.state.path.glob("baselines/*.json"))) == 1
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_speculation_is_probed_with_one_stream_and_eight_at_both_temperatures(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, accepts=[0.8])) as server:
         found = run(server, context_of(tmp_path), baseline_key=SPECULATING)

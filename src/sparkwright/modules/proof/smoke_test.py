@@ -28,6 +28,8 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
 IDLE_S = 2.0
+#: measurements at most, while this client is held up: the host's processors are often busy for some seconds after a start
+ATTEMPTS = 3
 #: share of the measured tokens that other servers may generate meanwhile, as for the checks of a gateway
 SHARED = 0.05
 QUOTED_CHARS = 80
@@ -114,7 +116,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
         baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
         bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
         try:
-            found, seen = _measure(http, args, context, key, bounds, baseline)
+            found, seen = _measure_undelayed(http, args, context, key, bounds, baseline)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the measurement was interrupted: {error}.", data={"verdict": "broken"})
         if found.verdict == "new baseline" and not args.baseline_key:
@@ -154,6 +156,18 @@ class SmokeTest(Module["SmokeTest.Args"]):
             msg="; ".join(filter(None, (_sentence(found), _accepted(data["acceptance_by_position"]), witness))),
             data=data,
         )
+
+
+def _measure_undelayed(
+    http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
+) -> tuple[Measured, Seen]:
+    """Return the first measurement during which this client was not held up; the last one if it always was."""
+    for attempt in range(1, ATTEMPTS + 1):
+        found, seen = _measure(http, args, context, key, bounds, baseline)
+        if attempt == ATTEMPTS or not seen.lag.spoils_rates(found.decoding_s):
+            break
+        context.note(f"measuring again: this client woke up {seen.lag.p99_s * 1000:.0f} ms late (p99)")
+    return found, seen
 
 
 def _measure(
