@@ -21,6 +21,8 @@ RESERVE_GIB = 4
 CACHES_GIB = 20
 #: number of hosts that are handled at once
 FORKS = 16
+#: `cluster:` of a group: the port where the runs on its members meet
+BARRIER_PORT = 29499
 #: `gateway:` of a group: the image, of the HAProxy that the tests use; connections at a time; how long a request may wait for a
 #: server, and a server that answers may be silent; between two checks, seconds
 GATEWAY_IMAGE = "haproxy:2.6"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: default port where the runs on the members meet
-BARRIER_PORT = 29499
+from sparkwright import defaults
+
 #: an interface of a PCI card, as systemd names it: enp1s0f1np1, enP2p1s0f1np1; its adapter has the same path: rocep1s0f1
 PCI_INTERFACE = re.compile(r"en(?P<path>(?:P\d+)?p\d+s\d+(?:f\d+)?)(?:np\d+)?")
 
@@ -39,7 +39,7 @@ class Cluster:
     #: port where the ranks meet; None for the engine's own
     port: int | None = None
     #: port where the runs on the members meet
-    barrier_port: int = BARRIER_PORT
+    barrier_port: int = defaults.BARRIER_PORT
     #: "file:line" of its recipe
     where: str = ""
 

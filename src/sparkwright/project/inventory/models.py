@@ -10,7 +10,6 @@ from pydantic import Discriminator, Field, Tag
 from sparkwright import defaults, units
 from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import Strict, rule
-from sparkwright.project.inventory.cluster import BARRIER_PORT
 from sparkwright.project.inventory.gateway_models import GatewayFile
 from sparkwright.project.inventory.secret_model import SecretSource as SecretSource
 
@@ -88,7 +87,7 @@ class ClusterFile(Strict):
         None, description="where the ranks meet on the head (default: the engine's own)", ge=1024, le=65535
     )
     barrier_port: int = Field(
-        BARRIER_PORT, description="where the runs on the hosts meet on the head", ge=1024, le=65535
+        defaults.BARRIER_PORT, description="where the runs on the hosts meet on the head", ge=1024, le=65535
     )
 
 

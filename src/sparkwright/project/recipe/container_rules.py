@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparkwright.engines import engine
+from sparkwright.engines.flags import spelling
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.trust import container_words, network_words, process_words, security_words
 
@@ -101,3 +103,24 @@ _RULES: tuple[Callable[[Any], Iterator[Mistake]], ...] = (
     _log,
     _devices,
 )
+
+
+def flag_place(source: Document, name: str) -> tuple[str, ...]:
+    """Return the place of a flag in a recipe, however it is spelled there; the flags' section if it is not set.
+
+    name: the flag's own name.
+    """
+    section = _section(source)
+    written = spelling(engine.of(section).flags, written_flags(source), name)
+    return (section, written) if written else (section,)
+
+
+def _section(source: Document) -> str:
+    held = source.data.get("engine") if isinstance(source.data, dict) else None
+    return str(held or engine.USUAL)
+
+
+def written_flags(source: Document) -> list[str]:
+    """Return the keys of the flags' section of a recipe, as they are spelled there."""
+    held = source.data.get(_section(source)) if isinstance(source.data, dict) else None
+    return list(held) if isinstance(held, dict) else []

@@ -9,9 +9,8 @@ from sparkwright.engines import engine
 from sparkwright.engines.parallel import Parallel
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
-from sparkwright.project.recipe.container_rules import Mistake
+from sparkwright.project.recipe.container_rules import Mistake, flag_place
 from sparkwright.project.recipe.models import RecipeFile
-from sparkwright.project.recipe.rules import flag_place
 from sparkwright.trust import network_words
 
 

@@ -21,7 +21,7 @@ from sparkwright.project.documents.validation import check, nearest
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import parallel_rules, rules
-from sparkwright.project.recipe.container_rules import on_host_network
+from sparkwright.project.recipe.container_rules import flag_place, on_host_network
 from sparkwright.project.recipe.models import Container, RecipeFile
 from sparkwright.protocol.container import CLUSTER_LABEL, GIVEN, MEMBERS_LABEL, RANK_LABEL, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
@@ -162,7 +162,7 @@ class Recipe:
 
     def where(self, flag: str) -> str:
         """Return "file:line" of a flag, by its own name."""
-        return self.source.where(*rules.flag_place(self.source, flag))
+        return self.source.where(*flag_place(self.source, flag))
 
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as playbooks see it. server_key: the environment variable that stands for it in a client's setup."""

@@ -7,13 +7,13 @@ from typing import Any
 
 from sparkwright import visible
 from sparkwright.engines import api_paths, concepts, dialects, engine
-from sparkwright.engines.flags import spelling, twice
+from sparkwright.engines.flags import twice
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.probes import table
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
 from sparkwright.project.recipe import container_rules, model_rules
-from sparkwright.project.recipe.container_rules import Mistake, on_host_network
+from sparkwright.project.recipe.container_rules import Mistake, flag_place, on_host_network, written_flags
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust import container_words
 from sparkwright.trust.file_words import why_not_a_place
@@ -52,26 +52,6 @@ def refuse(file: RecipeFile, source: Document) -> None:
     ):
         for message, place, fix in rule(file, source):
             raise Refused(message, where=source.where(*place), fix=fix)
-
-
-def flag_place(source: Document, name: str) -> tuple[str, ...]:
-    """Return the place of a flag in a recipe, however it is spelled there; the flags' section if it is not set.
-
-    name: the flag's own name.
-    """
-    section = _section(source)
-    written = spelling(engine.of(section).flags, _written(source), name)
-    return (section, written) if written else (section,)
-
-
-def _section(source: Document) -> str:
-    held = source.data.get("engine") if isinstance(source.data, dict) else None
-    return str(held or engine.USUAL)
-
-
-def _written(source: Document) -> list[str]:
-    held = source.data.get(_section(source)) if isinstance(source.data, dict) else None
-    return list(held) if isinstance(held, dict) else []
 
 
 def addresses(file: RecipeFile) -> list[str]:
@@ -198,7 +178,7 @@ def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     if engine.of(file.engine).needs_description:
         return
     flags = engine.of(file.engine).flags
-    if found := twice(flags, _written(source)):
+    if found := twice(flags, written_flags(source)):
         first, other = map(visible.name, found)
         message = f"`{file.engine}.{first}` and `{file.engine}.{other}` are the same flag, {flags.canonical(found[1])}."
         yield message, (file.engine, found[1]), "Remove one of them."
