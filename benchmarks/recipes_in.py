@@ -14,7 +14,7 @@ from pathlib import Path
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.importing import recipe_of, recognise
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.foreign import Report
 
 #: refusals and questions by what they are about: the first that a sentence contains
 REASONS = (

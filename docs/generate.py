@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright import __version__
-from sparkwright.app import recipe_export, schemas
-from sparkwright.app import manual
+from sparkwright.app import manual, recipe_export, schemas
 from sparkwright.app.findings import explained, rule_text, rules
 from sparkwright.app.json_output import schemas as json_output
 from sparkwright.app.questions import client_formats
@@ -26,10 +25,20 @@ from sparkwright.health import textfile
 from sparkwright.modules import registry
 from sparkwright.project import catalogue, recipe
 from sparkwright.project.importing import recognise
-from sparkwright.project.inventory.gateway_models import ClientFile, GatewayFile, GatewayLimits, TlsFile
-from sparkwright.project.inventory.models import ClusterFile, FabricFile, GroupFile, HostFile, SecretSource, ServedFile
-from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
-from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
+from sparkwright.project.inventory.models import (
+    ClientFile,
+    ClusterFile,
+    FabricFile,
+    GatewayFile,
+    GatewayLimits,
+    GroupFile,
+    HostFile,
+    SecretSource,
+    ServedFile,
+    TlsFile,
+)
+from sparkwright.project.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
+from sparkwright.project.playbook.playbook import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.project.recipe.models import Adapter, Container, Expect, Model, ParallelFile, RecipeFile
 
 HERE = Path(__file__).parent

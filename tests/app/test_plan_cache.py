@@ -20,7 +20,7 @@ from sparkwright.app.runs import playbooks, session
 from sparkwright.cli.deploy import COMMANDS, KEEP_FAILED, OPTIONS, ROLLING
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.sandbox_pair import RECIPE_TEXT
+from sparkwright.project.starter import RECIPE_TEXT
 from sparkwright.protocol.cluster import TOKEN
 from sparkwright.protocol.events import Event, event
 from sparkwright.secret import Secret

@@ -13,11 +13,11 @@ from sparkwright.app.setup import files, first_host, proposal
 from sparkwright.app.setup.files import NewHost
 from sparkwright.app.setup.first_host import FoundHostFound
 from sparkwright.errors import Refused
-from sparkwright.project import recipe, starter
+from sparkwright.project import recipe, shipped_files, starter
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.units import GIB
 
-RECIPES = [recipe.load(starter.source(), name) for name in recipe.names(starter.source())]
+RECIPES = [recipe.load(shipped_files.source(), name) for name in recipe.names(shipped_files.source())]
 
 
 def seen(memory_gib: float = 119.7, models: Any = (), servers: Any = ()) -> dict[str, Any]:
@@ -93,9 +93,9 @@ def test_a_model_in_its_own_folder_or_in_the_hubs_cache_moves_nothing() -> None:
     assert named("glm-4.7-flash", seen(models=[cached, own])).found == own
 
 
-@pytest.mark.parametrize("name", recipe.names(starter.source()))
+@pytest.mark.parametrize("name", recipe.names(shipped_files.source()))
 def test_a_recipe_takes_another_folder_and_nothing_else_changes(name: str, tmp_path: Path) -> None:
-    before = (starter.source() / f"recipes/{name}.yml").read_text()
+    before = (shipped_files.source() / f"recipes/{name}.yml").read_text()
     after = yaml.safe_load(files.with_dir(before, "/data/my models: x", "spark1"))
     assert after["model"].pop("dir") == "/data/my models: x"
     expected = yaml.safe_load(before)
@@ -130,7 +130,7 @@ def test_a_name_that_means_something_else_is_refused(name: str) -> None:
 
 def test_the_written_files_are_an_inventory(tmp_path: Path) -> None:
     host = NewHost("no", "no", "yes", 2222, ("lab", "on"), "qwen3.5-35b")
-    groups = files.with_groups((starter.source() / "hosts/groups.yml").read_text(), {"lab": {}}, host.groups)
+    groups = files.with_groups((shipped_files.source() / "hosts/groups.yml").read_text(), {"lab": {}}, host.groups)
     strange = "Docker: 'x'\nrecipe: evil"
     starter.lay(tmp_path, {"hosts/no.yml": files.host_text(host, [strange], "init"), "hosts/groups.yml": groups})
     read = Inventory.load(tmp_path).hosts["no"]

@@ -14,7 +14,7 @@ from sparkwright.console import status_table
 from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit
 from sparkwright.health.record import Container, Record, Serves, Speed
-from sparkwright.project.inventory.cluster import Cluster
+from sparkwright.project.inventory.groups import Cluster
 
 NOW_S = 1_000_000.0
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "f" * 64

@@ -13,9 +13,8 @@ import pytest
 import yaml
 
 from sparkwright.app import findings, schemas
-from sparkwright.project import playbook, recipe
+from sparkwright.project import lockfile, playbook, recipe
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.project.lock import lockfile
 from tests import conftest
 from tests.docs import engine_rules, traps
 

@@ -25,7 +25,7 @@ from sparkwright.modules.server.restore_previous import RestorePrevious
 from sparkwright.modules.server.start import Started
 from sparkwright.modules.server.stop import StopAndKeep, Stopped
 from sparkwright.project import recipe
-from sparkwright.project.inventory.cluster import Cluster, Fabric
+from sparkwright.project.inventory.groups import Cluster, Fabric
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.container import ContainerSpec
 from tests.escape.bench import CANARY, Bench, bench

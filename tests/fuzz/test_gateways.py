@@ -14,8 +14,7 @@ from sparkwright.app.questions import answers, gateway_status
 from sparkwright.errors import SparkwrightError
 from sparkwright.gateway import clients, render, statistics, usage
 from sparkwright.host.gateway import admin, now
-from sparkwright.project import starter
-from sparkwright.project.gateway import routes
+from sparkwright.project import gateway_routes, starter
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.trust.shapes import fitted
 from tests.fuzz.harness import feed, texts, values
@@ -66,7 +65,7 @@ def test_groups_with_a_gateway(project: Path) -> None:
     def read() -> None:
         inventory = Inventory.load(project)
         for gateway in inventory.gateways.values():
-            made, _ = routes.routed(project, inventory, gateway)
+            made, _ = gateway_routes.routed(project, inventory, gateway)
             for name, content in render.files(made).items():
                 assert name and "\0" not in content
 

@@ -13,7 +13,7 @@ from sparkwright.app.questions import answers
 from sparkwright.errors import Failed, Refused
 from sparkwright.modules.rpc.server_inspection import ContainerSettings
 from sparkwright.project.importing import recipe_of, recognise, running_container
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.foreign import Report
 from tests.fuzz.harness import feed, texts, values
 from tests.fuzz.test_images import CONTAINER, IMAGE
 from tests.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM

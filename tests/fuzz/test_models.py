@@ -14,7 +14,7 @@ from sparkwright.host.models import hub_info, kept_files, peer
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.state import StateFolder
-from sparkwright.project.lock import lockfile
+from sparkwright.project import lockfile
 from sparkwright.sandbox import hub as sandbox_hub
 from sparkwright.trust import model_files
 from sparkwright.visible import one_line

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
+from sparkwright.project import lockfile
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.project.lock import lockfile
 from sparkwright.protocol.events import Event
 from sparkwright.remote import runtime
 from tests import commands

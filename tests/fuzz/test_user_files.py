@@ -10,10 +10,10 @@ import pytest
 
 import sparkwright
 from sparkwright.errors import Exit, Refused
+from sparkwright.project import lockfile
 from sparkwright.project.documents import document
 from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.project.lock import lockfile
 from sparkwright.project.playbook import playbook
 from sparkwright.project.recipe import recipe
 from tests.fuzz.harness import feed, texts

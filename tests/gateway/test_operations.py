@@ -16,7 +16,7 @@ from sparkwright.gateway import operations, render, statistics
 from sparkwright.gateway.listeners import MASTER_SOCKET
 from sparkwright.host.gateway import admin, container, server_operations
 from sparkwright.host.gateway.server_operations import Unheard
-from sparkwright.project.gateway.gateway_servers import fingerprint
+from sparkwright.project.gateway_servers import fingerprint
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
 from tests.project.test_gateway import pair
 

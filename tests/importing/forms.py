@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparkwright.project.importing import recipe_of, recognise
+from sparkwright.project.importing.foreign import Report
 from sparkwright.project.importing.recipe_of import Taken
-from sparkwright.project.importing.report import Report
 
 VLLM = """
 meta:

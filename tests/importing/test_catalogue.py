@@ -10,11 +10,11 @@ import pytest
 from sparkwright.app import catalogue as shown
 from sparkwright.app.setup.proposal import HostMemory
 from sparkwright.engines.budget import Start
-from sparkwright.project import catalogue, recipe, starter
+from sparkwright.project import catalogue, recipe, shipped_files
 from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, desk  # noqa: F401 - a fixture
 
-TOP = starter.source()
+TOP = shipped_files.source()
 
 
 def row(name: str, *proofs: shown.Proof) -> shown.Row:

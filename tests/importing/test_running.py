@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from sparkwright.project.importing import recipe_of, running_container
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.foreign import Report
 from tests.e2e.conftest import Desk, desk  # noqa: F401 - a fixture
 
 ADOPT = ("recipe.import", "--from-host", "sandbox", "--name", "adopted", "--answer", "model=Qwen/Qwen3.5-35B-A3B-FP8")

@@ -16,7 +16,7 @@ from sparkwright.host.records import incidents
 from sparkwright.modules.rpc.server_inspection import ContainerSettings
 from sparkwright.project import recipe
 from sparkwright.project.importing import recipe_of, running_container
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.foreign import Report
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.container import ContainerSpec
 from tests.modules.context import RecordingContext

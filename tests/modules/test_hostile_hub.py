@@ -19,7 +19,7 @@ from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import VerifyModel
 from sparkwright.modules.rpc.locks import LockModel
 from sparkwright.modules.rpc.prune import RemoveModel
-from sparkwright.project.lock import lockfile
+from sparkwright.project import lockfile
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.modules.chunk_store import TOKEN

@@ -10,7 +10,7 @@ import pytest
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import playbook
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook import Options, task_list
+from sparkwright.project.playbook import Options, selection
 from sparkwright.protocol.plan import Block, Plan, Task, tasks_of
 
 HOST = Host("spark1", "spark1", vars={"folder": "/srv/models"})
@@ -260,7 +260,7 @@ def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) ->
             "handlers": [{"name": "h", "module": "facts", "tags": []}],
         }
     ]
-    assert list(task_list.lines(plays)) == [
+    assert list(selection.task_lines(plays)) == [
         *("Both (all)", "  one  [p]", "  facts  [p]", "  Swap:", "    two  [p, a, b, c]", "    rescue:"),
         *("  handlers:", "    h"),
     ]

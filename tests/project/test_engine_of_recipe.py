@@ -12,10 +12,9 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
 from sparkwright.errors import Exit, Refused
-from sparkwright.project import recipe
+from sparkwright.project import lockfile, recipe
 from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.lock import lockfile
 
 TOP = Path(__file__).parent.parent.parent
 TODAY = TOP / "tests/data/today"

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from sparkwright.errors import Refused
 from sparkwright.gateway import render
 from sparkwright.gateway.model import Gateway
-from sparkwright.project.gateway import certificate, routes
+from sparkwright.project import gateway_certificate, gateway_routes
 from sparkwright.project.inventory.inventory import Inventory
 
 CHAT = """image: vllm/vllm-openai:v0.32.0
@@ -47,7 +47,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def routed(project: Path) -> Gateway:
     inventory = Inventory.load(project)
-    return routes.routed(project, inventory, inventory.gateways["lab"])[0]
+    return gateway_routes.routed(project, inventory, inventory.gateways["lab"])[0]
 
 
 def pair(folder: Path, name: str, days: int = 30) -> None:
@@ -268,7 +268,7 @@ def test_an_adapter_that_two_recipes_take_from_different_places_is_refused(proje
 
 def conflicts(project: Path, host: str) -> None:
     inventory = Inventory.load(project)
-    routes.refuse_conflicts(project, inventory, inventory.gateways["lab"], {host})
+    gateway_routes.refuse_conflicts(project, inventory, inventory.gateways["lab"], {host})
 
 
 def test_a_deploy_that_its_gateway_could_not_route_is_refused(project: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_certificate_is_taken_with_its_own_key_only(project: Path) -> None:
     text = LAB.replace("tls: none", "tls: {certificate: one.pem, key: {file: KEY}}")
     (project / "hosts/groups.yml").write_text(text.replace("KEY", "one.key"))
     assert routed(project).tls
-    assert "PRIVATE KEY" in certificate.pem(project, Inventory.load(project).gateways["lab"])
+    assert "PRIVATE KEY" in gateway_certificate.pem(project, Inventory.load(project).gateways["lab"])
     (project / "hosts/groups.yml").write_text(text.replace("KEY", "two.key"))
     with pytest.raises(Refused, match=r"hosts/groups.yml:6: `tls`: the key does not match the certificate one.pem"):
         routed(project)

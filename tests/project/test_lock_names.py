@@ -9,8 +9,8 @@ import pytest
 
 from sparkwright.app.plans import peers
 from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.project import lockfile
 from sparkwright.project.documents import document
-from sparkwright.project.lock import lockfile
 
 KEY = "Qwen/Qwen3.5-35B-A3B-FP8@main"
 ODD = (

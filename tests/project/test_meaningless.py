@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.app.plans.recipes import rendered
 from sparkwright.errors import Exit, Refused
-from sparkwright.project import playbook, recipe, starter
+from sparkwright.project import playbook, recipe, shipped_files, starter
 from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Plan
@@ -123,7 +123,7 @@ def compiled(project: Path, name: str = "spark1") -> Plan:
     image = {"digest": f"sha256:{'0' * 64}", "manifests": []}
     model: dict[str, object] = {"commit": "0" * 40, "files": []}
     names = recipe.scope(host, "ops", wanted, {"image": image, "model": model})
-    play = playbook.load(starter.source() / "playbooks/deploy.yml", project).plays[0]
+    play = playbook.load(shipped_files.source() / "playbooks/deploy.yml", project).plays[0]
     given = playbook.Options(check=True, diff=False)
     return playbook.compile(play, host, names, given, run_id="x", project=project)
 

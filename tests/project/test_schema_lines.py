@@ -11,15 +11,15 @@ import jsonschema
 import pytest
 import yaml
 
-from sparkwright.project import sandbox_pair, starter
-from sparkwright.project.lock.lockfile import Lock
-from sparkwright.project.schema_line import MARK
+from sparkwright.project import shipped_files, starter
+from sparkwright.project.lockfile import Lock
+from sparkwright.project.shipped_files import MARK
 from tests.importing.forms import taken
 
 SHIPPED = [
-    path.relative_to(starter.source())
+    path.relative_to(shipped_files.source())
     for folder in ("hosts", "recipes", "playbooks")
-    for path in sorted((starter.source() / folder).rglob("*.yml"))
+    for path in sorted((shipped_files.source() / folder).rglob("*.yml"))
 ]
 
 
@@ -44,7 +44,7 @@ def fits(path: Path) -> Path:
 
 @pytest.mark.parametrize("name", SHIPPED, ids=str)
 def test_a_shipped_file_fits_the_schema_that_its_first_line_names(name: Path) -> None:
-    top = starter.source()
+    top = shipped_files.source()
     assert fits(top / name).parent == (top / "schemas").resolve()
 
 
@@ -70,7 +70,7 @@ def refs(schema: object) -> list[str]:
 def test_what_commands_write_has_the_line_too(tmp_path: Path) -> None:
     starter.lay(tmp_path)
     (tmp_path / "hosts/groups.yml").unlink()
-    for path in sandbox_pair.lay(tmp_path):
+    for path in starter.lay_pair(tmp_path):
         fits(path)
     (tmp_path / "recipes/taken.yml").write_text(taken("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny").text)
     assert fits(tmp_path / "recipes/taken.yml").name == "recipe.json"
@@ -80,7 +80,7 @@ def test_what_commands_write_has_the_line_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["host", "recipe", "tasks"])
 def test_a_wrong_key_does_not_fit(kind: str) -> None:
-    schema = json.loads((starter.source() / f"schemas/{kind}.json").read_text())
+    schema = json.loads((shipped_files.source() / f"schemas/{kind}.json").read_text())
     wrong = [{"name": 7}] if kind == "tasks" else {"adress": "x"}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, schema)

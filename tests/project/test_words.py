@@ -92,7 +92,7 @@ def test_values_that_docker_understands(container: str, tmp_path: Path) -> None:
 
 
 def test_a_lock_that_names_what_is_no_image_is_refused_with_its_line(tmp_path: Path) -> None:
-    from sparkwright.project.lock import lockfile
+    from sparkwright.project import lockfile
 
     text = f"schema: 1\nimages:\n  a/../b:v1:\n    digest: sha256:{'0' * 64}\n"
     (tmp_path / "spark.lock").write_text(text)
@@ -106,7 +106,7 @@ def test_a_lock_that_names_what_is_no_image_is_refused_with_its_line(tmp_path: P
     [{"digest": "../x"}, {"platforms": ["\x1b[2J"]}, {"created": "x" * 100}, {"manifests": [{"platform": "a"}]}, {}],
 )
 def test_a_hosts_answer_that_is_no_lock_entry_is_a_sentence(answer: dict[str, object]) -> None:
-    from sparkwright.project.lock.lockfile import Lock
+    from sparkwright.project.lockfile import Lock
 
     entry = {"digest": f"sha256:{'0' * 64}", **answer} if answer else {}
     with pytest.raises(Refused, match="a/b:v1"):

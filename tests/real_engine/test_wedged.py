@@ -17,7 +17,7 @@ import pytest
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.project.gateway.routes import progress_metrics
+from sparkwright.project.gateway_routes import progress_metrics
 from tests.gateway.loopback import Answer, Running, gateway, model, running
 from tests.gateway.loopback import Server as Other
 from tests.real_engine.engine import Engine, Server, serving

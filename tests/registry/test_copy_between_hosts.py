@@ -19,7 +19,7 @@ import yaml
 
 from sparkwright.host.images import loads
 from sparkwright.host.images.image_names import inspect
-from sparkwright.project.lock import lockfile
+from sparkwright.project import lockfile
 from sparkwright.trust.image_name import Name
 from tests import commands, engine_beside
 from tests.modules.context import RecordingContext

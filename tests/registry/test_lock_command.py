@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sparkwright.app.stores import lock_update
-from sparkwright.project.lock import lockfile
+from sparkwright.project import lockfile
 from tests import commands
 from tests.registry.server import Registry
 

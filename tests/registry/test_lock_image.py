@@ -11,7 +11,7 @@ import pytest
 
 from sparkwright.errors import Failed, Refused
 from sparkwright.modules.rpc.locks import LockImage
-from sparkwright.project.lock import lockfile
+from sparkwright.project import lockfile
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 

@@ -21,12 +21,11 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member, hang_up
 from sparkwright.host.records import start_memory
 from sparkwright.host.records.start_memory import StartMemory
-from sparkwright.project import catalogue, recipe
+from sparkwright.project import catalogue, lockfile, recipe
 from sparkwright.project.catalogue import Known
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import served_memory
 from sparkwright.protocol import recap

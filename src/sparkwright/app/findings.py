@@ -17,10 +17,9 @@ from sparkwright.engines import adapter_rules, container_rules, engine, memory_r
 from sparkwright.engines.advice import EXPECTED, Explained
 from sparkwright.engines.findings import Finding
 from sparkwright.errors import Refused, SparkwrightError
-from sparkwright.project import recipe
+from sparkwright.project import lockfile, recipe
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
-from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import Serving, serving
 from sparkwright.units import today

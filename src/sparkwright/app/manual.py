@@ -14,7 +14,7 @@ from sparkwright.app import findings
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
 from sparkwright.program import typed
-from sparkwright.project import starter
+from sparkwright.project import shipped_files
 from sparkwright.project.documents.validation import nearest
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, Wanted
@@ -28,7 +28,7 @@ _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
 @functools.cache
 def pages() -> Mapping[str, str]:
     """Return the pages of docs/ by file name."""
-    top = starter.source() / "docs"
+    top = shipped_files.source() / "docs"
     found = sorted([*top.glob("*.md"), *(top / "files").glob("*.md")], key=lambda path: (path.parent.name, path.stem))
     return {path.stem: typed(path.read_text(encoding="utf-8")) for path in found if path.stem != "README"}
 

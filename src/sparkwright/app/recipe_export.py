@@ -7,10 +7,9 @@ import sys
 from sparkwright.app.plans.pins import entries, not_pinned, simulated
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
-from sparkwright.project import export_formats, recipe
+from sparkwright.project import export_formats, lockfile, recipe
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
-from sparkwright.project.lock import lockfile
 
 FORMATS = {
     "sparkrun": export_formats.sparkrun_text,

@@ -21,8 +21,8 @@ from sparkwright.project import recipe
 from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
 from sparkwright.project.importing import docker_line, recipe_of, recognise, running_container
+from sparkwright.project.importing.foreign import SORTS, Report, Row
 from sparkwright.project.importing.recipe_of import Taken
-from sparkwright.project.importing.report import SORTS, Report, Row
 from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.patterns import EVERYONE
 from sparkwright.project.recipe.scope import home_of

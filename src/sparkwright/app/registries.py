@@ -18,8 +18,8 @@ from sparkwright.project import registries
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
-from sparkwright.project.importing.mods import SCRIPT
 from sparkwright.project.importing.recipe_of import Taken
+from sparkwright.project.importing.sparkrun import SCRIPT
 from sparkwright.project.registries import Registry
 from sparkwright.remote.git import File, Repository
 from sparkwright.units import MIB

@@ -12,8 +12,8 @@ from sparkwright.bench.results_models import Results
 from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.inventory.models import GroupFile, HostFile
-from sparkwright.project.lock.lockfile import LockFile
-from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
+from sparkwright.project.lockfile import LockFile
+from sparkwright.project.playbook.playbook import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.project.registries import RegistryFile
 

@@ -15,8 +15,8 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.recipe import Recipe
-from sparkwright.project.recipe.container_rules import on_host_network
 from sparkwright.project.recipe.engine_settings import Serving, serving
+from sparkwright.project.recipe.section_rules import on_host_network
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.trust.secret_names import is_secret
 

@@ -14,7 +14,7 @@ from sparkwright.bench import play, play_tasks
 from sparkwright.bench.experiment import Experiment, Turn
 from sparkwright.bench.play_tasks import ARM, NAME, Task, measured, task, value, values
 from sparkwright.errors import Refused
-from sparkwright.project.inventory.cluster import Cluster
+from sparkwright.project.inventory.groups import Cluster
 
 #: maximum turns: the runs of a cluster can meet at 200 barriers, and a turn takes six
 MOST_TURNS = 30

@@ -12,10 +12,10 @@ from sparkwright.bench import play_tasks
 from sparkwright.bench.arms import Arm
 from sparkwright.bench.experiment import Experiment, Turn
 from sparkwright.bench.play_tasks import ARM, NAME, Task, measured, task, value, values
-from sparkwright.project import schema_line
+from sparkwright.project import shipped_files
 
 HEAD = (
-    schema_line.line("playbook", depth=2)  # results/NAME/
+    shipped_files.line("playbook", depth=2)  # results/NAME/
     + "# Made by `invoke bench.*`. `arms` and `loads` are what the recipes, the lock and the command line make of them.\n"
 )
 

@@ -32,11 +32,11 @@ def lint(recipe: str = "", engine_version: str = "", model: str = "", for_: str 
     for error in refused:
         say_error(error, json=json)
     from sparkwright.app import playbook_files
-    from sparkwright.project import schema_line
+    from sparkwright.project import shipped_files
     from sparkwright.project.folder import Project
 
     root = Project.here().root
-    schema_line.refresh(root)
+    shipped_files.refresh(root)
     if json:
         findings.print_json(checked, [] if recipe else playbook_files.findings(root))
     else:

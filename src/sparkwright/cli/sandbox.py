@@ -58,12 +58,12 @@ def pair() -> None:
 
     Writes hosts/sandbox1.yml, hosts/sandbox2.yml and recipes/sandbox-pair.yml; adds the group sandbox-pair to hosts/groups.yml.
     """
-    from sparkwright.project import sandbox_pair
+    from sparkwright.project import starter
     from sparkwright.project.folder import Project
 
-    for path in sandbox_pair.lay(Project.here().root):
+    for path in starter.lay_pair(Project.here().root):
         print(path)
-    print(f"Now: {program.name()} deploy --host {sandbox_pair.GROUP}")
+    print(f"Now: {program.name()} deploy --host {starter.GROUP}")
 
 
 @command()

@@ -19,7 +19,7 @@ from typing import Literal
 from sparkwright import __version__
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.state import write_atomically
-from sparkwright.project import schema_line, shipped_files
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import nearest
 
@@ -230,7 +230,7 @@ def _named_by_a_first_line(project: Path, name: str) -> str:
     for folder in ("hosts", "recipes", "playbooks"):
         for path in sorted((project / folder).rglob("*.yml")):
             first = (_text(path) or "").partition("\n")[0]
-            if first.startswith(schema_line.MARK) and first.endswith(f"../{name}"):
+            if first.startswith(shipped_files.MARK) and first.endswith(f"../{name}"):
                 own = path.relative_to(project).as_posix()
                 if folder != "playbooks" or not is_copy(project, own):
                     return f"the first line of {own} names it"
@@ -281,7 +281,7 @@ def _text(path: Path) -> str | None:
 
 
 def _shipped_text(name: str) -> str:
-    return schema_line.in_project(document.text_of(shipped_files.source() / name))
+    return shipped_files.in_project(document.text_of(shipped_files.source() / name))
 
 
 def _plain(text: str) -> str:

@@ -5,9 +5,13 @@ A file's name is its path from the project's folder, such as `playbooks/parts/sw
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from sparkwright.trust import private
 
 #: folders in which a project has only the files that it changes or adds
 FOLDERS = ("playbooks", "templates", "schemas")
@@ -77,3 +81,40 @@ def ejectable() -> list[str]:
     top = source()
     found = (path for folder in EJECTED for path in (top / folder).rglob("*") if path.is_file() and path.name[0] != ".")
     return sorted(path.relative_to(top).as_posix() for path in found)
+
+
+#: in a project; the files are copies for editors, and git ignores the folder
+FOLDER = ".sparkwright/schemas"
+#: in the checkout
+SHIPPED = "schemas"
+MARK = "# yaml-language-server: $schema="
+_SHIPPED_LINE = re.compile(rf"\A{re.escape(MARK)}((?:\.\./){{1,9}}){SHIPPED}/")
+
+
+def line(kind: str, *, depth: int = 1) -> str:
+    """Return the line, with its newline.
+
+    Args:
+        kind: the file's kind, as `schema` calls it.
+        depth: number of folders between the file and the project's folder.
+    """
+    return f"{MARK}{'../' * depth}{FOLDER}/{kind}.json\n"
+
+
+def in_project(text: str) -> str:
+    """Return the text of a shipped file as a project has it: its first line names the project's copy of the schema."""
+    return _SHIPPED_LINE.sub(rf"{MARK}\1{FOLDER}/", text)
+
+
+def refresh(project: Path) -> None:
+    """Copy the schemas that differ from the shipped ones. Without them editors know no keys, and commands do as well."""
+    with contextlib.suppress(OSError):
+        ignored = private.folder(project / FOLDER).parent / ".gitignore"
+        if not ignored.exists():
+            ignored.write_text("*\n")
+    for shipped in (source() / SHIPPED).glob("*.json"):
+        copy = project / FOLDER / shipped.name
+        with contextlib.suppress(OSError):
+            text = shipped.read_bytes()
+            if not copy.is_file() or copy.read_bytes() != text:
+                copy.write_bytes(text)

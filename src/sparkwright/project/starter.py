@@ -1,4 +1,4 @@
-"""The files a new user starts from: hosts/, recipes/ and tasks.py."""
+"""The files a new user starts from: hosts/, recipes/ and tasks.py, and those of a pair of simulated Sparks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.project import schema_line, shipped_files
+from sparkwright.project import shipped_files
 from sparkwright.project.folder import Project
-from sparkwright.project.shipped_files import source as source
+from sparkwright.project.inventory.patterns import GROUPS_FILE
+from sparkwright.project.shipped_files import source
 
 FOLDERS = ("hosts", "recipes")
 #: folders that `patch` compares; hosts are the user's own from the first day
@@ -61,7 +62,7 @@ def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collectio
         for target, content in written.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-        schema_line.refresh(folder)
+        shipped_files.refresh(folder)
     except BaseException as error:
         _take_back(written, made)  # so that the command can be repeated
         if isinstance(error, OSError):
@@ -75,7 +76,7 @@ def planned(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str
     top = source()
     shipped = {str(path.relative_to(top)): path for path in files()}
     found = {name: path.read_text() for name, path in shipped.items() if name not in without}
-    return {name: schema_line.in_project(text).encode() for name, text in {**found, **texts}.items()}
+    return {name: shipped_files.in_project(text).encode() for name, text in {**found, **texts}.items()}
 
 
 def _folders(written: Iterable[Path]) -> list[Path]:
@@ -112,7 +113,7 @@ def patch(folder: Path) -> str:
 def _patch_of(name: Path, folder: Path, shipped: Path) -> str:
     there = folder / name
     before = there.read_text(errors="replace").splitlines(keepends=True) if there.exists() else []
-    after = schema_line.in_project(shipped.read_text()).splitlines(keepends=True)
+    after = shipped_files.in_project(shipped.read_text()).splitlines(keepends=True)
     own = f"a/{name}" if there.exists() else "/dev/null"
     lines = difflib.unified_diff(before, after, own, f"b/{name}")
     ended = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
@@ -124,3 +125,76 @@ def _shipped(top: Path, folders: Sequence[str]) -> list[Path]:
     """Return the files of these folders, and tasks.py."""
     files = (path for name in folders for path in sorted((top / name).rglob("*")) if path.is_file())
     return [*(path for path in files if path.name[0] != "."), top / "tasks.py"]
+
+
+GROUP, RECIPE, HEAD, WORKER = "sandbox-pair", "sandbox-pair", "sandbox1", "sandbox2"
+
+HOST_TEXT = """\
+# A simulated Spark of a pair, with a link to the other. `sandbox.fault --host {name}` breaks it on purpose.
+
+connection: sandbox
+user: spark
+fabric: {{interfaces: [enp1s0f1np1, enP2p1s0f1np1], address: 127.0.0.{place}}}  # the link is this machine's loopback
+"""
+
+GROUP_TEXT = f"""
+{GROUP}:                  # both serve one model together, sandbox1 answers
+  hosts: [{HEAD}, {WORKER}]
+  cluster: {{recipe: {RECIPE}, head: {HEAD}}}
+"""
+
+RECIPE_TEXT = """\
+# A model split between the two simulated Sparks: half of each layer on either of them.
+
+description: Qwen3.5-35B-A3B FP8 over two simulated Sparks
+image: vllm/vllm-openai:v0.32.0
+
+model:
+  id: Qwen/Qwen3.5-35B-A3B-FP8
+  dir: ~/models/qwen35-35b-hf
+  mount: /models/qwen35
+
+parallel: {tensor: 2}          # sets network, devices and addresses: docs/clusters.md
+
+container:
+  name: qwen35-pair
+  gpus: all
+
+vllm:
+  host: 127.0.0.1
+  port: 18472                  # of this machine
+  served-model-name: qwen3.5-35b
+  max-model-len: 131072
+  gpu-memory-utilization: 0.85
+  enable-prefix-caching: true
+  kv-cache-dtype: fp8
+  max-num-seqs: 8
+  max-num-batched-tokens: 4096
+
+expect:
+  tok_per_s: 47                # the sandbox's rank gives what one host gives
+  ready_s: 120
+"""
+
+
+def lay_pair(root: Path) -> list[Path]:
+    """Write them into a project. Returns what was written. Raises Refused before anything when one of them is there already."""
+    groups = root / "hosts" / GROUPS_FILE
+    texts = {
+        root / f"hosts/{HEAD}.yml": shipped_files.line("host") + HOST_TEXT.format(name=HEAD, place=1),
+        root / f"hosts/{WORKER}.yml": shipped_files.line("host") + HOST_TEXT.format(name=WORKER, place=2),
+        root / f"recipes/{RECIPE}.yml": shipped_files.line("recipe") + RECIPE_TEXT,
+    }
+    if there := [path for path in texts if path.exists()]:
+        raise Refused(f"{there[0]} already exists.", fix="Remove it first.")
+    before = groups.read_text() if groups.exists() else shipped_files.line("groups")
+    if any(line.startswith(f"{GROUP}:") for line in before.splitlines()):
+        raise Refused(f"{groups} already has a group {GROUP}.", fix="Remove it first.")
+    texts[groups] = before + ("" if before.endswith("\n") or not before else "\n") + GROUP_TEXT
+    for path, text in texts.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        except OSError as error:
+            raise Failed(f"{path}: {error.strerror}.") from None
+    return list(texts)

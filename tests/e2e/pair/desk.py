@@ -16,13 +16,13 @@ from typing import Any
 
 import docker
 
-from sparkwright.project import sandbox_pair
+from sparkwright.project import starter
 from sparkwright.sandbox import control
 from tests.e2e.conftest import HASTE, Desk, Said
 from tests.remote.sshd import free_port
 
-HOSTS = (sandbox_pair.HEAD, sandbox_pair.WORKER)
-RECIPE = f"recipes/{sandbox_pair.RECIPE}.yml"
+HOSTS = (starter.HEAD, starter.WORKER)
+RECIPE = f"recipes/{starter.RECIPE}.yml"
 NAME = "qwen35-pair"
 
 
@@ -31,7 +31,7 @@ class PairDesk(Desk):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, haste={"smoke_test": HASTE["smoke_test"], "ollama_unload": HASTE["ollama_unload"]})
-        sandbox_pair.lay(folder)
+        starter.lay_pair(folder)
         self.seqs = 8
         self.ports = {"port": free_port(), "barrier_port": free_port()}
         ports = ", ".join(f"{name}: {port}" for name, port in self.ports.items())
@@ -40,7 +40,7 @@ class PairDesk(Desk):
         self.edit(RECIPE, r"ready_s: \d+", "ready_s: 8")
 
     def deploy(self, *words: str) -> Said:
-        return self.run("deploy", "--host", sandbox_pair.GROUP, "--json", *words)
+        return self.run("deploy", "--host", starter.GROUP, "--json", *words)
 
     def deployed(self) -> None:
         said = self.deploy()

@@ -11,7 +11,7 @@ from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import hang_up
 from sparkwright.project import playbook, recipe, shipped_files
-from sparkwright.project.inventory.cluster import Cluster
+from sparkwright.project.inventory.groups import Cluster
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import seat
 from sparkwright.protocol import cluster as protocol

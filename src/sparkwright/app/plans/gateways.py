@@ -14,10 +14,10 @@ from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, hang_up
 from sparkwright.gateway import model, render
-from sparkwright.project.gateway import certificate, routes
-from sparkwright.project.gateway.gateway_servers import Server
+from sparkwright.project import gateway_certificate, gateway_routes
+from sparkwright.project.gateway_servers import Server
 from sparkwright.project.inventory import secret_source
-from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.container import ContainerSpec, locked_ids
@@ -68,7 +68,7 @@ def scope(
     """
     root, inventory = selection.project.root, selection.inventory
     gateway = of_host(inventory, host)
-    made, found = routes.routed(root, inventory, gateway)
+    made, found = gateway_routes.routed(root, inventory, gateway)
     secrets = _secrets(root, gateway, found)
     names = {name: name if name in secrets else "" for name in (_client_key(gateway), _certificate(gateway))}
     spec = container_spec(gateway, made, image)
@@ -118,9 +118,9 @@ def _proof(made: model.Gateway) -> dict[str, Any]:
 
 def container_spec(gateway: Gateway, made: model.Gateway, image: Mapping[str, Any] | None) -> ContainerSpec:
     """Return the arguments of `docker run`. The host fills in its user and the folder of the files."""
-    address = "" if made.address == routes.EVERYWHERE else f"{made.address}:"
+    address = "" if made.address == gateway_routes.EVERYWHERE else f"{made.address}:"
     return ContainerSpec(
-        name=routes.CONTAINER,
+        name=gateway_routes.CONTAINER,
         image=pinned(gateway.file.image, image["digest"] if image else ""),
         gpus="",
         ipc="",
@@ -186,8 +186,8 @@ def _secrets(root: Path, gateway: Gateway, found: list[Server]) -> dict[str, Sec
     own = _own_key(gateway)
     secrets = {**own, **_clients_keys(gateway, own)}
     if gateway.file.tls != "none":
-        secrets[_certificate(gateway)] = Secret(certificate.pem(root, gateway))
-    for recipe in routes.secrets_of(found).values():
+        secrets[_certificate(gateway)] = Secret(gateway_certificate.pem(root, gateway))
+    for recipe in gateway_routes.secrets_of(found).values():
         secrets |= recipe.secrets()
     return secrets
 
@@ -202,7 +202,7 @@ def hashes(selection: Selection, at: Member, *, check: bool, tell: Callable[[str
     from sparkwright.app.questions.host_requests import ask_module
 
     found: dict[str, str] = {}
-    servers = routes.servers(selection.project.root, selection.inventory, of_host(selection.inventory, at.host))
+    servers = gateway_routes.servers(selection.project.root, selection.inventory, of_host(selection.inventory, at.host))
     for name in dict.fromkeys(server.host.machine for server in servers):
         member = at if name == at.host.machine else Member(selection.inventory.machines[name])
         try:

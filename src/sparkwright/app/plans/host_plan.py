@@ -18,7 +18,7 @@ from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import playbook, recipe
-from sparkwright.project.gateway.gateway_servers import in_front_of
+from sparkwright.project.gateway_servers import in_front_of
 from sparkwright.protocol.cluster import TOKEN, new_token
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret

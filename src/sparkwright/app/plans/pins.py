@@ -14,9 +14,9 @@ from sparkwright.engines.engine import USUAL
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
+from sparkwright.project import lockfile
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.models import Adapter, SecondModel
 from sparkwright.protocol import recap

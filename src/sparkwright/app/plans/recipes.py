@@ -18,7 +18,7 @@ from sparkwright.project import recipe, shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook.blame import Blame
+from sparkwright.project.playbook.names import Blame
 from sparkwright.project.recipe.rules import is_loopback
 from sparkwright.protocol import expressions
 

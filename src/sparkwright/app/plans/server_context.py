@@ -13,9 +13,8 @@ from typing import Any
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.errors import Refused
-from sparkwright.project import recipe
-from sparkwright.project.gateway import gateway_servers, routes
-from sparkwright.project.gateway.gateway_servers import in_front_of, load
+from sparkwright.project import gateway_routes, gateway_servers, recipe
+from sparkwright.project.gateway_servers import in_front_of, load
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.inventory.rules import Mistake
@@ -51,7 +50,7 @@ def interim_of(selection: Selection, host: Host) -> dict[str, Any]:
     if not gateways or not host.recipe or host.cluster is not None:
         return {"port": 0, "alone": False}
     wanted = load(root, host)
-    others = (server for gateway in gateways for server in routes.readable(root, inventory, gateway))
+    others = (server for gateway in gateways for server in gateway_routes.readable(root, inventory, gateway))
     same = {other.host.name for other in others if other.recipe.served_name == wanted.recipe.served_name}
     return {"port": gateway_servers.port(root, inventory, wanted), "alone": same <= {host.name}}
 

@@ -26,7 +26,7 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
-from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.recipe.recipe import KEY_VARIABLE
 from sparkwright.transport import connection
 from sparkwright.visible import one_line

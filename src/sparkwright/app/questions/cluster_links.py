@@ -25,7 +25,7 @@ from sparkwright.doctor.findings import Finding
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.host.state import write_atomically
-from sparkwright.project.inventory.cluster import Fabric
+from sparkwright.project.inventory.groups import Fabric
 from sparkwright.project.inventory.host import Host
 
 COLUMNS = (

@@ -19,10 +19,8 @@ from sparkwright.errors import Exit, Failed, SparkwrightError
 from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.health.judging.judge import EXITS
 from sparkwright.health.record import checked
-from sparkwright.project import recipe
-from sparkwright.project.inventory.cluster import Cluster
-from sparkwright.project.inventory.gateway import Gateway
-from sparkwright.project.lock import lockfile
+from sparkwright.project import lockfile, recipe
+from sparkwright.project.inventory.groups import Cluster, Gateway
 from sparkwright.trust.image_name import digest_of, tagged
 
 #: exit code of each state: of a health check, and of the present moment

@@ -16,7 +16,7 @@ from sparkwright.console.status_row import GatewayRow, Routed, Upstream
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.gateway.admin import NOT_HAPROXY
 from sparkwright.project.folder import Project
-from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.trust.shapes import built, fitted
 from sparkwright.visible import count, first

@@ -15,7 +15,7 @@ from sparkwright.doctor import fabric, known
 from sparkwright.doctor.fabric import Link
 from sparkwright.doctor.findings import Finding
 from sparkwright.fleet.member import Member
-from sparkwright.project.inventory.cluster import Fabric
+from sparkwright.project.inventory.groups import Fabric
 from sparkwright.protocol.cluster import clocks_apart
 from sparkwright.visible import count
 

@@ -8,10 +8,10 @@ from sparkwright.app.plans import gateways
 from sparkwright.app.runs import playbooks
 from sparkwright.console.out import say
 from sparkwright.errors import Exit, Refused
+from sparkwright.project import gateway_routes
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
-from sparkwright.project.gateway import routes
-from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.inventory import Inventory
 
 DEPLOY, ROLLBACK = "gateway/deploy", "gateway/rollback"
@@ -22,7 +22,7 @@ def deploy(**given: Any) -> list[int]:
     project = Project.here()
     inventory = Inventory.load(project.root)
     gateway = chosen(inventory, given["host"])
-    routes.routed(project.root, inventory, gateway)
+    gateway_routes.routed(project.root, inventory, gateway)
     gateways.refuse_without_key(gateway)
     codes = playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": gateway.host})
     shown = not (given["check"] or given["json"] or given.get("on_event"))

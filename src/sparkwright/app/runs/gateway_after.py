@@ -14,7 +14,7 @@ from sparkwright.console.out import say, say_error
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import hang_up
 from sparkwright.program import name as program
-from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.groups import Gateway
 
 #: options of a deploy that concern only servers
 OF_SERVERS = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable", "rollback")

@@ -86,7 +86,7 @@ def run(playbook: str, command: str, *, on_event: Listener | None = None, **give
 
 def _refuse_conflicts(selection: Selection) -> None:
     """Raise Refused, before any host is asked, for what the gateways in front of these servers could not route."""
-    from sparkwright.project.gateway.routes import refuse_conflicts
+    from sparkwright.project.gateway_routes import refuse_conflicts
 
     deployed = {member.host.name for member in selection.fleet.members}
     machines = {member.host.machine for member in selection.fleet.members}

@@ -19,7 +19,7 @@ from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook, recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook import task_list
+from sparkwright.project.playbook.selection import task_lines
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task, new_run_id, who
 from sparkwright.visible import listed
@@ -142,7 +142,7 @@ def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
     plays = playbook.list_tasks(playbook.load(project.playbook(book), project.root), given)
     if json:
         say_json({"plays": plays})
-    for line in [] if json else task_list.lines(plays):
+    for line in [] if json else task_lines(plays):
         say(line)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from sparkwright.errors import Refused
-from sparkwright.project import schema_line
+from sparkwright.project import shipped_files
 from sparkwright.project.inventory.rules import SIGNS, SIGNS_SHOWN
 from sparkwright.visible import one_line
 
@@ -87,7 +87,7 @@ def host_text(host: NewHost, found: Sequence[str], command: str) -> str:
         ),
         "# serve_port: 8000             # publish the server elsewhere than the recipe does",
     ]
-    return "\n".join([schema_line.line("host").rstrip(), *about, "", *rows]) + "\n"
+    return "\n".join([shipped_files.line("host").rstrip(), *about, "", *rows]) + "\n"
 
 
 def with_groups(text: str, known: Mapping[str, Any] | None, groups: Sequence[str]) -> str:
@@ -97,7 +97,7 @@ def with_groups(text: str, known: Mapping[str, Any] | None, groups: Sequence[str
         text: the present file; empty if there is none.
     """
     new = [group for group in groups if group not in (known or {})]
-    start = text or schema_line.line("groups")
+    start = text or shipped_files.line("groups")
     if new and not start.endswith("\n"):
         start += "\n"
     return start + "".join(f"\n{item}: {{}}\n" for item in new)

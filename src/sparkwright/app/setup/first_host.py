@@ -17,7 +17,7 @@ from sparkwright.console import grid
 from sparkwright.console.out import say
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit, Refused, Unreachable
-from sparkwright.project import recipe, starter
+from sparkwright.project import recipe, shipped_files, starter
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import Recipe
 from sparkwright.remote import find
@@ -64,13 +64,13 @@ def given(folder: Path, host: NewHost, *, named: str, offline: bool) -> Exit:
     starter.refuse_project(folder)
     files.refuse_name(host.name)
     if named:
-        recipe.load(starter.source(), named)
+        recipe.load(shipped_files.source(), named)
     found = _chosen(host, named=named, asking=False, offline=offline)
     return _write(folder, found)
 
 
 def _chosen(host: NewHost, *, named: str, asking: bool, offline: bool) -> FoundHostFound:
-    recipes = [recipe.load(starter.source(), name) for name in recipe.names(starter.source())]
+    recipes = [recipe.load(shipped_files.source(), name) for name in recipe.names(shipped_files.source())]
     reserve = defaults.RESERVE_GIB
     return chosen(host, recipes, reserve_gib=reserve, named=named, asking=asking, offline=offline)
 
@@ -81,7 +81,7 @@ def _is_real(found: FoundHostFound) -> bool:
 
 def _texts(found: FoundHostFound) -> tuple[dict[str, str], set[str]]:
     """Return the texts that differ from the starter's files, by path, and the paths of the files to omit."""
-    top, host, choice = starter.source(), found.host, found.choice
+    top, host, choice = shipped_files.source(), found.host, found.choice
     if not _is_real(found):
         sandbox = f"hosts/{SANDBOX}.yml"
         text = files.with_recipe((top / sandbox).read_text(), host.recipe)

@@ -16,8 +16,8 @@ from sparkwright.console.out import error_row
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.member import Member, broke, hang_up
+from sparkwright.project import lockfile
 from sparkwright.project.documents.validation import nearest
-from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.plan import new_run_id
 

@@ -19,9 +19,9 @@ from sparkwright.console import grid
 from sparkwright.console.out import error_row, say, say_error, say_json
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import Member
+from sparkwright.project import lockfile
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.lock import lockfile
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.secret import Secret
 from sparkwright.visible import count, first, one_line

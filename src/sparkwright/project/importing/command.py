@@ -12,8 +12,7 @@ from sparkwright.engines.engine import Engine
 from sparkwright.engines.imports import Imports
 from sparkwright.errors import Refused
 from sparkwright.project.importing import docker_line
-from sparkwright.project.importing.foreign import Foreign
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.foreign import Foreign, Report
 from sparkwright.project.importing.shell_words import split
 from sparkwright.visible import one_line
 

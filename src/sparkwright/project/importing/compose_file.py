@@ -13,6 +13,7 @@ from sparkwright.project.importing.foreign import (
     VARIABLES,
     WORD,
     Foreign,
+    Report,
     either,
     mapping,
     partly,
@@ -21,7 +22,6 @@ from sparkwright.project.importing.foreign import (
     texts,
     words,
 )
-from sparkwright.project.importing.report import Report
 from sparkwright.project.importing.shell_words import assignments, split, unwrapped
 from sparkwright.trust.secret_names import names_a_secret
 from sparkwright.visible import one_line

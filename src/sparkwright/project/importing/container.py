@@ -7,8 +7,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.importing.command import Serving
-from sparkwright.project.importing.foreign import Foreign, shown
-from sparkwright.project.importing.report import DROP, Report
+from sparkwright.project.importing.foreign import DROP, Foreign, Report, shown
 from sparkwright.project.importing.shell_words import variables
 from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.trust.network_words import HOST

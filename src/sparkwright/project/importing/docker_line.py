@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
 from sparkwright.errors import Refused
-from sparkwright.project.importing.foreign import Foreign
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.foreign import Foreign, Report
 from sparkwright.project.importing.shell_words import assignments, split, unwrapped
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from sparkwright.visible import one_line

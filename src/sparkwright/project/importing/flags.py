@@ -9,8 +9,7 @@ from typing import Any
 from sparkwright.engines.flags import Role
 from sparkwright.errors import Refused
 from sparkwright.project.importing.command import Serving
-from sparkwright.project.importing.foreign import Foreign, shown
-from sparkwright.project.importing.report import DROP, KEEP, PIN, Report
+from sparkwright.project.importing.foreign import DROP, KEEP, PIN, Foreign, Report, shown
 from sparkwright.trust.file_words import why_not_a_place
 from sparkwright.visible import one_line
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.importing.command import Serving
-from sparkwright.project.importing.foreign import Foreign
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.foreign import Foreign, Report
 from sparkwright.trust import model_files
 from sparkwright.visible import one_line
 

@@ -15,15 +15,14 @@ from sparkwright.engines import dangers
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.imports import Imports
 from sparkwright.errors import Refused
-from sparkwright.project import schema_line
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import check
 from sparkwright.project.importing import command, container, flags, model
 from sparkwright.project.importing.command import Serving
-from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.foreign import Foreign, Report
 from sparkwright.project.importing.model import Model
-from sparkwright.project.importing.report import Report
-from sparkwright.project.recipe import parallel_rules, rules
+from sparkwright.project.recipe import rules, section_rules
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.visible import one_line
@@ -96,7 +95,7 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
     if report.questions:
         return Taken(own_name, "", report, digest)
     source = _line(origin) if origin == found.kind else f"{_line(origin)} ({found.kind})"
-    head = f"{schema_line.line('recipe')}# Imported from {source}.\n\n"
+    head = f"{shipped_files.line('recipe')}# Imported from {source}.\n\n"
     text = head + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
     _checked(text, own_name)
     return Taken(own_name, text, report, digest, math.prod(parallel.values()))
@@ -159,7 +158,7 @@ def _checked(text: str, name: str) -> None:
     """Check the recipe's text as `recipe.load` checks a file."""
     source = document.parse(text, Path(f"recipes/{name}.yml"))
     file = check(RecipeFile, source)
-    rules.refuse(parallel_rules.applied(file, source) if file.parallel is not None else file, source)
+    rules.refuse(section_rules.applied(file, source) if file.parallel is not None else file, source)
 
 
 def _answered_image(found: Foreign, report: Report) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.importing import compose_file, docker_line, foreign, sparkrun, vllm_recipes
-from sparkwright.project.importing.foreign import Foreign
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.foreign import Foreign, Report
 from sparkwright.trust.shapes import Misfit
 
 FORMATS = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.project.importing.foreign import Foreign
-from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.foreign import Foreign, Report
 from sparkwright.project.importing.shell_words import assignments, unwrapped
 
 #: `container_settings` replaces secrets by this

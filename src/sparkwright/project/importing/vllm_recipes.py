@@ -9,9 +9,11 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.importing.foreign import (
+    DROP,
     VARIABLES,
     WORD,
     Foreign,
+    Report,
     either,
     mapping,
     partly,
@@ -20,7 +22,6 @@ from sparkwright.project.importing.foreign import (
     texts,
     words,
 )
-from sparkwright.project.importing.report import DROP, Report
 from sparkwright.visible import one_line
 
 KIND = "vllm-project/recipes"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkwright.project.inventory.cluster import Cluster, Fabric
+    from sparkwright.project.inventory.groups import Cluster, Fabric
     from sparkwright.project.inventory.secret_source import Source
 
 

@@ -2,6 +2,6 @@
 
 from sparkwright.project.playbook.compiler import compile
 from sparkwright.project.playbook.playbook import Options, Play, Playbook, load
-from sparkwright.project.playbook.task_list import list_tasks
+from sparkwright.project.playbook.selection import list_tasks
 
 __all__ = ["Options", "Play", "Playbook", "compile", "list_tasks", "load"]

@@ -20,10 +20,8 @@ from sparkwright.project.documents.document import Place, shown
 from sparkwright.project.documents.validation import check, nearest
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import selection
-from sparkwright.project.playbook.blame import Blame
-from sparkwright.project.playbook.models import BlockFile, Condition, TaskFile
-from sparkwright.project.playbook.names import Names
-from sparkwright.project.playbook.playbook import Options, Play
+from sparkwright.project.playbook.names import Blame, Names
+from sparkwright.project.playbook.playbook import BlockFile, Condition, Options, Play, TaskFile
 from sparkwright.protocol import expressions, signature
 from sparkwright.protocol.expressions import ExpressionError
 from sparkwright.protocol.plan import Block, Plan, Step, Task

@@ -1,26 +1,206 @@
-"""A playbook as its file has it: plays, with the line of everything."""
+"""A playbook as its file has it: plays, with the tasks of the parts that it includes, and the line of everything."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, Field, field_validator
+
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
-from sparkwright.project.documents.validation import check
+from sparkwright.project.documents.validation import Strict, check, nearest
 from sparkwright.project.inventory import rules
-from sparkwright.project.playbook import includes
-from sparkwright.project.playbook.includes import LISTS
-from sparkwright.project.playbook.models import BlockFile, PlayFile, TaskFile
+from sparkwright.project.rollout_policy import why_no_size
 from sparkwright.protocol import expressions
 from sparkwright.trust.secret_names import is_secret, plain_secrets
+from sparkwright.visible import one_line
+
+#: limit for tries, and for the seconds between them
+MOST = 10**9
+
+Condition = bool | str | list[bool | str]
+
+
+class Common(Strict):
+    """The keywords of both tasks and blocks."""
+
+    name: str = Field("", description="the task's name, shown on the screen")
+    when: Condition | None = Field(None, description="expressions that must all be true")
+    tags: list[str] | str = Field(default_factory=list, description="for --tags; `always` and `never` as in Ansible")
+    become: bool | None = Field(None, description="run as root, through sudo")
+    server: str | None = Field(
+        None, description="of a host with several servers: the container that it is about, if not the play's own"
+    )
+    vars: dict[str, Any] = Field(default_factory=dict, description="variables")
+    stage: str = Field(
+        "",
+        max_length=24,
+        description="the stage of the run that begins here, a line on a terminal: prepare, stop, start",
+    )
+
+
+class TaskFile(Common):
+    """One module with its arguments. The module's name is the key that is none of these."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
+
+    register_as: str | None = Field(None, alias="register", description="variable that holds the result")
+    until: Condition | None = Field(None, description="retry until this is true")
+    retries: int = Field(0, ge=0, le=MOST, description="number of retries (3 with `until`)")
+    delay: float = Field(5, ge=0, le=MOST, description="seconds between retries")
+    notify: list[str] | str = Field(
+        default_factory=list, description="handlers to run at the end if the task changed something"
+    )
+    changed_when: Condition | None = Field(None, description="when the task counts as changed")
+    failed_when: Condition | None = Field(None, description="when the task counts as failed")
+    ignore_errors: bool = Field(False, description="go on after a failure")
+    no_log: bool = Field(False, description="hide message, data and diff")
+    check_mode: bool | None = Field(None, description="true: always in check mode; false: act even with --check")
+
+
+class BlockFile(Common):
+    """Tasks that succeed or fail together."""
+
+    block: list[dict[str, Any]] = Field(description="the tasks")
+    rescue: list[dict[str, Any]] = Field(default_factory=list, description="tasks to run if one of them failed")
+    always: list[dict[str, Any]] = Field(default_factory=list, description="tasks to run in any case")
+
+
+class IncludeFile(Common):
+    """Tasks of another file, as one block in its place."""
+
+    include: str = Field(description="a file with a list of tasks, relative to this one: parts/swap.yml")
+
+
+class PlayFile(Strict):
+    """Tasks for some hosts."""
+
+    name: str = Field("", description="what this play does")
+    hosts: str = Field(description="a host pattern; --host narrows it")
+    serial: list[int | str] | int | str = Field(default_factory=list, description='batch size: 1, "25%", [1, "50%"]')
+    max_fail_percentage: float | None = Field(
+        None, ge=0, le=100, description="stop when more than this share of a batch failed"
+    )
+    vars: dict[str, Any] = Field(default_factory=dict, description="variables")
+    tags: list[str] | str = Field(default_factory=list, description="tags of all its tasks")
+    become: bool = Field(False, description="run its tasks as root, through sudo")
+    read_only: bool = Field(False, description="it changes nothing: it takes no lock and may run during a deploy")
+    measures: bool = Field(
+        False,
+        description="it measures the server: while another run is in progress on the host it waits (`--wait`) "
+        "or exits with 4",
+    )
+    force_handlers: bool = Field(False, description="run notified handlers even after a failure")
+    tasks: list[dict[str, Any]] = Field(default_factory=list, description="tasks and blocks")
+    handlers: list[dict[str, Any]] = Field(default_factory=list, description="tasks that run when notified")
+
+    @field_validator("serial", mode="before")
+    @classmethod
+    def _sizes(cls, value: Any) -> Any:
+        for item in value if isinstance(value, list) else [value]:
+            why = why_no_size(item)
+            if why:
+                raise ValueError(why)
+        return value
+
+
+#: limits for the includes of one playbook, repeated ones counted, and for the nesting of task lists
+MOST_INCLUDES = 200
+DEEPEST = 24
+LISTS = ("tasks", "handlers", "block", "rescue", "always")
+
+
+def spliced(read: Document, project: Path) -> Document:
+    """Return the document with each include replaced by a block of the file's tasks.
+
+    Lines of an included task are those of its own file. A project's file wins over the shipped one of its name.
+
+    Raises Refused for a missing file, or one that includes itself.
+    """
+    splicer = _Splicer(read, project, (read.path.resolve(),), 0, [])
+    data = splicer.inside(read.data, ())
+    return replace(read, data=data, grafts=splicer.grafts)
+
+
+class _Splicer:
+    """Puts included files into the lists of a playbook.
+
+    Args:
+        opened: the files that led to this one, to find a circle.
+        depth: number of enclosing lists.
+        included: every file included so far.
+    """
+
+    def __init__(
+        self, read: Document, project: Path, opened: tuple[Path, ...], depth: int, included: list[Path]
+    ) -> None:
+        self.read = read
+        self.project = project
+        self.opened = opened
+        self.depth = depth
+        self.included = included
+        self.grafts: dict[Place, Document] = {}
+
+    def inside(self, value: Any, place: Place) -> Any:
+        """Return a list of plays or of tasks with its includes replaced, at every depth."""
+        if not isinstance(value, list):
+            return value
+        if self.depth > DEEPEST:
+            message = f"blocks and includes are nested more than {DEEPEST} levels deep."
+            raise Refused(message, where=self.read.where(*place))
+        self.depth += 1
+        found = [self._item(item, (*place, n)) for n, item in enumerate(value)]
+        self.depth -= 1
+        return found
+
+    def _item(self, item: Any, place: Place) -> Any:
+        if not isinstance(item, dict):
+            return item
+        if "include" in item:
+            return self._included(item, place)
+        return {key: self.inside(value, (*place, key)) if key in LISTS else value for key, value in item.items()}
+
+    def _included(self, item: dict[str, Any], place: Place) -> dict[str, Any]:
+        given = check(IncludeFile, self.read, item, at=place)
+        path = shipped_files.beside(self.project, self.read.path, given.include)
+        at = self.read.where(*place, "include")
+        if not document.is_file(path):
+            known = self._known()
+            message = f"no file '{one_line(given.include, at_most=80)}' in the same directory."
+            raise Refused(message, where=at, fix=nearest(given.include, known))
+        if path.resolve() in self.opened:
+            raise Refused(f"{given.include} includes itself.", where=at)
+        self.included.append(path)
+        if len(self.included) > MOST_INCLUDES:
+            raise Refused(f"more than {MOST_INCLUDES} includes.", where=at)
+        part = document.load(path)
+        if not isinstance(part.data, list):
+            raise Refused("an included file must be a list of tasks.", where=part.where())
+        inner = _Splicer(part, self.project, (*self.opened, path.resolve()), self.depth, self.included)
+        tasks = inner.inside(part.data, ())
+        self.grafts[(*place, "block")] = replace(part, data=tasks, grafts=inner.grafts)
+        return {"name": given.include, **{k: v for k, v in item.items() if k != "include"}, "block": tasks}
+
+    def _known(self) -> list[str]:
+        """Return the files that an include here could name, as it would name them."""
+        folder = self.read.path.parent
+        names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.yml")}
+        for top in (self.project, shipped_files.source()):
+            if folder.is_relative_to(top / "playbooks"):
+                below = folder.relative_to(top).as_posix()
+                names |= {
+                    name.removeprefix(f"{below}/") for name in shipped_files.names(self.project, f"{below}/**/*.yml")
+                }
+        return sorted(names)
 
 
 @dataclass(frozen=True)
@@ -97,7 +277,7 @@ class Playbook:
 
 def load(path: Path, project: Path) -> Playbook:
     """Read a playbook. Its parts are the project's, or else the shipped ones. Raises Refused with file and line."""
-    read = includes.spliced(document.load(path), project)
+    read = spliced(document.load(path), project)
     if not isinstance(read.data, list) or not read.data:
         raise Refused("a playbook is a list of plays (- name: ..., hosts: ..., tasks: ...).", where=read.where())
     plays = [Play(check(PlayFile, read, data, at=(n,)), read, (n,)) for n, data in enumerate(read.data)]

@@ -20,9 +20,9 @@ from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import check, nearest
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe import parallel_rules, rules
-from sparkwright.project.recipe.container_rules import flag_place, on_host_network
+from sparkwright.project.recipe import rules, section_rules
 from sparkwright.project.recipe.models import Container, RecipeFile
+from sparkwright.project.recipe.section_rules import flag_place, on_host_network
 from sparkwright.protocol.container import CLUSTER_LABEL, GIVEN, MEMBERS_LABEL, RANK_LABEL, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
 from sparkwright.trust import container_words
@@ -238,7 +238,7 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
     read = document.load(path)
     file = check(RecipeFile, read)
     if file.parallel is not None:
-        file = parallel_rules.applied(file, read)
+        file = section_rules.applied(file, read)
     rules.refuse(file, read)
     return Recipe(name, file, read)
 

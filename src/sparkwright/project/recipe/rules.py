@@ -12,9 +12,9 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.engines.probes import table
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
-from sparkwright.project.recipe import container_rules, model_rules
-from sparkwright.project.recipe.container_rules import Mistake, flag_place, on_host_network, written_flags
+from sparkwright.project.recipe import section_rules
 from sparkwright.project.recipe.models import RecipeFile
+from sparkwright.project.recipe.section_rules import Mistake, flag_place, on_host_network, written_flags
 from sparkwright.trust import container_words
 from sparkwright.trust.file_words import why_not_a_place
 from sparkwright.trust.secret_names import plain_secrets
@@ -35,7 +35,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _engine,
         _described,
         _files,
-        *model_rules.RULES,
+        *section_rules.RULES,
         _flags,
         _task,
         _probes,
@@ -48,7 +48,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _mounted_twice,
         _nested,
         _placed,
-        container_rules.mistakes,
+        section_rules.mistakes,
     ):
         for message, place, fix in rule(file, source):
             raise Refused(message, where=source.where(*place), fix=fix)

@@ -8,7 +8,7 @@ from typing import NoReturn
 from sparkwright import program
 from sparkwright.engines.parallel import ClusterMember, Share, Split
 from sparkwright.errors import Refused
-from sparkwright.project.inventory.cluster import Cluster
+from sparkwright.project.inventory.groups import Cluster
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.recipe import Recipe
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
-from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.project.recipe.container_rules import on_host_network
+from sparkwright.project.recipe.section_rules import on_host_network
 from sparkwright.trust.names import below_home
 
 

@@ -17,7 +17,7 @@ from sparkwright.engines.model import adapter as adapter_files
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
-from sparkwright.project import schema_line
+from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import Strict, check, rule
 from sparkwright.trust import model_files, names
@@ -155,7 +155,7 @@ class Lock:
 
     def save(self, project: Path) -> None:
         """Write spark.lock in one step, sorted."""
-        head = schema_line.line("lock", depth=0)
+        head = shipped_files.line("lock", depth=0)
         head += "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
         images = {ref: _rows_in(image, "manifests") for ref, image in sorted(self.images.items())}
         models = {key: _rows_in(_without_unread(model), "files") for key, model in sorted(self.models.items())}

@@ -1,11 +1,17 @@
-"""A cluster: a group of hosts that serve one recipe together, and the addresses of its members."""
+"""Clusters and gateways: what groups.yml makes of a group of hosts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sparkwright import defaults
+
+if TYPE_CHECKING:
+    from sparkwright.project.inventory.models import GatewayFile
+
 
 #: an interface of a PCI card, as systemd names it: enp1s0f1np1, enP2p1s0f1np1; its adapter has the same path: rocep1s0f1
 PCI_INTERFACE = re.compile(r"en(?P<path>(?:P\d+)?p\d+s\d+(?:f\d+)?)(?:np\d+)?")
@@ -55,3 +61,33 @@ class Cluster:
     def place(self, host: str) -> str:
         """Return a member's rank and cluster, for a message."""
         return f"rank {self.rank(host)} of {self.name}"
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway of the inventory, which gives the models of a group one address."""
+
+    #: the name of its group
+    name: str
+    #: the host that it runs on
+    host: str
+    #: names of the hosts of the group
+    members: tuple[str, ...]
+    #: its section of groups.yml
+    file: GatewayFile
+    #: "file:line" of its keys, for messages
+    set_at: Mapping[str, str]
+
+    @property
+    def control_port(self) -> int:
+        """The port at which its hosts control it."""
+        return self.file.control_port or self.file.port + 1
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports that it takes on its host, by key."""
+        return {"port": self.file.port, "control_port": self.control_port}
+
+    def where(self, key: str) -> str:
+        """Return "file:line" of one of its keys; of the gateway itself if the key is not set."""
+        return self.set_at.get(key, self.set_at[""])

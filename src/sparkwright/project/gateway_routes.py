@@ -19,14 +19,13 @@ from sparkwright.engines.openai_api import generated
 from sparkwright.engines.tasks import PROOFS
 from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
-from sparkwright.project import recipe
+from sparkwright.project import gateway_certificate, gateway_servers, recipe
 from sparkwright.project.documents.validation import nearest
-from sparkwright.project.gateway import certificate, gateway_servers
-from sparkwright.project.gateway.gateway_servers import Server, load
-from sparkwright.project.inventory.gateway import Gateway
-from sparkwright.project.inventory.gateway_models import ClientFile
+from sparkwright.project.gateway_servers import Server, load
+from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.project.inventory.models import ClientFile
 from sparkwright.project.inventory.rules import Mistake
 from sparkwright.project.recipe.rules import addresses, is_loopback
 from sparkwright.units import MIB, gib
@@ -44,7 +43,7 @@ def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model
     found = servers(project, inventory, gateway)
     for message, where, fix in _mistakes(project, inventory, gateway, found):
         raise Refused(message, where=where, fix=fix)
-    certificate.refuse(project, gateway)
+    gateway_certificate.refuse(project, gateway)
     made = _gateway(project, inventory, gateway, found)
     if render.memory_bytes(made) > render.MOST_MEMORY_BYTES:
         size = f"{gib(render.memory_bytes(made))} GiB of {gib(render.MOST_MEMORY_BYTES)} allowed"

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from sparkwright import visible
 from sparkwright.errors import Refused
 from sparkwright.project.inventory import secret_source
-from sparkwright.project.inventory.gateway import Gateway
-from sparkwright.project.inventory.gateway_models import TlsFile
+from sparkwright.project.inventory.groups import Gateway
+from sparkwright.project.inventory.models import TlsFile
 from sparkwright.trust.names import below_home
 
 LARGEST_BYTES = 256 * 1024

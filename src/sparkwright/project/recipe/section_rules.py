@@ -1,0 +1,277 @@
+"""Rules for sections of a recipe: options of its container that Docker refuses or ignores, further models, `parallel`."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparkwright import visible
+from sparkwright.engines import engine
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.flags import AdapterFlags, names_model, spelling, takes_model
+from sparkwright.engines.parallel import Parallel
+from sparkwright.errors import Refused
+from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.recipe.models import Adapter, RecipeFile
+from sparkwright.trust import container_words, network_words, process_words, security_words
+from sparkwright.trust.container_words import lies_in
+
+#: message, place in the file, and fix
+Mistake = tuple[str, Place, str]
+
+
+def mistakes(file: Any, source: Document) -> Iterator[Mistake]:
+    """Yield the mistakes in a recipe's container. file: the RecipeFile."""
+    for rule in _RULES:
+        yield from rule(file)
+
+
+def on_host_network(file: Any) -> bool:
+    """Return True if the container has no addresses of its own: its server listens on the host's."""
+    return bool(network_words.parts(file.container.network)[0] == network_words.HOST)
+
+
+def _unreachable(file: Any) -> Iterator[Mistake]:
+    if file.container.network == network_words.NONE:
+        message = "`container.network: none`: nothing can reach the server."
+        yield message, ("container", "network"), "Remove it, or name a network."
+
+
+def _ports_of_the_host(file: Any) -> Iterator[Mistake]:
+    """Yield ports on the host's network: nothing is published there, as the server listens on the host itself."""
+    if not on_host_network(file):
+        return
+    if "ports" in file.container.model_fields_set and file.container.ports:
+        message = "`container.ports` has no meaning with `network: host`: the server listens on its engine's own port."
+        yield message, ("container", "ports"), "Remove it; the engine's flag `port` sets the port."
+    if file.publish == "loopback":
+        message = (
+            "`publish: loopback` has no meaning with `network: host`: the server listens on all addresses of the host."
+        )
+        yield message, ("publish",), "Remove it; the engine's flag `host: 127.0.0.1` limits the server to the host."
+
+
+def _networks(file: Any) -> Iterator[Mistake]:
+    box = file.container
+    names = [network_words.parts(network)[0] for network in box.networks]
+    first = network_words.parts(box.network)[0] or network_words.BRIDGE
+    if names and first in (network_words.HOST, network_words.NONE):
+        message = f"`container.networks`: with `network: {first}` a container joins no other network."
+        yield message, ("container", "networks"), "Remove one of them."
+    for n, name in enumerate(names):
+        if name in (first, *names[:n]):
+            yield f"`container.networks` joins '{name}' twice.", ("container", "networks", n), "Remove one of them."
+
+
+def _sysctls(file: Any) -> Iterator[Mistake]:
+    box = file.container
+    for name in box.sysctls:
+        of_network = security_words.is_of_network(name)
+        option, shared = ("network", on_host_network(file)) if of_network else ("ipc", box.ipc == "host")
+        if shared:
+            message = f"`container.sysctls`: {name} is the host's own with `{option}: host`."
+            fix = f"Set it on the host with sysctl, or use another `{option}`."
+            yield message, ("container", "sysctls", name), fix
+
+
+def _memory(file: Any) -> Iterator[Mistake]:
+    box = file.container
+    if not box.memory_swap:
+        return
+    if not box.memory:
+        message = "`container.memory_swap` needs `memory`: it is the limit of both together."
+        yield message, ("container", "memory_swap"), "Set `memory` too."
+    elif 0 <= process_words.swap_bytes(box.memory_swap) < container_words.size_bytes(box.memory):
+        message = "`container.memory_swap` is less than `memory`: it is the limit of both together."
+        yield message, ("container", "memory_swap"), "Set it to `memory` for no swap, or higher."
+
+
+def _log(file: Any) -> Iterator[Mistake]:
+    box = file.container
+    if box.log_driver == "none" and box.log_options:
+        yield "`container.log_options`: the log driver `none` has none.", ("container", "log_options"), "Remove them."
+
+
+def _devices(file: Any) -> Iterator[Mistake]:
+    rows = [security_words.device_row(device)["PathInContainer"] for device in file.container.devices]
+    for n, inside in enumerate(rows):
+        if inside in rows[:n]:
+            message = f"`container.devices`: '{inside}' is in the container already."
+            yield message, ("container", "devices", n), "Remove one of them."
+
+
+_RULES: tuple[Callable[[Any], Iterator[Mistake]], ...] = (
+    _unreachable,
+    _ports_of_the_host,
+    _networks,
+    _sysctls,
+    _memory,
+    _log,
+    _devices,
+)
+
+
+def flag_place(source: Document, name: str) -> tuple[str, ...]:
+    """Return the place of a flag in a recipe, however it is spelled there; the flags' section if it is not set.
+
+    name: the flag's own name.
+    """
+    section = _section(source)
+    written = spelling(engine.of(section).flags, written_flags(source), name)
+    return (section, written) if written else (section,)
+
+
+def _section(source: Document) -> str:
+    held = source.data.get("engine") if isinstance(source.data, dict) else None
+    return str(held or engine.USUAL)
+
+
+def written_flags(source: Document) -> list[str]:
+    """Return the keys of the flags' section of a recipe, as they are spelled there."""
+    held = source.data.get(_section(source)) if isinstance(source.data, dict) else None
+    return list(held) if isinstance(held, dict) else []
+
+
+def _models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Yield second models that the engine cannot use, or that a flag names too."""
+    own = engine.of(file.engine)
+    for role in file.models:
+        place, given = own.flags.MODEL_FLAGS.get(role), own.flags.named(file.flags)
+        if place is None:
+            able = ", ".join(own.flags.MODEL_FLAGS) or "none"
+            yield f"`models.{role}` cannot be used with {own.title}.", ("models", role), f"It takes: {able}."
+            continue
+        flag = f"{place.flag}.{place.key}" if place.key else place.flag
+        if names_model(given, place) or (role == "draft" and file.model.draft):
+            twice = "`model.draft`" if role == "draft" and file.model.draft else f"`{file.engine}.{flag}`"
+            yield f"{twice} and `models.{role}` both name a model.", ("models", role), f"Remove {twice}."
+        elif not takes_model(given, place):
+            message = f"`models.{role}` has no effect without `{file.engine}.{place.needs or place.flag}`."
+            yield message, ("models", role), "Add it, or remove the model: `invoke explain speculation`."
+
+
+def _adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Yield adapters that the engine cannot serve by their names, and flags that say the same or the opposite."""
+    if not file.adapters:
+        return
+    own = engine.of(file.engine)
+    place = own.flags.ADAPTERS
+    if place is None:
+        message = f"`adapters` cannot be used with {own.title}: its command is not known."
+        yield message, ("adapters",), "Mount them with `container.volumes` and name them in its command."
+        return
+    given = own.flags.named(file.flags)
+    for flag in (place.flag, *place.instead):
+        if flag in given:
+            message = f"`{file.engine}.{flag}` and `adapters` both name adapters."
+            yield message, (file.engine, flag), f"Remove `{flag}`."
+    if place.enable and given.get(place.enable, True) is not True:
+        message = f"`adapters` has no effect with `{place.enable}: {visible.one_line(str(given[place.enable]))}`."
+        yield message, (file.engine, place.enable), "Remove one of them."
+    yield from _names(file, own, place)
+
+
+def _names(file: RecipeFile, own: Engine, place: AdapterFlags) -> Iterator[Mistake]:
+    """Yield names of adapters that two things have, or that requests cannot use."""
+    served = own.flags.served_names(own.flags.named(file.flags), file.model.file or file.model.mount)
+    taken: dict[str, str] = {}
+    for n, adapter in enumerate(file.adapters):
+        at = ("adapters", n, "name")
+        if adapter.name in taken:
+            yield f"two `adapters` are called `{adapter.name}`.", at, "Give one another name."
+        taken[adapter.name] = adapter.id
+        if place.named and adapter.name in served:
+            yield f"`adapters`: `{adapter.name}` is a served name of the model.", at, "Choose another name."
+        elif not place.named and adapter.name != served[0]:
+            message = (
+                f"{own.title} serves no adapter by a name: every request gets it, so `{adapter.name}` must be the server's "
+                f"own name, and that is `{visible.name(served[0])}`."
+            )
+            yield message, at, f"Set the flag for the served name to {adapter.name}, or serve it with vLLM."
+    if place.prefixed and ":" in served[0]:
+        message = f"{own.title} reads a colon in a request's model as the beginning of an adapter's name."
+        yield message, (file.engine,), "Serve the model under a name without a colon."
+
+
+def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Yield further models whose `file` is missing or has no meaning."""
+    own, chooses = engine.of(file.engine), engine.of(file.engine).files
+    for role, model in file.further.items():
+        if bool(chooses) is not bool(model.file):
+            message = f"`{_key(file, role)}.file` {'is missing' if chooses else 'cannot be used'} with {own.title}."
+            yield message, file.place_of(role), f"Name {chooses.NEEDED}." if chooses else "Remove it."
+
+
+def _shared_places(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Yield further models' folders, on the host or in the container, that overlap another model's."""
+    for role, model in file.further.items():
+        others = {
+            "model": file.model,
+            **{_key(file, name): other for name, other in file.further.items() if name != role},
+        }
+        for option in ("dir", "mount"):
+            own = posixpath.normpath(getattr(model, option))
+            for name, other in others.items():
+                theirs = posixpath.normpath(getattr(other, option))
+                if own == theirs or lies_in(own, theirs) or lies_in(theirs, own):
+                    message = (
+                        f"`{_key(file, role)}.{option}` and `{name}.{option}` are one folder, or one lies in the other."
+                    )
+                    yield message, (*file.place_of(role), option), "Give each model a folder of its own."
+
+
+def _key(file: RecipeFile, role: str) -> str:
+    """Return a further model's key in the recipe, for messages."""
+    model = file.further[role]
+    return f"adapters.{model.name}" if isinstance(model, Adapter) else f"models.{role}"
+
+
+RULES = (_models, _adapters, _files, _shared_places)
+
+
+def applied(file: RecipeFile, source: Document) -> RecipeFile:
+    """Return the recipe on the host's network: its members use the hosts' own addresses.
+
+    Raises Refused with file and line for the first setting that conflicts with `parallel`.
+    """
+    for message, place, fix in _mistakes(file, source):
+        raise Refused(message, where=source.where(*place), fix=fix)
+    return file.model_copy(
+        update={"container": file.container.model_copy(update={"network": network_words.HOST, "networks": ()})}
+    )
+
+
+def _mistakes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    split, own = file.parallel, engine.of(file.engine)
+    if split is None:
+        return
+    if split.tensor * split.pipeline == 1:
+        yield "`parallel` splits the model over one host.", ("parallel",), "Remove it, or write `tensor: 2`."
+    if not own.served:
+        return  # reported for every recipe of such an engine
+    if own.parallel is None:
+        message = f"`parallel` cannot be used with {own.title}: it serves from one host only."
+        yield message, ("parallel",), "Remove it, or choose another engine."
+        return
+    yield from _network(file)
+    yield from _set_elsewhere(file, source, own.parallel)
+
+
+def _network(file: RecipeFile) -> Iterator[Mistake]:
+    box: Any = file.container
+    if box.network and network_words.parts(box.network)[0] != network_words.HOST:
+        message = "`container.network` must be `host` with `parallel`: the ranks reach each other over the host's own interfaces."
+        yield message, ("container", "network"), "Remove it."
+
+
+def _set_elsewhere(file: RecipeFile, source: Document, parallel: Parallel) -> Iterator[Mistake]:
+    """Yield the recipe's flags and variables that a cluster sets for each of its members."""
+    for name, why in parallel.SET_BY.items():
+        if name in file.flags:
+            place = flag_place(source, name)
+            yield f"`{'.'.join(place)}` cannot be set with `parallel`: {why} sets it.", place, "Remove it."
+    for name in parallel.VARIABLES:
+        if name in file.container.env:
+            message = f"`container.env.{name}` cannot be set with `parallel`: the cluster sets it for each member."
+            yield message, ("container", "env", name), "Remove it; hosts/*.yml give it by `fabric`."
