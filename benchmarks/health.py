@@ -28,7 +28,7 @@ sys.path.insert(0, str(TOP))
 
 from tests.remote.sshd import free_port
 
-from sparkwright.health.schedule import settings
+from sparkwright.health import settings
 from sparkwright.host.state import StateFolder
 from sparkwright.remote import runtime
 from sparkwright.sandbox import control

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from sparkwright.bench.results_models import SCHEMA, Results
+from sparkwright.bench.results_file import SCHEMA, Results
 
 
 def figures(**given: Any) -> dict[str, Any]:

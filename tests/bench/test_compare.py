@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.bench import compare, summary, vllm_results
-from sparkwright.bench.results_models import Results
+from sparkwright.bench.results_file import Results
 from sparkwright.errors import Refused
 from tests.bench import made
 

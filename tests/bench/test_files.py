@@ -11,15 +11,15 @@ import jsonschema
 import pytest
 
 from sparkwright.app import schemas
-from sparkwright.bench import results_files, summary
-from sparkwright.bench.results_models import Results
+from sparkwright.bench import results_file, summary
+from sparkwright.bench.results_file import Results
 from sparkwright.errors import Refused
 from tests.bench import made
 
 
 def test_what_is_written_comes_back_and_follows_the_published_schema(tmp_path: Path) -> None:
-    results_files.write(tmp_path / "x", made.ab())
-    assert results_files.read(tmp_path / "x") == made.ab()
+    results_file.write(tmp_path / "x", made.ab())
+    assert results_file.read(tmp_path / "x") == made.ab()
     written = json.loads((tmp_path / "x/results.json").read_text())
     jsonschema.validate(written, schemas.schema("results"))
     assert (written["schema"], written["kind"]) == (1, "sparkwright bench")
@@ -36,7 +36,7 @@ def test_every_number_of_the_schema_has_its_unit_in_its_name() -> None:
 
 
 def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
-    rows = list(csv.DictReader(io.StringIO(results_files.to_csv(made.sweep()))))
+    rows = list(csv.DictReader(io.StringIO(results_file.to_csv(made.sweep()))))
     assert [(row["arm"], row["concurrency"], row["itl_p99_ms"]) for row in rows] == [
         ("1024", "8", "256.0"),
         ("4096", "8", "1024.0"),
@@ -55,7 +55,7 @@ def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
 def test_what_is_no_results_file_is_refused_with_the_reason(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(Refused, match=said):
-        results_files.read(tmp_path / "r.json")
+        results_file.read(tmp_path / "r.json")
 
 
 def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
@@ -78,15 +78,15 @@ def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
 
 
 def test_an_experiment_without_cells_is_a_file_too(tmp_path: Path) -> None:
-    results_files.write(tmp_path, Results.model_validate({"name": "x", "experiment": "ab"}))
-    assert results_files.read(tmp_path).cells == []
+    results_file.write(tmp_path, Results.model_validate({"name": "x", "experiment": "ab"}))
+    assert results_file.read(tmp_path).cells == []
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1+cmd", "@SUM(1)", "\t=1"])
 def test_no_text_of_the_csv_is_a_formula(name: str) -> None:
     data = made.sweep().model_dump(by_alias=True)
     data["host"] = data["cells"][0]["arm"] = data["cells"][0]["load"]["kind"] = name
-    text = results_files.to_csv(Results.model_validate(data))
+    text = results_file.to_csv(Results.model_validate(data))
     row = next(csv.DictReader(io.StringIO(text, newline="")))
     assert [row[column] for column in ("host", "arm", "kind")] == [f"'{name}"] * 3
     assert float(row["itl_p99_ms"]) > 0

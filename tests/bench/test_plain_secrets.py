@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkwright.app.bench import run_local
-from sparkwright.bench import arms
+from sparkwright.bench import experiment
 from sparkwright.bench.order import Order
 from sparkwright.errors import Refused
 from sparkwright.host.records.incidents import redacted
@@ -57,7 +57,7 @@ def test_a_probe_with_such_a_key_says_so_and_not_the_key() -> None:
 def test_a_flag_with_a_secret_is_refused() -> None:
     base: Any = None  # nothing of the recipe is read before
     with pytest.raises(Refused, match="--flag hf-token: its value looks like a secret") as caught:
-        arms.flag(base, f"hf-token={SECRET}", {})
+        experiment.flag(base, f"hf-token={SECRET}", {})
     assert SECRET not in str(caught.value)
 
 

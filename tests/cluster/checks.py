@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import yaml
 
+from sparkwright.health import schedule
 from sparkwright.health.record import Record
-from sparkwright.health.schedule import units
 from sparkwright.health.store import latest
 from sparkwright.host.state import StateFolder
 from tests.cluster.pair import Pair
@@ -62,8 +62,8 @@ class Checks:
 
     def begin(self, host: str) -> subprocess.Popen[str]:
         """Start the command of a host's crontab."""
-        (line,) = (row for row in self._table(host).read_text().splitlines() if row.endswith(units.CRON_MARK))
-        command = line.split(maxsplit=5)[5].removesuffix(f" >/dev/null 2>&1 {units.CRON_MARK}")
+        (line,) = (row for row in self._table(host).read_text().splitlines() if row.endswith(schedule.CRON_MARK))
+        command = line.split(maxsplit=5)[5].removesuffix(f" >/dev/null 2>&1 {schedule.CRON_MARK}")
         env = {"HOME": str(self.pair.home(host)), "PATH": os.environ["PATH"]}
         return subprocess.Popen(
             ["sh", "-c", command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

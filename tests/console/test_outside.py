@@ -13,7 +13,7 @@ from rich.text import Text
 from sparkwright.app.outcome import worst
 from sparkwright.app.questions import log_source
 from sparkwright.bench import summary
-from sparkwright.bench.results_models import Results
+from sparkwright.bench.results_file import Results
 from sparkwright.console.events.lines import Lines, plain
 from sparkwright.console.events.live_lines import Live
 from sparkwright.console.events.summary import Served, Summary

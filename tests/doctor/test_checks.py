@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from sparkwright.doctor import known
-from sparkwright.doctor.checks import CHECKS, docker, gpu, memory, operating_system
-from sparkwright.doctor.examine import examine
-from sparkwright.doctor.findings import FIXES, Finding
-from sparkwright.doctor.host import Host, Wanted
+from sparkwright.doctor.checks import CHECKS, examine, gpu, memory, operating_system, services
+from sparkwright.doctor.host import FIXES, Finding, Host, Wanted
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.records import good_states, restart_plans, wakes
 from sparkwright.host.runs.context import SocketDenied
@@ -465,7 +463,7 @@ def test_whatever_is_bad_names_a_command_or_a_place_and_a_source(tmp_path: Path)
 def test_no_mend_touches_packages() -> None:
     words = {word for fix in FIXES.values() for word in fix.argv}
     assert not words & {"apt", "apt-get", "dpkg", "snap", "reboot", "swapoff"}
-    assert docker.GROUP in FIXES["docker group"].argv
+    assert services.GROUP in FIXES["docker group"].argv
 
 
 def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_told(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from sparkwright.doctor.diagnosis import down_causes
 from sparkwright.doctor.diagnosis.answer import verdict
-from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, End, Probe
-from sparkwright.doctor.diagnosis.server_state import EXITS, standing
-from sparkwright.doctor.diagnosis.stream_measurement import Expected, Measured
+from sparkwright.doctor.diagnosis.server_probe import Expected, Measured
+from sparkwright.doctor.diagnosis.server_state import EXITS, DiagnosisInput, End, Probe, standing
 from sparkwright.engines import engine, slowness
 from sparkwright.engines.log.state import EngineState, Reading
 from sparkwright.health.judging.observation import Limits

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.doctor.checks import CHECKS
-from sparkwright.doctor.findings import Finding
-from sparkwright.doctor.host import Host, Wanted
+from sparkwright.doctor.host import Finding, Host, Wanted
 from sparkwright.sandbox import system
 from sparkwright.units import GIB
 from tests.modules.context import RecordingContext

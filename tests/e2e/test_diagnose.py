@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sparkwright.app.questions.diagnosis import FIELDS
-from sparkwright.health.schedule import settings
+from sparkwright.health import settings
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control

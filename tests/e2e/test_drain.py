@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder

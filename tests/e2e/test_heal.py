@@ -16,7 +16,7 @@ from sparkwright.app.plans import restart_plan
 from sparkwright.app.runs import session
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs import journal
 from sparkwright.host.runs.context import RunContext

@@ -21,11 +21,10 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
-from sparkwright.health.schedule.settings import Settings
-from sparkwright.health.store import history, latest
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory, history, latest
 from sparkwright.host.containers.containers import started_s
 from sparkwright.host.machine import Machine
 from sparkwright.host.records.history import read as acts
@@ -305,7 +304,7 @@ import json, os, sys
 import psutil
 from dataclasses import replace
 from sparkwright.health import model_hashes
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder

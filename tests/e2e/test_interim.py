@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder

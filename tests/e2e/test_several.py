@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health.check_history import CheckHistory
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder

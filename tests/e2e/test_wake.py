@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health import wake_decision
+from sparkwright.health import wake
 from sparkwright.health.wake import Waker
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import good_states, history, wakes
@@ -187,7 +187,7 @@ def test_a_switch_that_fails_wakes_the_other_again_and_is_not_tried_for_each_req
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.wake()
-    monkeypatch.setattr(wake_decision, "PAUSE_S", 4.0)
+    monkeypatch.setattr(wake, "PAUSE_S", 4.0)
     playbook = lab.desk.root / "playbooks/switch.yml"
     text = playbook.read_text()
     broken = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"

@@ -10,11 +10,10 @@ from typing import Any
 import docker
 import pytest
 
-from sparkwright.bench import arms as lab
-from sparkwright.doctor.checks import docker as checks_docker
-from sparkwright.doctor.findings import Finding
+from sparkwright.bench import experiment as lab
+from sparkwright.doctor.checks import services as checks_docker
+from sparkwright.doctor.host import Finding, Wanted
 from sparkwright.doctor.host import Host as Host_
-from sparkwright.doctor.host import Wanted
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import compile_caches, files_of_root, lifecycle, mount_sources
 from sparkwright.host.gateway import admin, now, place

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparkwright.app.bench import experiment_folder
-from sparkwright.bench import dataset, results_files, vllm_results
+from sparkwright.bench import order, results_file, vllm_results
 from sparkwright.html import experiment_page
 from tests.bench import made
 from tests.fuzz.harness import ROUNDS, feed, texts, values
@@ -52,26 +52,26 @@ def kept(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object
 
 def test_results(tmp_path: Path) -> None:
     def read(path: Path) -> None:
-        found = results_files.read(path)
-        results_files.to_csv(found)
-        results_files.to_json(found).encode()
+        found = results_file.read(path)
+        results_file.to_csv(found)
+        results_file.to_json(found).encode()
 
     take = kept(tmp_path / "results.json", read)
-    examples = [json.loads(results_files.to_json(example)) for example in (made.ab(), made.sweep())]
+    examples = [json.loads(results_file.to_json(example)) for example in (made.ab(), made.sweep())]
     feed(lambda value: take(json.dumps(value).encode()), values(examples))
     feed(take, texts([json.dumps(example).encode() for example in examples]))
 
 
 def test_the_page_of_results(tmp_path: Path) -> None:
     """Few cases: a page with its plots takes half a second."""
-    take = kept(tmp_path / "results.json", lambda path: experiment_page.html(results_files.read(path)))
-    examples = [json.loads(results_files.to_json(example)) for example in (made.ab(), made.sweep())]
+    take = kept(tmp_path / "results.json", lambda path: experiment_page.html(results_file.read(path)))
+    examples = [json.loads(results_file.to_json(example)) for example in (made.ab(), made.sweep())]
     feed(lambda value: take(json.dumps(value).encode()), values(examples, rounds=ROUNDS // 40))
 
 
 def test_what_vllm_measured(tmp_path: Path) -> None:
     def read(path: Path) -> None:
-        results_files.to_json(vllm_results.load(path)).encode()
+        results_file.to_json(vllm_results.load(path)).encode()
 
     take = kept(tmp_path / "bench.json", read)
     feed(lambda value: take(json.dumps(value).encode()), values([VLLM]))
@@ -84,13 +84,13 @@ def test_lists_within_lists_are_refused(tmp_path: Path) -> None:
 
 
 def test_prompts_of_share_gpt(tmp_path: Path) -> None:
-    take = kept(tmp_path / "prompts.json", lambda path: dataset.load(path, 10))
+    take = kept(tmp_path / "prompts.json", lambda path: order.prompts_of(path, 10))
     feed(lambda value: take(json.dumps(value).encode()), values([SHARE_GPT]))
     feed(take, texts([json.dumps(SHARE_GPT).encode()]))
 
 
 def test_prompts_as_lines(tmp_path: Path) -> None:
-    feed(kept(tmp_path / "prompts.jsonl", lambda path: dataset.load(path, 10)), texts([LINES]))
+    feed(kept(tmp_path / "prompts.jsonl", lambda path: order.prompts_of(path, 10)), texts([LINES]))
 
 
 def test_the_file_of_an_experiment(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_file_of_an_experiment(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
 
     def read(path: Path) -> None:
-        (folder / results_files.JSON).write_text("{}")
+        (folder / results_file.JSON).write_text("{}")
         experiment_folder.Place.of(tmp_path, "x", again=False)
         assert {item.name for item in tmp_path.iterdir()} == {experiment_folder.FOLDER}
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from sparkwright import host_side
-from sparkwright.health import heal, probe, store
-from sparkwright.health.check_history import CheckHistory
+from sparkwright.health import heal, probe, settings, store
 from sparkwright.health.record import Evidence, Record
-from sparkwright.health.schedule import settings
+from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.memory import footprint
 from sparkwright.host.models.manifest import Manifest

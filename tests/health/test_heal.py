@@ -10,9 +10,9 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.health import heal
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import Record
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory
 from sparkwright.host.memory import host_lost, start_guard
 from sparkwright.host.records import good_states, restart_plans, server_keys
 from sparkwright.host.state import StateFolder

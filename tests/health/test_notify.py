@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from sparkwright.health import notify
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import Evidence, Record
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory
 
 
 @dataclass

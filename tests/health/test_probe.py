@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.judge import judge
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.probe import Prober
+from sparkwright.health.store import CheckHistory
 from sparkwright.protocol.container import CLUSTER_LABEL, MEMBERS_LABEL, RANK_LABEL
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health.check_history import CheckHistory
+from sparkwright.health.store import CheckHistory
 from sparkwright.host.state import StateFolder
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.health import cluster_heal, heal, store
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import Rank, Record
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory
 from sparkwright.host.records import good_states, restart_plans, server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.cluster import TOKEN, Cluster

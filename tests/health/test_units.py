@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.health import cluster_heal
-from sparkwright.health.schedule import units
-from sparkwright.health.schedule.units import Clock
+from sparkwright.health import cluster_heal, schedule
+from sparkwright.health.schedule import Clock
 
 HOME = Path("/home/o p%s")
 PROGRAM = ("/usr/bin/python3", "-I", f"{HOME}/x $HOME.py", "tag")
@@ -30,10 +29,10 @@ tools = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-
 
 
 def laid(clock: Clock, folder: Path) -> Path:
-    (folder / units.WAKE).write_text(units.wake(replace(clock, wake=(*PROGRAM, "wake"))))
-    (folder / units.TIMER).write_text(units.timer(clock))
-    (folder / units.SERVICE).write_text(units.service(clock))
-    return folder / units.SERVICE
+    (folder / schedule.WAKE).write_text(schedule.wake_unit(replace(clock, wake=(*PROGRAM, "wake"))))
+    (folder / schedule.TIMER).write_text(schedule.timer_unit(clock))
+    (folder / schedule.SERVICE).write_text(schedule.service_unit(clock))
+    return folder / schedule.SERVICE
 
 
 @tools
@@ -45,8 +44,8 @@ def test_systemd_finds_nothing_wrong(clock: Clock, tmp_path: Path) -> None:
         "verify",
         "--man=no",
         str(service),
-        str(tmp_path / units.TIMER),
-        str(tmp_path / units.WAKE),
+        str(tmp_path / schedule.TIMER),
+        str(tmp_path / schedule.WAKE),
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -66,17 +65,17 @@ def test_systemd_calls_it_little_exposed(name: str, most: float, tmp_path: Path)
     [(30, "*/1 * * * *"), (300, "*/5 * * * *"), (3600, "0 */1 * * *"), (5400, "0 */1 * * *"), (9e6, "0 */23 * * *")],
 )
 def test_cron_counts_in_minutes_and_hours(every_s: float, when: str) -> None:
-    assert units.cron_line(Clock(("p",), every_s, [])).startswith(f"{when} p >/dev/null")
+    assert schedule.cron_line(Clock(("p",), every_s, [])).startswith(f"{when} p >/dev/null")
 
 
 def test_the_crontab_of_others_is_left_alone() -> None:
     mine = "# mine\n0 1 * * * backup\n"
-    line = units.cron_line(CLOCKS["user"])
+    line = schedule.cron_line(CLOCKS["user"])
     assert "\\%" in line and "%" not in line.replace("\\%", "")
-    with_it = units.with_cron(mine, line)
+    with_it = schedule.with_cron(mine, line)
     assert with_it == mine + line + "\n"
-    assert units.with_cron(with_it, line) == with_it
-    assert units.with_cron(with_it, "") == mine
+    assert schedule.with_cron(with_it, line) == with_it
+    assert schedule.with_cron(with_it, "") == mine
 
 
 #: every character that systemd, cron or a shell gives a meaning to
@@ -99,7 +98,7 @@ def loaded(clock: Clock) -> str:
     """Return the unit as a user's systemd loads it: Environment, ReadWritePaths and command line as it understands them."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
-        (Path(folder) / "x.service").write_text(units.service(clock))
+        (Path(folder) / "x.service").write_text(schedule.service_unit(clock))
         env = {
             "PATH": os.environ["PATH"],
             "HOME": folder,
@@ -146,7 +145,7 @@ def as_cron_does(line: str) -> str:
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 def test_cron_and_its_shell_read_every_word_as_it_was_meant(odd: str) -> None:
     program = (sys.executable, "-c", "import os, sys; print([*sys.argv[1:], os.environ['DOCKER_HOST']])", odd)
-    line = units.cron_line(Clock(program, 300, [], {"DOCKER_HOST": odd}))
+    line = schedule.cron_line(Clock(program, 300, [], {"DOCKER_HOST": odd}))
     done = subprocess.run(
         ["sh", "-c", as_cron_does(line).replace(">/dev/null", "")], capture_output=True, text=True, check=False
     )
@@ -163,21 +162,23 @@ def test_what_could_end_a_line_is_refused_with_where_to_look(odd: str, where: st
         {"DOCKER_HOST": odd if where == "environment" else "x"},
     )
     with pytest.raises(Refused, match="has a control character") as caught:
-        units.service(clock)
+        schedule.service_unit(clock)
     assert not set(str(caught.value)) & set(odd) - set("aExecStart=/bin/shb[2Ju8")
     if where != "path":
         with pytest.raises(Refused, match="DOCKER_HOST"):
-            units.cron_line(clock)
+            schedule.cron_line(clock)
 
 
 def test_a_crontab_with_odd_lines_of_others_is_left_alone() -> None:
     mine = "# a\x0cb\u2028c\r\n0 1 * * * backup"
-    assert units.with_cron(f"{mine}\n", "") == f"{mine}\n"
-    assert units.with_cron(mine, "") == f"{mine}\n"
-    assert units.with_cron("", "") == ""
+    assert schedule.with_cron(f"{mine}\n", "") == f"{mine}\n"
+    assert schedule.with_cron(mine, "") == f"{mine}\n"
+    assert schedule.with_cron("", "") == ""
 
 
 def test_a_check_that_heals_may_wait_for_the_other_members_of_a_cluster_first() -> None:
     every_s = 3600.0
-    limit = re.search(r"^TimeoutStartSec=(\d+)$", units.service(Clock(PROGRAM, every_s, [HOME], heals=True)), re.M)
-    assert limit is not None and float(limit[1]) == cluster_heal.INTERVALS * every_s + units.HEAL_S
+    limit = re.search(
+        r"^TimeoutStartSec=(\d+)$", schedule.service_unit(Clock(PROGRAM, every_s, [HOME], heals=True)), re.M
+    )
+    assert limit is not None and float(limit[1]) == cluster_heal.INTERVALS * every_s + schedule.HEAL_S

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.wake_decision import Decision, Situation, Sleeper, decide, needs
+from sparkwright.health.wake import Decision, Situation, Sleeper, decide, needs
 from sparkwright.host.records.wakes import Failure, WakeRecord
 
 #: the large one is awake since 1000 and keeps its turn until 1600

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.bench.results_models import Results
+from sparkwright.bench.results_file import Results
 from sparkwright.html import charts, experiment_page, svg
 from tests.bench import made
 

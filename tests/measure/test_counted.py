@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sparkwright
-from sparkwright.measure.server_metrics import miscounted, uncounted
+from sparkwright.measure.http_probe import miscounted, uncounted
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_a_diagnosis_takes_its_rules_from_no_module_of_a_playbook() -> None:
         if isinstance(node, ast.ImportFrom) and node.module
     }
     assert "sparkwright.modules.proof.smoke_test" not in taken
-    assert "sparkwright.measure.server_metrics" in taken
+    assert "sparkwright.measure.http_probe" in taken

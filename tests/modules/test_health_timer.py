@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
 from sparkwright.health.store import latest
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext

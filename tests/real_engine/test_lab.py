@@ -15,7 +15,7 @@ from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm import log as vllm_settings
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.measure import lab, prefix, server_metrics
+from sparkwright.measure import asker, http_probe, lab
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from tests.real_engine.engine import RUNS, Engine, Server, serving
@@ -39,7 +39,9 @@ def started(engine: Engine, name: str, model: str, *words: str) -> Iterator[Serv
 
 def measured(server: Server, load: Load) -> dict[str, Any]:
     model = server.argv[0]
-    target = Target(HTTP, server.base_url, model, counters=lambda: server_metrics.read(HTTP, server.base_url, "")[0])
+    target = Target(
+        HTTP, server.base_url, model, counters=lambda: http_probe.read_counters(HTTP, server.base_url, "")[0]
+    )
     found = lab.run(target, load)
     assert found["verdict"] == "measured", found["doubts"]
     return found
@@ -65,12 +67,12 @@ def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
         assert found["figures"]["output_tokens"] == 3 * 64
         assert found["figures"]["approximate"] is False
         assert found["prefix_hit_share"] is not None and found["prefix_hit_share"] < 0.05
-        sightings = prefix.sight(
+        sightings = asker.sight_prefix(
             HTTP,
             server.base_url,
             server.argv[0],
             500,
-            lambda: server_metrics.read(HTTP, server.base_url, "")[0],
+            lambda: http_probe.read_counters(HTTP, server.base_url, "")[0],
             timeout_s=60,
         )
         assert [bool(sighting.hits) for sighting in sightings] == [False, True, True]

@@ -11,7 +11,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.llama_cpp.http import HTTP
-from sparkwright.measure import http_probe, server_metrics
+from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
 from tests.modules.context import RecordingContext
 from tests.real_llama import server as servers
@@ -27,11 +27,11 @@ def ask(server: servers.Server, http: Http) -> http_probe.Answer:
 def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
     with servers.started(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
         assert server.until_served(), server.log
-        before = server_metrics.read(EMBED, server.base_url, "")[0]
+        before = http_probe.read_counters(EMBED, server.base_url, "")[0]
         answer = ask(server, EMBED)
         assert tasks.PROOFS["embed"].judge(answer.json()).holds == "a vector of 128 numbers"
         assert http_probe.missing(EMBED, answer.json()) == ""
-        after = server_metrics.read(EMBED, server.base_url, "")[0]
+        after = http_probe.read_counters(EMBED, server.base_url, "")[0]
         assert after[roles.HEARTBEAT] > before[roles.HEARTBEAT]
         args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
         found = VerifyHealth().ask(args, RecordingContext(tmp_path / "host"), EMBED)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health.schedule import places
+from sparkwright.health import schedule
 from sparkwright.modules import registry
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import runtime, runtime_upload
@@ -293,10 +293,10 @@ def test_the_clocks_old_runtime_is_kept_until_it_has_changed_over(tmp_path: Path
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         folder.mkdir()
-    places.mark(old)
-    places.mark(new)
-    assert (old / places.MARK).exists(), "an install that fails leaves the old clock with its runtime"
-    places.unmark(new, but="new")
-    assert [folder.name for folder in (old, new) if (folder / places.MARK).exists()] == ["new"]
-    places.unmark(new)
-    assert not (new / places.MARK).exists()
+    schedule.mark(old)
+    schedule.mark(new)
+    assert (old / schedule.MARK).exists(), "an install that fails leaves the old clock with its runtime"
+    schedule.unmark(new, but="new")
+    assert [folder.name for folder in (old, new) if (folder / schedule.MARK).exists()] == ["new"]
+    schedule.unmark(new)
+    assert not (new / schedule.MARK).exists()

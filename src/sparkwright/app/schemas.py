@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from sparkwright.app.json_output import schemas as json_output
-from sparkwright.bench.results_models import Results
+from sparkwright.bench.results_file import Results
 from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.inventory.models import GroupFile, HostFile

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.bench import play, play_tasks
+from sparkwright.bench import play
 from sparkwright.bench.experiment import Experiment, Turn
-from sparkwright.bench.play_tasks import ARM, NAME, Task, measured, task, value, values
+from sparkwright.bench.play import ARM, NAME, Task, measured, task, value, values
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.groups import Cluster
 
@@ -78,7 +78,7 @@ def with_arms(
         known: settings that were read before, by arm.
         changed: flags in which two arms differ.
     """
-    taken = play_tasks.taken(experiment, known)
+    taken = play.taken(experiment, known)
     if len(taken.turns) > MOST_TURNS:
         message = f"{len(taken.turns)} starts of a cluster in one experiment: at most {MOST_TURNS} can be."
         raise Refused(message, fix="Give fewer values, or a smaller --repeat.")
@@ -100,14 +100,14 @@ def with_arms(
         *lab.prepared(),
         *_freed(),
         block,
-        *play_tasks.after("head and host.gateways"),
+        *play.after("head and host.gateways"),
         end,
     ]
 
 
 def _freed() -> Iterator[Task]:
     yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
-    yield play_tasks.drained(when="head")
+    yield play.drained(when="head")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class _Lab:
     experiment: Experiment
     series: str
     parts: str
-    taken: play_tasks.Taken
+    taken: play.Taken
     #: flags in which two arms differ
     changed: Sequence[str]
 
@@ -128,18 +128,16 @@ class _Lab:
     def prepared(self) -> Iterator[Task]:
         """Yield the checks and downloads that run while the cluster still serves; then the members agree on refused arms."""
         yield self._fabric()
-        yield from play_tasks.fits(self.experiment, self.taken.names)
-        for arm in play_tasks.distinct(self.experiment, self.taken.names):
+        yield from play.fits(self.experiment, self.taken.names)
+        for arm in play.distinct(self.experiment, self.taken.names):
             to_serve = value(f"arms[{arm.name!r}]")
             engine = value(f"arms[{arm.name!r}].engine.name")
             about = {"to_serve": to_serve, "engine_inside": engine, "turn": f" for arm {arm.name}"}
             yield {"include": f"{self.parts}/{FETCH}", "vars": about}
         for name in self.taken.names:
-            yield play_tasks.linted(name, f"lint_{self._place(name)}")
+            yield play.linted(name, f"lint_{self._place(name)}")
         share = {
-            self.refused(name): value(
-                f"lint_{place}.failed or {play_tasks.fits_register(self.experiment, name)}.failed"
-            )
+            self.refused(name): value(f"lint_{place}.failed or {play.fits_register(self.experiment, name)}.failed")
             for name in self.taken.names
             for place in [self._place(name)]
         }
@@ -153,13 +151,13 @@ class _Lab:
             conditions.append(f"'same' not in ready_{judged}.any")
         if number == judged:
             when.append(f"'same' not in ready_{judged}.any")
-        config = play_tasks.config_args(turn, number, self.series, self.taken, self.changed)
+        config = play.config_args(turn, number, self.series, self.taken, self.changed)
         share = {"same": value(f"(config_{number} | default({{}})).same | default(false)")}
         why = "{{ failed_result.msg }}"
         rank = {"rank_of": "{{ to_serve.spec.name }}"}
         ready = {**rank, "share": share, "timeout_s": "{{ to_serve.serve.ready_s + 300 }}"}
         return {
-            "name": f"Arm {arm}: {play_tasks.title(self.experiment, arm)}",
+            "name": f"Arm {arm}: {play.title(self.experiment, arm)}",
             "vars": {"to_serve": value(f"arms[{arm!r}]"), "turn": f" {number + 1}"},
             "when": conditions,
             "block": [
@@ -176,7 +174,7 @@ class _Lab:
         }
 
     def _place(self, arm: str) -> int:
-        return play_tasks.place(self.experiment, arm)
+        return play.place(self.experiment, arm)
 
     def _fabric(self) -> Task:
         own = "host.cluster.addresses[host.name]"

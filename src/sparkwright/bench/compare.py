@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.bench.results_models import Figures, Results, Row, load_key, load_words, rows_rows, shown
+from sparkwright.bench.results_file import Figures, Results, Row, load_key, load_words, rows_rows, shown
 
 #: title, name in Figures or derived, digits, whether more is better
 COMPARED: tuple[tuple[str, str, int, bool], ...] = (

@@ -5,11 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from sparkwright.bench.arms import Arm
+from sparkwright.bench import axis
+from sparkwright.bench.axis import Axis
+from sparkwright.engines.advice import Effective, ServerRequest
+from sparkwright.engines.findings import Finding
+from sparkwright.engines.http import GENERATE
+from sparkwright.errors import Refused
 from sparkwright.measure.workload import WORKLOAD, Load
+from sparkwright.project.documents import document
+from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.engine_settings import Serving, serving
+from sparkwright.project.recipe.section_rules import on_host_network
+from sparkwright.protocol.container import LAB_LABEL
+from sparkwright.trust.secret_names import is_secret
 
 
 @dataclass(frozen=True)
@@ -88,3 +100,210 @@ def turns(order: Sequence[str], loads: Sequence[Load], identities: Mapping[str, 
 def _key(arm: str, load: Load, identity: Any, repetition: int) -> str:
     exact = json.dumps([WORKLOAD, load.to_json(), identity], sort_keys=True, default=str)
     return f"{arm}.{load.kind}.{hashlib.sha256(exact.encode()).hexdigest()[:10]}.{repetition}"
+
+
+LOOPBACK = "127.0.0.1"
+#: usual name of chunked prefill on the command line
+SPOKEN = "chunked-prefill"
+#: name of each engine's rule about unknown flags
+UNKNOWN = "unknown-flag"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A configuration that an experiment measures."""
+
+    #: the arm's name in cells
+    name: str
+    title: str
+    #: including the changes
+    recipe: Recipe
+    #: flags that differ from the written recipe; None removes a flag
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    #: the value of each swept flag
+    at: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.recipe.file.task != GENERATE:
+            message = f"{self.recipe.name} is for `task: {self.recipe.file.task}`: bench measures generated text."
+            raise Refused(message, where=self.recipe.source.where("task"), fix="Choose a recipe that generates.")
+
+    def serving(self, pinned: Mapping[str, Any]) -> Serving:
+        """Return the settings with which the arm's engine would serve, and the errors and warnings about them."""
+        return serving(self.recipe, pinned)
+
+    def effective(self, pinned: Mapping[str, Any]) -> Effective:
+        """Return the predicted settings."""
+        served = self.serving(pinned)
+        file = self.recipe.file
+        request = ServerRequest(served.flags, file.image, file.platform, file.container.env)
+        return served.engine.advice.effective(request, config_of(pinned), served.version)
+
+
+def refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
+    """Return the reason that the engine would not start, or None if none is known."""
+    return next(iter(arm.serving(pinned).errors), None)
+
+
+def as_it_runs(base: Recipe) -> Arm:
+    """Return the arm of the running server."""
+    return Arm("server", base.name, base)
+
+
+def pair(recipe: Recipe, other: Recipe) -> list[Arm]:
+    """Return the arms of two recipes. Raises Refused if their images differ: two things would change at once."""
+    if recipe.image != other.image:
+        raise Refused(
+            f"{recipe.name} runs {recipe.image} and {other.name} {other.image}: two things would change at once.",
+            fix="Give both recipes the same image.",
+        )
+    return [_arm("a", recipe.name, recipe, {}), _arm("b", other.name, other, {})]
+
+
+def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
+    """Return two arms that differ in one flag.
+
+    Args:
+        base: the recipe.
+        text: `chunked-prefill`: on and off. NAME or NAME=VALUE: as the recipe is, and with this flag.
+        pinned: entries of spark.lock for the recipe's image and model.
+    """
+    written, equals, value = text.partition("=")
+    if written == SPOKEN and not equals:
+        return _chunked_prefill(base, pinned)
+    if equals and is_secret(written, value):
+        raise Refused(
+            f"--flag {written}: its value looks like a secret, which results and `docker inspect` would show."
+        )
+    base, flags = as_deployed(base, pinned), base.engine.flags
+    name = base.engine.advice.CHUNKED_PREFILL if written == SPOKEN else written
+    given = document.parse(value, Path("--flag")).data if equals else True
+    if "." in name or given == axis.UNSET:
+        changed = grid(base, [Axis(name, (given,))], pinned, names=("b",))
+        return [_arm("a", base.name, base, {}), *changed]
+    change = flags.named({name: given})
+    shown = flags.argv(change)
+    arms = [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
+    _known(Axis(name, ()), arms[1:], pinned)
+    return arms
+
+
+def sweep(base: Recipe, values: Sequence[int], pinned: Mapping[str, Any]) -> list[Arm]:
+    """Return an arm for each number of tokens of one step. Raises Refused if the engine has no flag for it."""
+    name = base.engine.flags.BUDGET
+    if not name:
+        raise Refused(f"{base.engine.title} has no flag for the tokens of one step.")
+    return grid(base, [Axis(name, tuple(values))], pinned)
+
+
+def grid(
+    base: Recipe, axes: Sequence[Axis], pinned: Mapping[str, Any], *, names: Sequence[str] | None = None
+) -> list[Arm]:
+    """Return an arm for each combination of the axes' values.
+
+    Args:
+        base: the recipe whose flags are changed.
+        axes: one or two flags with their values.
+        pinned: entries of spark.lock for the recipe's image and model.
+        names: of the arms; derived from the values if empty.
+
+    Raises:
+        Refused: a flag is unknown to the recipe's engine, is set by another key of a recipe, is changed twice, or there are more
+            than MOST_ARMS arms.
+    """
+    base, found = as_deployed(base, pinned), list(axis.points(axes))
+    if len(found) > axis.MOST_ARMS:
+        raise Refused(
+            f"{len(found)} arms: an experiment starts at most {axis.MOST_ARMS}, for each takes minutes to load.",
+            fix="Give fewer values.",
+        )
+    if len({axis.canonical(each.name, base.engine.flags) for each in axes}) < len(axes):
+        raise Refused(f"{' and '.join(each.name for each in axes)} are the same flag.")
+    names = names or axis.arm_names(found)
+    arms = [_at(name, base, axes, values) for name, values in zip(names, found, strict=True)]
+    for each in axes:
+        _known(each, arms, pinned)
+    return arms
+
+
+def values_pair(base: Recipe, compared: Axis, pinned: Mapping[str, Any]) -> list[Arm]:
+    """Return two arms that differ in the value of one flag. Raises Refused as `grid` does."""
+    return grid(base, [compared], pinned, names=("a", "b"))
+
+
+def _at(name: str, base: Recipe, axes: Sequence[Axis], values: Mapping[str, Any]) -> Arm:
+    """Return the arm of one combination of values."""
+    changes: dict[str, Any] = {}
+    for each in axes:
+        changes |= each.changes(values[each.name], {**base.file.flags, **changes}, base.engine.flags)
+    title = ", ".join(f"{flag} {axis.shown(value)}" for flag, value in values.items())
+    return _arm(name, title, base, changes, values)
+
+
+def _known(each: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
+    """Raise Refused for a flag that another key of the recipe sets, or that the engine does not have."""
+    own = arms[0].recipe.engine.flags.canonical(each.flag)
+    key = arms[0].recipe.engine.flags.SET_BY.get(own)
+    if key:
+        raise Refused(f"--flag {each.name}: a recipe says that under {key}.", fix="Compare two recipes: -a and -b.")
+    for arm in arms:
+        for finding in arm.serving(pinned).findings:
+            if finding.rule == UNKNOWN and finding.severity == "error" and finding.flag in (own, each.flag):
+                fix = next((f"{way.text[:1].upper()}{way.text[1:]}." for way in finding.ways_out), "")
+                raise Refused(f"--flag {each.name}: {finding.sentence}", fix=fix)
+
+
+def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with the flags that its expectation implies, so that a changed flag does not alter them."""
+    file_flags = base.file_flags(pinned.get("model") or {})
+    words = {name: given for name, given in serving(base, pinned).flags.items() if name not in file_flags}
+    return replace(base, file=base.file.with_flags(words))
+
+
+def config_of(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the model's config.json as far as the lock holds it."""
+    found: Mapping[str, Any] = (pinned.get("model") or {}).get("config") or {}
+    return found
+
+
+def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
+    """Return the arms with chunked prefill on and off, otherwise equal."""
+    both = base.engine.advice.chunked_prefill_arms(base.file.flags, config_of(pinned))
+    if both is None:
+        raise Refused(f"{base.engine.title} has no switch for chunked prefill.")
+    on, off = both
+    return [_arm("a", "chunked prefill on", base, on), _arm("b", "chunked prefill off", base, off)]
+
+
+def changed_flags(arm: Arm, other: Arm) -> list[str]:
+    first, second = arm.recipe.file.flags, other.recipe.file.flags
+    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+
+
+def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any], at: Mapping[str, Any] | None = None) -> Arm:
+    """Return an arm: the recipe with these flags, without an expected rate.
+
+    Unchanged, it serves as a deploy would. With changes, no particular chunked prefill is expected either.
+    """
+    words = {name: message for name, message in base.file.flags.items() if name not in changes}
+    words |= {flag: message for flag, message in changes.items() if message is not None}
+    box = base.file.container
+    expected = {"tok_per_s": None, **({"chunked_prefill": "any"} if changes else {})}
+    file = base.file.with_flags(
+        words,
+        container=box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}, "compile_caches": False}),
+        expect=base.file.expect.model_copy(update=expected),
+    )
+    return Arm(name, title, replace(base, file=file), dict(changes), dict(at or {}))
+
+
+def named(arm: Arm, container: str) -> Arm:
+    """Return the arm under the name of the host's own server, so that an interrupted run never leaves two of them.
+
+    It listens on the loopback only: the server's clients are refused meanwhile, and not measured.
+    """
+    file = arm.recipe.file
+    ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]
+    box = file.container.model_copy(update={"name": container, "ports": ports})
+    words = {**file.flags, "host": LOOPBACK} if on_host_network(file) else file.flags
+    return replace(arm, recipe=replace(arm.recipe, file=file.with_flags(words, container=box)))

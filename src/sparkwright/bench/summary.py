@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sparkwright.bench import compare
 from sparkwright.bench.compare import Difference
-from sparkwright.bench.results_models import Cell, Results, Row, load_words, rows_rows
+from sparkwright.bench.results_file import Cell, Results, Row, load_words, rows_rows
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Refused
 

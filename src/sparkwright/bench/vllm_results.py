@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.bench.results_models import SCHEMA, Results
+from sparkwright.bench.results_file import SCHEMA, Results
 from sparkwright.errors import Refused
 from sparkwright.measure.figures import STALL, Spread
 from sparkwright.trust import bounds

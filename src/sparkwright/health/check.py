@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from sparkwright.engines import http as roles
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import heal, model_hashes, notify, store, textfile
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.judge import Judgement, damp, judge
 from sparkwright.health.judging.observation import Observation
 from sparkwright.health.probe import Prober, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import crash_loop, engine_socket
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history
 from sparkwright.host.runs import lock
-from sparkwright.measure import server_metrics
+from sparkwright.measure import http_probe
 from sparkwright.trust.redact import Redactor
 
 DOCKER_S = 20  # the Docker Engine must answer a check within this time
@@ -235,7 +235,7 @@ def _with_own(observed: Observation, record: Record, prober: Prober) -> dict[str
     generated, heartbeat = observed.server.generated_tokens, observed.heartbeat
     measured = generated is not None and record.speed.measured_s == observed.time_s
     if measured or (own and http.apart):
-        now = server_metrics.read(http, observed.server.url, prober.key)[0]
+        now = http_probe.read_counters(http, observed.server.url, prober.key)[0]
         generated, heartbeat, own = now.get(roles.GENERATED), now.get(roles.HEARTBEAT), 0
     after = (None if item is None else item + own for item in (generated, heartbeat))
     return dict(zip(("generated", "heartbeat") if http.apart else ("generated",), after, strict=False))

@@ -18,7 +18,7 @@ from sparkwright.health import store
 from sparkwright.health.heal import NOT, Decision, by_plan
 from sparkwright.health.judging.questions import POWER
 from sparkwright.health.record import Record
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
 from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.channel import Channel
 from sparkwright.host.cluster.coordinator import Coordinator

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.health import snapshot
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging import judge, questions
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Rank, Record, Server
 from sparkwright.health.snapshot import Now
+from sparkwright.health.store import CheckHistory
 from sparkwright.host.records import turns, wakes
 from sparkwright.host.state import StateFolder
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from sparkwright import host_side
 from sparkwright.errors import Refused
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.judge import SERVES, WELL
 from sparkwright.health.judging.questions import POWER
 from sparkwright.health.record import Record
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import server_key
 from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context

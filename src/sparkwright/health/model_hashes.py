@@ -18,13 +18,13 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judging.observation import ModelFiles
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
 from sparkwright.host.containers import container_labels, containers, server_key
 from sparkwright.host.models.manifest import Manifest, digest, stamp, wanted
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history
 from sparkwright.host.runs import lock
-from sparkwright.measure import server_metrics
+from sparkwright.measure import http_probe
 from sparkwright.trust.shapes import built
 
 PREFIX = "hashes-"
@@ -234,7 +234,8 @@ def _running(context: Context) -> float:
         return 0.0
     key = server_key.of_container(context.state, inspected) or ""
     return (
-        server_metrics.read(container_labels.engine_of_container(inspected).http, url, key)[0].get(roles.RUNNING) or 0.0
+        http_probe.read_counters(container_labels.engine_of_container(inspected).http, url, key)[0].get(roles.RUNNING)
+        or 0.0
     )
 
 

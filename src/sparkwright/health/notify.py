@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.judge import WELL, is_news
 from sparkwright.health.notify_shapes import Post, repeats, shape_for, shaped
 from sparkwright.health.record import Record
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory
 from sparkwright.transport import http
 from sparkwright.transport.connection import InvalidRequest, TransportError
 from sparkwright.trust import bounds

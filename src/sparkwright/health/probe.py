@@ -10,21 +10,23 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
-from sparkwright.errors import SparkwrightError
-from sparkwright.health import ranks, snapshot
-from sparkwright.health.check_history import CheckHistory
+from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.health import snapshot
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import starved
-from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
+from sparkwright.health.record import Container, Gpu, Machine, Rank, Server, Serves
 from sparkwright.health.snapshot import container_of, ready_s, ready_since, serves_of
+from sparkwright.health.store import CheckHistory
 from sparkwright.host import evidence
+from sparkwright.host.cluster import rank
 from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, server_key
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.gateway import now as gateway_now
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, turns, wakes
-from sparkwright.measure import background, http_probe, server_metrics
+from sparkwright.measure import background, http_probe
+from sparkwright.units import MIB
 
 AGAIN_S = 0.5  # between two reads of the counters, and of a suspicious GPU
 HEALTH_S = 5.0
@@ -74,7 +76,7 @@ class Prober:
         if busy or not self.good:
             return found
         asleep = turns.in_place_of(self.context.state)
-        rank = ranks.deployed(self.good)
+        rank = deployed_rank(self.good)
         gives = tasks.noun(self.http)
         found = replace(
             found,
@@ -103,7 +105,7 @@ class Prober:
             box = container_of(inspected, verified)
             loop = crash_loop.inspect(inspected, self.context) if box.exit_code or box.status != "exited" else ""
             differs = snapshot.drift_found(self.context, self.good, inspected)
-            rank = ranks.probe(self.context, found.rank, box, inspected, self.remembered, start_of(box))
+            rank = probe_rank(self.context, found.rank, box, inspected, self.remembered, start_of(box))
         except SparkwrightError as error:
             return {}, replace(found, engine_error=error.message, container=Container(name))
         except Exception as error:  # requests' and docker's own: an engine that hangs or answers nonsense
@@ -130,7 +132,7 @@ class Prober:
         config = inspected.get("Config") or {}
         command = list(config.get("Cmd") or ())
         self.key = key = server_key.of_container(self.context.state, inspected) or self._given_key(http)
-        before = server_metrics.read(http, url, key)[0]
+        before = http_probe.read_counters(http, url, key)[0]
         server, heartbeat = _counted(server, before), before.get(roles.HEARTBEAT)
         frozen_s = self._frozen_s(found, server, heartbeat)
         version = http_probe.version(http, url, api_key=key, timeout_s=HEALTH_S) or ""
@@ -147,7 +149,7 @@ class Prober:
         """Return True if the server generates tokens between two reads of its counters."""
         self.pause(AGAIN_S)
         name = roles.HEARTBEAT
-        after = server_metrics.read(http, url, key)[0]
+        after = http_probe.read_counters(http, url, key)[0]
         return name in after and name in before and after[name] > before[name]
 
     def _token(self, http: Http, found: Observation, key: str, priority: int) -> Observation:
@@ -166,7 +168,7 @@ class Prober:
             made = replace(found.server, token="error" if lacks else "made", token_s=round(token_s, 3))
             return replace(found, server=made, error=f"the response was 200 {lacks}" if lacks else "")
         if answer.error == "timeout":
-            after = server_metrics.read(http, url, key)[0].get(roles.HEARTBEAT)
+            after = http_probe.read_counters(http, url, key)[0].get(roles.HEARTBEAT)
             others = after is not None and after > (found.heartbeat or 0)
             token = "skipped" if others else "none"  # a long queue is no fault: others get tokens
             still = found.rank.cluster and found.server.running and after is not None and after == found.heartbeat
@@ -250,3 +252,56 @@ def _counted(server: Server, counters: Mapping[str, float]) -> Server:
 def url_of_spec(spec: dict[str, Any]) -> str:
     """Return the URL of a spec's server on this host."""
     return containers.url_of({"HostConfig": {"PortBindings": port_bindings(tuple(spec.get("ports") or ()))}})
+
+
+#: limits of reading a log: the group is in its first 100 kB, the reason of an exit in its last lines
+LOG_BYTES, LOG_S = 8 * MIB, 5.0
+
+
+def deployed_rank(good: Mapping[str, Any]) -> Rank:
+    """Return the rank that the last verified state was deployed as; for a server of its own one without a cluster's name."""
+    place = container_labels.membership_of_labels((good.get("spec") or {}).get("labels"))
+    return Rank(place.cluster, place.rank, len(place.members)) if place.cluster else Rank()
+
+
+def rank_now(context: Context, good: Mapping[str, Any], box: Container, past: CheckHistory, start: str) -> Rank:
+    """Return the observed state of the rank that this host was deployed as. box: its container now. start: see `probe`."""
+    wanted = deployed_rank(good)
+    if not wanted.cluster or box.status in ("", "absent"):
+        return wanted
+    try:
+        inspected = containers.inspect(context.docker(), box.name) or {}
+        return probe_rank(context, wanted, box, inspected, past, start)
+    except SparkwrightError as error:
+        return replace(wanted, error=error.message.rstrip("."))
+    except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
+        return replace(wanted, error=engine_socket.silent(error))
+
+
+def probe_rank(
+    context: Context, wanted: Rank, box: Container, inspected: Mapping[str, Any], past: CheckHistory, start: str
+) -> Rank:
+    """Return the observed state of a member's rank. start: identifies this start of its container.
+
+    A place in the group lasts as long as the process: once proved, the log of that start is not read again.
+    """
+    if not wanted.cluster or not inspected:
+        return wanted
+    if box.status == "running" and past.joined.get("start") == start:
+        group = past.joined
+        return replace(wanted, group_rank=group["rank"], group_world=group["world"], transport=group["transport"])
+    try:
+        found = rank.of_log(context.docker(), inspected, most_bytes=LOG_BYTES, most_s=LOG_S)
+    except Failed as error:
+        return replace(wanted, error=error.message.rstrip("."))
+    if box.status == "running" and found.rank is not None and found.world_size is not None:
+        group = {"rank": found.rank, "world": found.world_size, "transport": found.transport}
+        past.joined = {"start": start, **group}
+    return replace(
+        wanted,
+        group_rank=found.rank,
+        group_world=found.world_size,
+        transport=found.transport,
+        stage=found.stage,
+        failure=found.failure,
+    )

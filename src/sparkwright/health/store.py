@@ -1,24 +1,97 @@
-"""The records on disk: health.json, and health.jsonl that never grows beyond its bounds."""
+"""The records on disk: health.json and health.jsonl, and health-remembered.json, the state carried from check to check."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sparkwright.health.record import HISTORY, LATEST, ROTATE_BYTES, ROTATED, Record
+from sparkwright.health.judging.judge import WINDOW
+from sparkwright.health.record import HISTORY, LATEST, ROTATE_BYTES, ROTATED, STATES, Record, Speed, State
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import bounds, private
 from sparkwright.trust.redact import Redactor
+from sparkwright.trust.shapes import built
+
+HISTORY_NAME = "health-remembered"
+
+
+@dataclass
+class CheckHistory:
+    """State carried from one health check to the next."""
+
+    #: states of the last checks, oldest first
+    seen: list[State] = field(default_factory=list)
+    #: the reported state
+    state: State | None = None
+    #: when the reported state began, seconds since the epoch
+    since_s: float = 0.0
+    #: consecutive checks that recommended a restart
+    cures: int = 0
+    #: the counters at the last check: time_s, start, running, token, generated, heartbeat
+    counted: dict[str, Any] = field(default_factory=dict)
+    #: the start (container and time) that has answered
+    answered: str = ""
+    #: the container whose crash loop was stopped: id, why, and since (when it had been verified)
+    broken: dict[str, str] = field(default_factory=dict)
+    #: the start of this host's rank whose log proved its place in its group, and that place
+    joined: dict[str, Any] = field(default_factory=dict)
+    #: the state of the last notification, by command or webhook
+    notified: str = ""
+    #: when each restart began, seconds since the epoch
+    heals: list[float] = field(default_factory=list)
+    #: consecutive restarts that did not help
+    failed: int = 0
+    #: the last measured decode rate, as the fields of Speed
+    speed: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: StateFolder) -> CheckHistory:
+        """Read the history that the last check saved; empty if there is none or it can't be read."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        try:
+            found = state.read(HISTORY_NAME) or {}
+            past = cls(**{name: value for name, value in found.items() if name in known})
+        except (ValueError, TypeError, OSError):
+            return cls()
+        past.seen = [item for item in past.seen if item in STATES]
+        past.state = past.state if past.state in STATES else None
+        return past
+
+    def stopped_for(self, container_id: str, good: Mapping[str, Any]) -> str:
+        """Return why this container was stopped for a crash loop; empty if it was not, or was verified again since."""
+        about = self.broken
+        ours = about.get("id") == container_id and about.get("since", "") in ("", str(good.get("since", "")))
+        return about.get("why", "") if ours else ""
+
+    @staticmethod
+    def stopped_by(state: StateFolder, container_id: str) -> str:
+        """Return the id of the run of sparkwright that stopped this container and has not started it again; empty for none."""
+        held = state.read("previous") or {}
+        return str(held.get("run", "")) if container_id and held.get("id") == container_id else ""
+
+    def save(self, state: StateFolder) -> None:
+        """Save the history for the next check."""
+        self.seen = self.seen[-WINDOW:]
+        state.write(HISTORY_NAME, dataclasses.asdict(self))
+
+    @property
+    def last_speed(self) -> Speed:
+        """The last decode rate that was measured."""
+        return built(Speed, self.speed)
+
 
 LOCK = "health.lock"
 HEALING = "health-heal.lock"
 #: fields with fixed values, which can't hold a secret
-STATES = frozenset({"state", "seen", "before", "cure"})
+FIXED_FIELDS = frozenset({"state", "seen", "before", "cure"})
 
 
 @contextmanager
@@ -44,7 +117,7 @@ def healing(state: StateFolder) -> Iterator[bool]:
 def write(state: StateFolder, record: Record, hidden: Redactor | None = None) -> None:
     """Append to the history, and replace the latest, without the secrets that `hidden` knows. Raises OSError."""
     hidden = hidden or Redactor()
-    row = {key: value if key in STATES else hidden.value(value) for key, value in record.to_json().items()}
+    row = {key: value if key in FIXED_FIELDS else hidden.value(value) for key, value in record.to_json().items()}
     line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
     path = state.memory_made() / HISTORY
     if path.exists() and path.stat().st_size + len(line) > ROTATE_BYTES:

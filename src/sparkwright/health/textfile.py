@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import STATES, Record
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory
 from sparkwright.host.module import Context
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.memory_level import Level

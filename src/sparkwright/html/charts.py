@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Literal
 
 from sparkwright.bench.axis import shown
-from sparkwright.bench.results_models import Results, load_words, rows_rows
+from sparkwright.bench.results_file import Results, load_words, rows_rows
 from sparkwright.bench.summary import number
 
 #: the only flag of the first sweeps

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparkwright import installation
-from sparkwright.bench import compare, results_files, summary
-from sparkwright.bench.results_models import Arm, Results
+from sparkwright.bench import compare, results_file, summary
+from sparkwright.bench.results_file import Arm, Results
 from sparkwright.host.state import write_atomically
 from sparkwright.html import charts, svg
 from sparkwright.html.page import render
@@ -14,8 +14,8 @@ from sparkwright.html.page import render
 
 def write(folder: Path, results: Results) -> str:
     """Write the page beside the results. Return its name."""
-    write_atomically(folder / results_files.PAGE, html(results).encode(), mode=0o644)
-    return results_files.PAGE
+    write_atomically(folder / results_file.PAGE, html(results).encode(), mode=0o644)
+    return results_file.PAGE
 
 
 def html(results: Results) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import Failed
-from sparkwright.measure import background, figures, load, prefix, server_metrics, speculation, stream, workload
-from sparkwright.measure.asker import Asker, Ruler
+from sparkwright.measure import background, figures, http_probe, load, speculation, stream, workload
+from sparkwright.measure.asker import Asker, Ruler, words_text
 from sparkwright.measure.background import Lag
+from sparkwright.measure.http_probe import miscounted, risen, settled
 from sparkwright.measure.load import Outcome, Request
-from sparkwright.measure.server_metrics import miscounted, risen, settled
 from sparkwright.measure.workload import Load
 
 #: maximum share of prompt tokens from the cache: prompts are fresh, so more hits mean that they were not
@@ -73,7 +73,7 @@ def run(
         Inconclusive: the server serves other requests.
         Failed: the server generates no token.
     """
-    server_metrics.idle(target.counters, idle_s)
+    http_probe.wait_until_idle(target.counters, idle_s)
     asker = _warm(target, wanted, timeout_s)
     before, began_s = dict(target.counters()), time.time()
     phases = workload.phases(wanted, asker)
@@ -113,8 +113,8 @@ def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
         except stream.StreamError as error:
             raise Failed(f"{why}: {error}.") from None
 
-    few = one(asker.request(prefix.text(FEW_WORDS), 1), f"no token from {target.base_url}")
-    many = one(asker.request(prefix.text(MANY_WORDS), 1))
+    few = one(asker.request(words_text(FEW_WORDS), 1), f"no token from {target.base_url}")
+    many = one(asker.request(words_text(MANY_WORDS), 1))
     asker.ruler = Ruler.of((FEW_WORDS, few), (MANY_WORDS, many))
     for tokens in workload.classes(wanted):
         one(asker.sized(tokens, WARM_UP_TOKENS))

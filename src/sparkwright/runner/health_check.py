@@ -10,7 +10,7 @@ from sparkwright.errors import Inconclusive
 from sparkwright.health.check import Check
 from sparkwright.health.judging.observation import Observation
 from sparkwright.health.record import Speed
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.host.runs import journal

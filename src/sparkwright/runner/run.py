@@ -135,10 +135,10 @@ def keep_restart_plan(given: dict[str, Any], state: StateFolder, hidden: Redacto
 def _runtime_of_checks() -> str:
     """Return the hash of the host's side that the installed checks run, if it is this one; else empty."""
     from sparkwright import host_side
-    from sparkwright.health.schedule import places
+    from sparkwright.health import schedule
 
-    here = places.runtime()
-    return host_side.content_hash() if here is None or (here / places.MARK).exists() else ""
+    here = schedule.runtime()
+    return host_side.content_hash() if here is None or (here / schedule.MARK).exists() else ""
 
 
 def _heals(state: StateFolder) -> bool:

@@ -41,7 +41,7 @@ def _check() -> int:
     from sparkwright.errors import Refused, SparkwrightError
     from sparkwright.health import model_hashes
     from sparkwright.health.check import DOCKER_S
-    from sparkwright.health.schedule.settings import Settings
+    from sparkwright.health.settings import Settings
     from sparkwright.host.machine import Machine
     from sparkwright.host.runs.context import Engine, RunContext
     from sparkwright.host.state import StateFolder

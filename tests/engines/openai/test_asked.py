@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines import http as roles
-from sparkwright.measure import http_probe, server_metrics
+from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -46,7 +46,7 @@ def test_a_key_is_asked_for_and_used(tmp_path: Path) -> None:
 
 def test_counters_are_read_by_role() -> None:
     with serving(Pretend(steps=40, done=3, running=2)) as server:
-        found, cache = server_metrics.read(HTTP, server.url, "")
+        found, cache = http_probe.read_counters(HTTP, server.url, "")
     assert found == {roles.HEARTBEAT: 40, roles.GENERATED: 3, roles.RUNNING: 2, roles.WAITING: 0}
     assert cache == {}
 
@@ -55,5 +55,5 @@ def test_a_version_path_that_is_not_described_is_not_asked() -> None:
     with serving(Pretend()) as server:
         plain = DESCRIBED.of_section({"served_name": "m"}).http
         assert http_probe.version(plain, server.url) is None
-        assert server_metrics.read(plain, server.url, "") == ({}, {})
+        assert http_probe.read_counters(plain, server.url, "") == ({}, {})
     assert server.asked == []

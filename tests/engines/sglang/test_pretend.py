@@ -13,7 +13,7 @@ import pytest
 from sparkwright.engines import engine, http
 from sparkwright.engines.log.reader import read
 from sparkwright.host.containers import container_labels
-from sparkwright.measure import http_probe, server_metrics
+from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.modules.proof.prefix_cache import PrefixCache
 from sparkwright.protocol.result import Result
@@ -36,7 +36,7 @@ def checked(tmp_path: Path, server: Pretend, key: str = "") -> Result:
 
 
 def counters(server: Pretend) -> dict[str, float]:
-    return server_metrics.read(SGLANG.http, server.url, "")[0]
+    return http_probe.read_counters(SGLANG.http, server.url, "")[0]
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkwright import __version__
-from sparkwright.bench import results_files
+from sparkwright.bench import results_file
 from sparkwright.bench.experiment import Experiment
-from sparkwright.bench.results_models import SCHEMA, Cell, Results
+from sparkwright.bench.results_file import SCHEMA, Cell, Results
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.events import Event
 from sparkwright.trust.bounds import bytes_of, clean, json_of
@@ -52,7 +52,7 @@ class Place:
         series, finished = _state(folder / STATE)
         goes_on = bool(series) and not finished and not again
         place = cls(folder, series if goes_on else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
-        old = folder / results_files.JSON
+        old = folder / results_file.JSON
         if not goes_on and series and old.is_file():  # kept under the name of its series
             (folder / "before").mkdir(exist_ok=True)
             old.replace(folder / "before" / f"{series}.json")
@@ -160,7 +160,7 @@ class Collector:
 
     def write(self) -> None:
         """Write results.json and results.csv."""
-        results_files.write(self.place.folder, self.results())
+        results_file.write(self.place.folder, self.results())
 
     def _on_bench(self, event: Event) -> None:
         if cell := (event.get("data") or {}).get("cell"):

@@ -17,12 +17,11 @@ from sparkwright.app.plans.pins import Pins, lock_folder
 from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.app.runs import session
 from sparkwright.app.runs.presenters import Shown
-from sparkwright.bench import arms as lab_arms
-from sparkwright.bench import cluster_play, play, play_tasks
-from sparkwright.bench.arms import Arm
-from sparkwright.bench.experiment import Experiment, order_of, turns
+from sparkwright.bench import cluster_play, play
+from sparkwright.bench import experiment as lab_arms
+from sparkwright.bench.experiment import Arm, Experiment, order_of, turns
 from sparkwright.bench.order import Order, Room, planned
-from sparkwright.bench.results_models import Results
+from sparkwright.bench.results_file import Results
 from sparkwright.engines.log.dump import judged
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import Member
@@ -205,7 +204,7 @@ class Bench:
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return the tasks of the cells that the host has not finished yet."""
         assert self.collector is not None
-        configs = {arm.name: play_tasks.config_key(arm.name) for arm in experiment.arms}
+        configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
         query = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
         finished = ask_module(self.chosen.fleet, member, "bench_cells", query)["cells"]
         for key in filter(finished.__contains__, experiment.keys):

@@ -11,10 +11,10 @@ from sparkwright.app.bench import experiment_plans, run_local
 from sparkwright.app.bench.experiment_folder import FOLDER
 from sparkwright.app.connect import reach
 from sparkwright.app.plans import clusters
-from sparkwright.bench import axis, results_files, summary, vllm_results
+from sparkwright.bench import axis, results_file, summary, vllm_results
 from sparkwright.bench import compare as comparing
 from sparkwright.bench.order import Order
-from sparkwright.bench.results_models import Results
+from sparkwright.bench.results_file import Results
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
 from sparkwright.html import experiment_page
@@ -47,13 +47,13 @@ def _shown(results: Results, code: int, folder: Path, given: dict[str, Any]) -> 
     written = experiment_page.write(folder, results)
     if given["json"]:
         if given.get("url"):
-            say(results_files.to_json(results), end="")
+            say(results_file.to_json(results), end="")
         return code
     say()
     summary.show(results)
     if given.get("spark_arena"):
         say("\n" + summary.table(results))
-    say(f"\n{folder / results_files.JSON}, {results_files.CSV}, {written}")
+    say(f"\n{folder / results_file.JSON}, {results_file.CSV}, {written}")
     return code
 
 
@@ -150,10 +150,10 @@ def take_in(file: str, name: str, *, json: bool) -> None:
         raise Refused(f"{folder} is an experiment of the lab.", fix="--name OTHER")
     _write(folder, found)
     if json:
-        say(results_files.to_json(found), end="")
+        say(results_file.to_json(found), end="")
         return
     summary.show(found)
-    say(f"\n{folder / results_files.JSON}: compare it with `invoke bench.compare {found.name} OTHER`.")
+    say(f"\n{folder / results_file.JSON}: compare it with `invoke bench.compare {found.name} OTHER`.")
 
 
 def report(name: str, *, json: bool) -> None:
@@ -162,7 +162,7 @@ def report(name: str, *, json: bool) -> None:
     folder = path if path.is_dir() else path.parent
     written = _write(folder, found)
     if json:
-        say(results_files.to_json(found), end="")
+        say(results_file.to_json(found), end="")
         return
     summary.show(found)
     say(f"\n{folder / written}")
@@ -170,8 +170,8 @@ def report(name: str, *, json: bool) -> None:
 
 def show_all(*, json: bool) -> None:
     """List the experiments of this project: what was measured, where and when."""
-    for path in sorted((Project.here_or_cwd() / FOLDER).glob(f"*/{results_files.JSON}")):
-        found = results_files.read(path)
+    for path in sorted((Project.here_or_cwd() / FOLDER).glob(f"*/{results_file.JSON}")):
+        found = results_file.read(path)
         if json:
             about = {name: getattr(found, name) for name in ("name", "experiment", "host")}
             say_json({**about, "cells": len(found.cells), "created_at": found.created_at})
@@ -182,7 +182,7 @@ def show_all(*, json: bool) -> None:
 
 def _write(folder: Path, found: Results) -> str:
     """Write the files and the page of results. Return the name of the page."""
-    results_files.write(folder, found)
+    results_file.write(folder, found)
     return experiment_page.write(folder, found)
 
 
@@ -197,7 +197,7 @@ def _read(text: str) -> Results:
     """Read results of sparkwright or of `vllm bench serve`."""
     path = _find(text)
     try:
-        return results_files.read(path)
+        return results_file.read(path)
     except Refused as refused:
         if not path.is_file():
             raise

@@ -8,16 +8,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sparkwright.app.bench.experiment_folder import Collector, Place
-from sparkwright.bench import results_files
+from sparkwright.bench import results_file
 from sparkwright.bench.experiment import Experiment, turns
 from sparkwright.bench.order import Order, Room, planned
-from sparkwright.bench.play_tasks import verdict
-from sparkwright.bench.results_models import Results
+from sparkwright.bench.play import verdict
+from sparkwright.bench.results_file import Results
 from sparkwright.console.out import say
 from sparkwright.engines import engine, openai_api
 from sparkwright.engines.http import Http
 from sparkwright.errors import Exit, Failed, Refused
-from sparkwright.measure import http_probe, lab, server_metrics
+from sparkwright.measure import http_probe, lab
 
 SERVER = "server"
 #: environment variable with the key of the server at a URL, for any engine
@@ -41,7 +41,7 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
     arm = {"name": SERVER, "title": f"{served} at {url}"}
     found = Collector(place, experiment, urlsplit(url).netloc, "laptop", {SERVER: arm})
     found.cells = _finished(place, experiment)
-    target = lab.Target(http, url, served, key, counters=lambda: server_metrics.read(http, url, key)[0])
+    target = lab.Target(http, url, served, key, counters=lambda: http_probe.read_counters(http, url, key)[0])
     for cell in [cell for turn in made for cell in turn.cells if cell.key not in found.cells]:
         _say(f"measuring: {verdict(cell)}", quiet)
         about = {"key": cell.key, "arm": SERVER, "repetition": cell.repetition, "load": cell.load.described}
@@ -99,7 +99,7 @@ def _served(url: str, model: str, key: str) -> tuple[Http, str, int | None]:
 def _finished(place: Place, experiment: Experiment) -> dict[str, dict[str, object]]:
     """Return the finished cells of a series that is continued."""
     try:
-        before = results_files.read(place.folder)
+        before = results_file.read(place.folder)
     except Refused:
         return {}
     keys = set(experiment.keys)

@@ -60,7 +60,7 @@ RUNS = (
     *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
     *("gateway.rollback", "images.copy", "models.copy"),
 )
-#: commands that print events too, but results with --url, where no host runs it (bench/results_models.py)
+#: commands that print events too, but results with --url, where no host runs it (bench/results_file.py)
 MEASURES = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
 LINK = {**answers.LINK, "rate_gbps": number}
 CACHE = {**answers.CACHE, "name": line}

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sparkwright.app.json_output.answers import ANSWERS, ERROR, EVENTS, MEASURES, RUNS, Printed
-from sparkwright.bench.results_models import Results
+from sparkwright.bench.results_file import Results
 from sparkwright.console.status_row import Row
 from sparkwright.protocol import event_reader
 from sparkwright.protocol.events import SCHEMA

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 from sparkwright.doctor import fabric
-from sparkwright.doctor.findings import FIXES
+from sparkwright.doctor.host import FIXES
 from sparkwright.engines.budget import JSON_SHAPE
 from sparkwright.engines.engine import TITLES, USUAL
 from sparkwright.engines.log.state import FIELDS

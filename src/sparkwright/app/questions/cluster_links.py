@@ -21,7 +21,7 @@ from sparkwright.console.events.live_lines import styled
 from sparkwright.console.out import say, say_json
 from sparkwright.console.terminal import terminal
 from sparkwright.doctor.fabric import Link
-from sparkwright.doctor.findings import Finding
+from sparkwright.doctor.host import Finding
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.host.state import write_atomically

@@ -20,7 +20,7 @@ from sparkwright.console.events.live_lines import styled
 from sparkwright.console.out import say, say_json
 from sparkwright.console.terminal import terminal
 from sparkwright.doctor.checks import operating_system
-from sparkwright.doctor.findings import FIXES
+from sparkwright.doctor.host import FIXES
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe

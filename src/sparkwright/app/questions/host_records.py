@@ -14,7 +14,7 @@ from sparkwright.engines.log import state
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
-from sparkwright.measure import load_ladder
+from sparkwright.measure import workload
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.trust import private
@@ -150,7 +150,7 @@ def _act(host: str, row: Event) -> list[str]:
     lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
     lines += [f"    measured: {figures}"] if figures else []
     lines += [f"    load: {load}"] if load else []
-    proved = load_ladder.shown(measured.get("load"))
+    proved = workload.ladder_shown(measured.get("load"))
     lines += [f"    {proved}"] if proved else []
     memory = _memory(row.get("memory") or {})
     lines += [f"    memory: {memory}"] if memory else []

@@ -13,7 +13,7 @@ from sparkwright.app.connect import Selection
 from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.doctor import fabric, known
 from sparkwright.doctor.fabric import Link
-from sparkwright.doctor.findings import Finding
+from sparkwright.doctor.host import Finding
 from sparkwright.fleet.member import Member
 from sparkwright.project.inventory.groups import Fabric
 from sparkwright.protocol.cluster import clocks_apart

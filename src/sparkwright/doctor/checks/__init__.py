@@ -1,12 +1,15 @@
-"""The checks of a host: functions of a Host that yield findings and change nothing, by their names in the report's order."""
+"""The checks of a host, all in parallel: functions of a Host that yield findings and change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from sparkwright.doctor.checks import docker, gpu, memory, network, operating_system, services
-from sparkwright.doctor.findings import Finding
-from sparkwright.doctor.host import Host
+from sparkwright.doctor.checks import gpu, memory, network, operating_system, services
+from sparkwright.doctor.host import Finding, Host
+from sparkwright.errors import SparkwrightError
 
 Check = Callable[[Host], Iterable[Finding]]
 
@@ -15,8 +18,8 @@ CHECKS: dict[str, Check] = {
     gpu.DRIVER_NAME: gpu.check_driver,
     operating_system.KERNEL_NAME: operating_system.check_kernel,
     network.FABRIC_NAME: network.check_fabric,
-    docker.NAME: docker.check,
-    docker.MOUNTS_NAME: docker.check_mounts,
+    services.DOCKER_NAME: services.check_docker,
+    services.MOUNTS_NAME: services.check_mounts,
     gpu.TOOLKIT_NAME: gpu.check_toolkit,
     operating_system.SESSION_NAME: operating_system.check_session,
     operating_system.LANGUAGE_NAME: operating_system.check_language,
@@ -33,7 +36,34 @@ CHECKS: dict[str, Check] = {
     network.PORTS_NAME: network.check_ports,
     services.STARTS_NAME: services.check_starts,
     services.OLLAMA_NAME: services.check_ollama,
-    docker.PLATFORM_NAME: docker.check_platform,
+    services.PLATFORM_NAME: services.check_platform,
     services.BECOME_NAME: services.check_become,
     operating_system.UPDATES_NAME: operating_system.check_updates,
 }
+
+
+AT_ONCE = 6
+
+
+def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
+    """Return the findings in the order of the checks. A check that raises is `unknown`, and hides no other."""
+
+    def one(named: tuple[str, Check]) -> list[Finding]:
+        name, check = named
+        try:
+            return list(check(host))
+        except SparkwrightError as error:
+            return [Finding(name, "unknown", str(error))]
+        except Exception as error:  # an unexpected error must not hide the other checks
+            return [Finding(name, "unknown", f"internal error in the check: {type(error).__name__}: {error}")]
+
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        found = [finding for findings in pool.map(one, checks.items()) for finding in findings]
+    pretended = host.context.machine.sandbox  # its `sudo` would be this machine's
+    return [replace(finding, repair="") for finding in found] if pretended else found
+
+
+def sentence(findings: Sequence[Finding]) -> str:
+    """Return the number of findings that are bad, warnings, unknown and ok, as one sentence."""
+    counts = Counter(finding.verdict for finding in findings)
+    return ", ".join(f"{counts[word]} {word}" for word in ("bad", "warning", "unknown", "ok") if counts[word])

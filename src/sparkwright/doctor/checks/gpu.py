@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.findings import FIXES, Finding, Verdict
-from sparkwright.doctor.host import GB10, GPU_QUERY, Host, numbers, version_in
+from sparkwright.doctor.host import FIXES, GB10, GPU_QUERY, Finding, Host, Verdict, numbers, version_in
 from sparkwright.host import gpu_processes, settings_table
 from sparkwright.trust.bounds import number_of
 

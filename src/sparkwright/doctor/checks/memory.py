@@ -8,8 +8,7 @@ from pathlib import Path
 
 from sparkwright import units
 from sparkwright.doctor import known
-from sparkwright.doctor.findings import Finding
-from sparkwright.doctor.host import Host
+from sparkwright.doctor.host import Finding, Host
 from sparkwright.engines import budget
 from sparkwright.engines.budget import Budget
 from sparkwright.errors import SparkwrightError

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from sparkwright.doctor import fabric, known
 from sparkwright.doctor.fabric import Link
-from sparkwright.doctor.findings import Finding, Verdict
-from sparkwright.doctor.host import Host
+from sparkwright.doctor.host import Finding, Host, Verdict
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import containers, port_forwarders
 from sparkwright.units import GIB

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.findings import FIXES, Finding, Verdict
-from sparkwright.doctor.host import GB10, Host, numbers
+from sparkwright.doctor.host import FIXES, GB10, Finding, Host, Verdict, numbers
 from sparkwright.units import gib
 from sparkwright.visible import one_line
 

@@ -11,20 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.doctor.diagnosis import down_causes, inspect, server_facts, server_state
-from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, RecipeFacts
-from sparkwright.doctor.diagnosis.server_probe import ServerProbe
-from sparkwright.doctor.diagnosis.server_state import EXITS, ServerState, standing
-from sparkwright.doctor.diagnosis.stream_measurement import Expected, Measured, measure
+from sparkwright.doctor.diagnosis import down_causes, inspect, server_state
+from sparkwright.doctor.diagnosis.server_probe import Expected, Measured, ServerProbe, measure
+from sparkwright.doctor.diagnosis.server_state import EXITS, DiagnosisInput, RecipeFacts, ServerState, standing
 from sparkwright.engines import slowness as slow_causes
 from sparkwright.engines import tasks
 from sparkwright.engines.slowness import Cause
 from sparkwright.errors import SparkwrightError
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of
 from sparkwright.health.record import Gpu
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
+from sparkwright.health.store import CheckHistory
 from sparkwright.host import evidence
 from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
@@ -150,7 +148,7 @@ class _Diagnosis:
 
     def _not_measured(self, seen: DiagnosisInput, place: ServerState) -> Answer:
         now = background.parse(evidence.gpu_query(self.context))
-        about = server_facts.seen(self.context, self.asked, self.good, seen, None, "")
+        about = inspect.seen(self.context, self.asked, self.good, seen, None, "")
         rows = [*down_causes.causes(seen), *self._of_host(seen, Gpu(now.temperature_c if now else None))]
         if down_causes.failed(seen):
             rows += slow_causes.of_a_start(about, str(down_causes.last_words(seen).value or ""))
@@ -163,7 +161,7 @@ class _Diagnosis:
         found = measure(self.context, seen.engine.http, self.url, model, self.key, expected)
         share = None if found.doubt or found.error else expected.share(found.runs)
         slow = None if share is None else share < 1 - expected.tolerance
-        about = server_facts.seen(self.context, self.asked, self.good, seen, found, self.url)
+        about = inspect.seen(self.context, self.asked, self.good, seen, found, self.url)
         state = found.gpu
         host = self._of_host(seen, Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization_percent))
         why = slow_causes.causes(replace(about, share=share, slow=slow))

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sparkwright import units
-from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
-from sparkwright.doctor.diagnosis.server_state import is_slow
+from sparkwright.doctor.diagnosis.server_state import DiagnosisInput, is_slow
 from sparkwright.engines import tasks
 from sparkwright.engines.log.reader import message
 from sparkwright.engines.log.state import UNKNOWN, Reading

@@ -5,25 +5,30 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, End
-from sparkwright.doctor.diagnosis.server_state import LINE_CHARS
+from sparkwright.doctor.diagnosis.server_probe import Measured
+from sparkwright.doctor.diagnosis.server_state import LINE_CHARS, DiagnosisInput, End, RecipeFacts
+from sparkwright.engines import advice, slowness
+from sparkwright.engines import http as roles
 from sparkwright.engines.log.reader import Reader
 from sparkwright.engines.log.text import plain
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import current_state, snapshot
-from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
+from sparkwright.health.store import CheckHistory
 from sparkwright.host import evidence
 from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, log_reader
-from sparkwright.host.memory import host_lost
+from sparkwright.host.memory import gpu_use, host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.context import SocketDenied
+from sparkwright.measure import http_probe
+from sparkwright.measure.http_probe import risen
 from sparkwright.visible import one_line
 
 #: lines read from the end of a log
@@ -178,3 +183,74 @@ def _with_drift(seen: DiagnosisInput, context: Context, good: Mapping[str, Any])
         return replace(seen, drift=snapshot.drift_found(context, good, dict(seen.inspected)))
     except Exception as error:
         return replace(seen, drift_error=f"cannot compare with the verified state: {type(error).__name__}")
+
+
+def seen(
+    context: Context,
+    facts: RecipeFacts,
+    good: Mapping[str, Any],
+    server: DiagnosisInput,
+    found: Measured | None,
+    url: str,
+) -> slowness.Seen:
+    """Return the facts of an inspected server. found, url: of a server that was measured."""
+    config = server.inspected.get("Config") or {}
+    words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
+    command, advises = server.engine.command([str(word) for word in words]), server.engine.advice
+    env = dict(str(item).partition("=")[::2] for item in config.get("Env") or ())
+    folder = _model_folder(context, good, server, command.model)
+    model = evidence.model_config(folder) if folder and folder.is_dir() else {}
+    version = advises.version(_version(server, url))
+    file = {"model": command.model} if server.engine.files else {}
+    box = {"network": str((server.inspected.get("HostConfig") or {}).get("NetworkMode") or "")}
+    flags = {**command.flags, **file}
+    reported = advice.ServerRequest(flags, str(config.get("Image") or ""), facts.platform, env, container=box)
+    measured = found or Measured()
+    on_gpu, on_gpu_why = _on_gpu(context, server)
+    return slowness.Seen(
+        engine=server.engine,
+        on_gpu=on_gpu,
+        on_gpu_why=on_gpu_why,
+        gpu=measured.gpu.sentence,
+        gpu_degraded=measured.gpu_degraded,
+        log=server.log.to_json() if server.log is not None else None,
+        ollama=evidence.ollama(context),
+        memory=evidence.memory(context),
+        busy=http_probe.busy_requests(measured.before),
+        kv_used=measured.after.get(roles.KV_CACHE_USED),
+        preempted=risen(measured.before, measured.after, roles.PREEMPTIONS),
+        acceptance=measured.acceptance,
+        findings=advises.check(reported, model, version) if server.inspected else (),
+        flags=command.flags,
+        model=str((good.get("model") or {}).get("id", "")) or facts.model_id or command.model,
+        thought=measured.thought,
+        answered=measured.answered,
+        budget=advises.effective(reported, model, version).budget if server.inspected else None,
+    )
+
+
+def _on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None, str]:
+    """Return (True if a running container computes on the GPU that it requests, the evidence); None: unknown or not requested."""
+    asks = (server.inspected.get("HostConfig") or {}).get("DeviceRequests")
+    if not asks or server.box.status != "running":
+        return None, ""
+    use = gpu_use.inspect(server.box.name, context)
+    return {"gpu": True, "no gpu": False}.get(use.verdict), use.why
+
+
+def _version(server: DiagnosisInput, url: str) -> str | None:
+    """Return the engine's version from its log, else from the server."""
+    answer = server.log.value("version") if server.log is not None else None
+    found = answer or (http_probe.version(server.engine.http, url) if url else None)
+    return str(found) if found else None
+
+
+def _model_folder(context: Context, good: Mapping[str, Any], server: DiagnosisInput, model: str) -> Path | None:
+    """Return the model's folder on the host: the source of the mount with the engine's model path."""
+    for bind in (server.inspected.get("HostConfig") or {}).get("Binds") or ():
+        source, _, target = str(bind).partition(":")
+        inside = target.partition(":")[0]
+        if inside and (model == inside or model.startswith(f"{inside}/")):
+            return Path(source) / model[len(inside) :].lstrip("/")
+    folder = (good.get("model") or {}).get("dir") if server.box.verified else None
+    return context.machine.expand(str(folder)) if folder else None

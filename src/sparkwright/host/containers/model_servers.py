@@ -15,7 +15,7 @@ from sparkwright.host.containers import container_labels, containers, server_key
 from sparkwright.host.containers.running_server import Running
 from sparkwright.host.module import Context
 from sparkwright.host.records import servers
-from sparkwright.measure import http_probe, server_metrics
+from sparkwright.measure import http_probe
 
 ANSWER_S = 2.0
 MOST_CONTAINERS, MOST_MODELS = 64, 16
@@ -117,4 +117,4 @@ def _generated(context: Context, name: str, own_port: int | None) -> float | Non
     if not found or not url or urlsplit(url).port == own_port:
         return None
     key = server_key.of_container(context.state, found)
-    return server_metrics.read(container_labels.engine_of_container(found).http, url, key)[0].get(roles.GENERATED)
+    return http_probe.read_counters(container_labels.engine_of_container(found).http, url, key)[0].get(roles.GENERATED)

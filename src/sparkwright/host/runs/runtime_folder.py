@@ -1,7 +1,7 @@
 """The folder of a shipped runtime, from the view of the process that runs from it. Standard library only.
 
 manifest.json    every file's size and SHA-256           tag       the Python version and processor it was built for lock
-flocked by processes that run from it   in-use    a timer starts it: see health/schedule/places.py
+flocked by processes that run from it   in-use    a timer starts it: see health/schedule.py
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from sparkwright.host.containers.inspection import status_of
 from sparkwright.host.containers.running_server import start_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
-from sparkwright.measure import http_probe, server_metrics
+from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
 
 POLL_S = 0.2
@@ -111,7 +111,7 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
     """Return the progress of the start in words; empty if the server was ready before, is in a restart loop or takes too long."""
     from sparkwright.health import current_state, snapshot
     from sparkwright.health.judging import ranks
-    from sparkwright.health.schedule.settings import Settings
+    from sparkwright.health.settings import Settings
 
     good = good_states.last(context.state)
     good = good if good.get("container_id") == found["Id"] else {}
@@ -127,11 +127,11 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
 def _generates(http: Http, args: Liveness.Args, context: Context) -> bool:
     """Return True if the server generates tokens for other clients while it sent us none."""
     key = server_key.for_probe(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
-    before = server_metrics.read(http, args.base_url, key)[0].get(roles.HEARTBEAT)
+    before = http_probe.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
     until_s = time.monotonic() + OTHERS_S
     while before is not None and time.monotonic() < until_s:
         time.sleep(POLL_S)
-        now = server_metrics.read(http, args.base_url, key)[0].get(roles.HEARTBEAT)
+        now = http_probe.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
         if now is not None and now > before:
             return True
     return False

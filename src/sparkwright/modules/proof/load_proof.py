@@ -14,9 +14,9 @@ from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of, name_of
 from sparkwright.host.runs import lock
-from sparkwright.measure import figures, load, prefix, server_metrics, stream
-from sparkwright.measure.asker import Asker, Ruler
-from sparkwright.measure.load_ladder import Rung, ladder
+from sparkwright.measure import figures, http_probe, load, stream
+from sparkwright.measure.asker import Asker, Ruler, words_text
+from sparkwright.measure.workload import Rung, ladder
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.modules.proof.smoke_test import IDLE_S
 from sparkwright.modules.proof.verdict import ASIDE
@@ -101,7 +101,7 @@ def learned(asker: Asker, timeout_s: float, *, shortest_tokens: int) -> Asker:
     words = (FEW_WORDS, max(FEW_WORDS * 2, min(MANY_WORDS, shortest_tokens // 2)))
     try:
         tokens = [
-            asker.run(asker.request(prefix.text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            asker.run(asker.request(words_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
             for count in words
         ]
     except stream.StreamError as error:
@@ -203,7 +203,7 @@ class DepthRates(Module["DepthRates.Args"]):
     @staticmethod
     def _measured(http: Http, args: DepthRates.Args, context: Context) -> Iterator[Rate]:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        server_metrics.idle(lambda: server_metrics.read(http, args.base_url, key)[0], IDLE_S)
+        http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
         until_s = time.monotonic() + args.most_seconds
         asker = learned(
             Asker(http, args.model, args.base_url, key), args.most_seconds, shortest_tokens=min(args.depths)

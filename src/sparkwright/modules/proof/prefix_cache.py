@@ -15,7 +15,7 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.runs import lock
-from sparkwright.measure import http_probe, prefix, server_metrics, stream
+from sparkwright.measure import asker, http_probe, stream
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
@@ -65,7 +65,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
     def _tried(self, engine: Engine, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         http = engine.http
-        counters, cache = server_metrics.read(http, args.base_url, key)
+        counters, cache = http_probe.read_counters(http, args.base_url, key)
         answer = _settings(http, args, key)
         if answer.get("prefix_caching") is False or engine.prefix_cache.is_off(cache):
             return _result(prefix_verdict.off(engine), engine, args, {})
@@ -86,12 +86,12 @@ class PrefixCache(Module["PrefixCache.Args"]):
             judged = prefix_verdict.Judged("unknown", f"{message}: most prompts cannot hit the cache")
             return _result(judged, engine, args, data)
         try:
-            sightings = prefix.sight(
+            sightings = asker.sight_prefix(
                 http,
                 args.base_url,
                 args.model,
                 words,
-                lambda: server_metrics.read(http, args.base_url, key)[0],
+                lambda: http_probe.read_counters(http, args.base_url, key)[0],
                 api_key=key,
                 timeout_s=args.timeout_s,
                 progress=lambda done, total: context.progress(done, total, text="sending the prefix"),

@@ -17,11 +17,11 @@ from sparkwright.host.containers import container_labels, model_servers, server_
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.host.runs import lock
-from sparkwright.measure import background, http_probe, server_metrics, smoke, stream
+from sparkwright.measure import background, http_probe, smoke, stream
 from sparkwright.measure import speculation as speculation_proof
 from sparkwright.measure.background import Lag, undisturbed
 from sparkwright.measure.figures import percentile
-from sparkwright.measure.server_metrics import miscounted, risen, settled
+from sparkwright.measure.http_probe import miscounted, risen, settled
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
@@ -174,7 +174,7 @@ def _measure(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[Measured, Seen]:
     others = model_servers.generated(context, args.base_url)
-    before = server_metrics.idle(lambda: server_metrics.read(http, args.base_url, key)[0], IDLE_S)
+    before = http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
     with undisturbed(), Lag() as lag, background.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
             http,
@@ -189,7 +189,7 @@ def _measure(
         )
         state = sampler.state
     counters = settled(
-        lambda: server_metrics.read(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
+        lambda: http_probe.read_counters(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
     )
     return found, Seen(before, counters, state, lag, model_servers.since(context, args.base_url, others))
 
@@ -249,14 +249,14 @@ def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Me
 def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str, str, str] | None:
     """Return why the measurement proves nothing: verdict, sentence and fix. None if it is valid."""
     if differs := _mismatch(seen.before, seen.after, found):
-        return "inconclusive", f"other traffic: {differs}", server_metrics.IDLE
+        return "inconclusive", f"other traffic: {differs}", http_probe.IDLE
     if seen.lag.spoils_rates(found.decoding_s):
         lagging = f"this client is too slow: it wakes up {seen.lag.p99_s * 1000:.0f} ms late (p99)"
         return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
     judged = found.verdict in (*BAD, "new baseline")
     if judged and sum(seen.others.values()) > SHARED * found.tokens:
         busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in seen.others.items())
-        return "inconclusive", f"the GPU was shared: {busy} meanwhile", server_metrics.IDLE
+        return "inconclusive", f"the GPU was shared: {busy} meanwhile", http_probe.IDLE
     if judged and seen.gpu.degraded(baseline.clock_mhz if baseline else None):
         message = f"host degraded: {seen.gpu.sentence}; {found.tok_per_s:.1f} tok/s says nothing about the server"
         return "host degraded", message, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.engines.compile_caches import FOLDER as CACHES_FOLDER
 from sparkwright.errors import SparkwrightError
-from sparkwright.health.schedule import places, units
+from sparkwright.health import schedule
 from sparkwright.host.containers import (
     cache_removal,
     compile_caches,
@@ -191,10 +191,10 @@ def _timers(context: Context) -> Iterator[Item]:
     if context.machine.sandbox:
         return
     found = HealthTimer().read(HealthTimer.Args(state="absent"), context)
-    files = [path for scope in ("user", "system") for path in places.Place.of(scope, context).files if path.exists()]
+    files = [path for scope in ("user", "system") for path in schedule.Place.of(scope, context).files if path.exists()]
     files += [path for path in found.left if not path.is_relative_to(context.state.path)]
     yield from (Item("timer", str(path), own_folders.disk_bytes(path)) for path in files)
-    if units.CRON_MARK in found.standing[CRONTAB]:
+    if schedule.CRON_MARK in found.standing[CRONTAB]:
         yield Item("timer", "crontab: the line of the health check")
     if found.before.lingers:
         yield Item("timer", f"linger of {found.place.user}, enabled for the health timer")

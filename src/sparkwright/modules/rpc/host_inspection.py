@@ -12,11 +12,9 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.doctor import fabric
-from sparkwright.doctor.checks import memory
+from sparkwright.doctor.checks import examine, memory, sentence
 from sparkwright.doctor.checks import network as check
-from sparkwright.doctor.examine import examine, sentence
-from sparkwright.doctor.findings import FIXES
-from sparkwright.doctor.host import Host, Wanted, version_in
+from sparkwright.doctor.host import FIXES, Host, Wanted, version_in
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import model_servers
 from sparkwright.host.machine import Completed

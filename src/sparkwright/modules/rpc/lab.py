@@ -16,7 +16,7 @@ from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import baselines, good_states
 from sparkwright.host.runs import lock
-from sparkwright.measure import lab, server_metrics
+from sparkwright.measure import http_probe, lab
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from sparkwright.protocol.container import LAB_LABEL
@@ -70,7 +70,7 @@ class Bench(Module["Bench.Args"]):
             args.base_url,
             args.model,
             key,
-            counters=lambda: server_metrics.read(http, args.base_url, key)[0],
+            counters=lambda: http_probe.read_counters(http, args.base_url, key)[0],
             gpu_query=lambda: evidence.gpu_query(context),
         )
         with (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.doctor.diagnosis import answer
-from sparkwright.doctor.diagnosis.diagnosis_input import RecipeFacts
+from sparkwright.doctor.diagnosis.server_state import RecipeFacts
 from sparkwright.engines.compile_caches import MOUNT, set_by_us
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host.containers import containers, engine_words, server_key

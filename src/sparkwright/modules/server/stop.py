@@ -15,7 +15,7 @@ from sparkwright.host.containers import container_labels, containers, lifecycle,
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states, history, previous
-from sparkwright.measure import server_metrics
+from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import count
 
@@ -256,7 +256,7 @@ def _of_container(container: dict[str, Any], context: Context) -> Callable[[], i
 
 def requests_of(engine: Engine, url: str, key: str) -> int | None:
     """Return the number of requests that a server runs or queues; None if its metrics do not report it."""
-    busy = server_metrics.busy(server_metrics.read(engine.http, url, key)[0]) if url else None
+    busy = http_probe.busy_requests(http_probe.read_counters(engine.http, url, key)[0]) if url else None
     return None if busy is None else int(busy)
 
 

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.health import store, textfile
+from sparkwright.health import schedule, store, textfile
 from sparkwright.health.notify_shapes import Shape
-from sparkwright.health.schedule import places, units
-from sparkwright.health.schedule.places import Place
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.schedule import Place
+from sparkwright.health.settings import Settings
 from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import wakes
@@ -92,7 +91,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             here = args.host or "sandbox"
             fix = f"`invoke health --host {here}` checks it now; schedule that with cron on the laptop."
             raise Refused("the sandbox has no scheduler.", fix=fix)
-        place = places.find(context, system=args.system)
+        place = schedule.find_place(context, system=args.system)
         before = Settings.of(context.state)
         if args.keep and not before.every_s:
             raise Refused("no health timer is installed.", fix="`invoke health.install --textfile DIR` installs one.")
@@ -102,7 +101,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         texts = {str(path): path.read_text() for path in paths if path.exists()}
         texts[CRONTAB] = _crontab(context)
         others = [Place.of(scope, context) for scope in ("user", "system") if scope != place.scope]
-        runtime = places.runtime()
+        runtime = schedule.runtime()
         return Found(
             place=place,
             standing=texts,
@@ -110,15 +109,15 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             active=place.scope == "cron"
             or all(place.systemctl(context, "is-active", unit).ok for unit in _running(given)),
             lingers=place.scope != "user" or _linger_file(place).exists(),
-            marked=runtime is None or (runtime / places.MARK).exists(),
+            marked=runtime is None or (runtime / schedule.MARK).exists(),
             elsewhere=tuple(other.scope for other in others if other.there),
-            left=tuple(path for path in places.leavings(context, before) if path.exists()),
+            left=tuple(path for path in schedule.leavings(context, before) if path.exists()),
             before=before,
         )
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if args.state == "absent":
-            line = units.CRON_MARK in found.standing[CRONTAB]
+            line = schedule.CRON_MARK in found.standing[CRONTAB]
             names = [name for name in found.standing if name != CRONTAB] + [str(path) for path in found.left]
             return [Change(Path(name).name, "there", None) for name in [*names, *([CRONTAB] if line else [])]]
         changes = [
@@ -126,13 +125,13 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             for name, texts in found.wanted.items()
             if not _right(name, found, texts)
         ]
-        changes += [Change(units.WAKE, "there", None)] if _left_over(found) else []
+        changes += [Change(schedule.WAKE, "there", None)] if _left_over(found) else []
         changes += [] if found.active else [Change("timer", "inactive", "active")]
         changes += [] if found.lingers else [Change("linger", "no", "yes", "checks run without a login session")]
-        return changes + ([] if found.marked else [Change("runtime", None, places.MARK, "used by the timer")])
+        return changes + ([] if found.marked else [Change("runtime", None, schedule.MARK, "used by the timer")])
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        confined = any(units.CONFINED[0] in text for text in found.standing.values())
+        confined = any(schedule.CONFINED[0] in text for text in found.standing.values())
         return {"scope": found.place.scope, "confined": confined, "elsewhere": list(found.elsewhere)}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -168,21 +167,21 @@ def _wanted(given: Settings, place: Place, context: Context) -> dict[str, tuple[
     wanted = {str(place.settings_file): tuple(_text(given, lingers=item) for item in (False, True))}
     clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
-        return {**wanted, CRONTAB: (units.cron_line(clocks[0]),)}
+        return {**wanted, CRONTAB: (schedule.cron_line(clocks[0]),)}
     service, timer, guard, wake = map(str, place.files)
-    texts = {service: tuple(map(units.service, clocks)), guard: tuple(map(units.guard, clocks))}
-    texts |= {wake: tuple(map(units.wake, clocks))} if given.wake else {}
-    return {**wanted, **texts, timer: (units.timer(clocks[0]),)}
+    texts = {service: tuple(map(schedule.service_unit, clocks)), guard: tuple(map(schedule.guard_unit, clocks))}
+    texts |= {wake: tuple(map(schedule.wake_unit, clocks))} if given.wake else {}
+    return {**wanted, **texts, timer: (schedule.timer_unit(clocks[0]),)}
 
 
 def _running(given: Settings) -> tuple[str, ...]:
     """Return the units that run all the time."""
-    return (units.TIMER, units.GUARD, units.WAKE) if given.wake else (units.TIMER, units.GUARD)
+    return (schedule.TIMER, schedule.GUARD, schedule.WAKE) if given.wake else (schedule.TIMER, schedule.GUARD)
 
 
 def _left_over(found: Found) -> str:
     """Return the file of the wake service if it is there and no request may wake a server any more; else empty."""
-    return next((name for name in found.standing if name.endswith(units.WAKE) and name not in found.wanted), "")
+    return next((name for name in found.standing if name.endswith(schedule.WAKE) and name not in found.wanted), "")
 
 
 def _text(given: Settings, *, lingers: bool) -> str:
@@ -198,20 +197,20 @@ def _right(name: str, found: Found, texts: tuple[str, ...]) -> bool:
 
 
 def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str, Any]:
-    place, runtime = found.place, places.runtime()
+    place, runtime = found.place, schedule.runtime()
     if runtime is not None:
-        places.mark(runtime)
+        schedule.mark(runtime)
     ours = found.before.lingers or not found.lingers
     if not found.lingers:
         _linger(place, context)
-    service_guard.write(context, places.program())
+    service_guard.write(context, schedule.program())
     for name, texts in found.wanted.items():
         if name == str(place.settings_file):
             home = context.machine.home.stat()
             content = texts[ours and place.scope == "user"].encode()
             write_atomically(place.settings_file, content, owner=(home.st_uid, home.st_gid))
         elif name == CRONTAB:
-            _write_crontab(units.with_cron(found.standing[CRONTAB], texts[0]), context)
+            _write_crontab(schedule.with_cron(found.standing[CRONTAB], texts[0]), context)
         else:
             write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
     if found.before.textfile not in ("", args.textfile):
@@ -220,11 +219,11 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
     confined = _once(context) if place.scope == "cron" else _start(found, context)
     _start_services(found, context, confined=confined)
     if left_over := _left_over(found):
-        place.systemctl(context, "disable", "--now", units.WAKE)
+        place.systemctl(context, "disable", "--now", schedule.WAKE)
         Path(left_over).unlink(missing_ok=True)
         _ask(place, context, "daemon-reload")
     if runtime is not None:
-        places.unmark(runtime, but=runtime.name)
+        schedule.unmark(runtime, but=runtime.name)
     checked = {
         state_folder.server: store.latest(state_folder.memory)
         for state_folder in StateFolder(context.state.path).servers()
@@ -246,7 +245,7 @@ _WHOSE = {"user": "the systemd user instance", "system": "systemd", "cron": "cro
 
 def _once(context: Context) -> bool:
     """Run the first check, where no systemd starts it. Returns False: it is not confined."""
-    answer = context.machine.run(places.program(), timeout_s=FIRST_RUN_S)
+    answer = context.machine.run(schedule.program(), timeout_s=FIRST_RUN_S)
     if not answer.ok:
         raise Failed(f"the check failed to run: {(answer.err or answer.out).strip()[-300:]}")
     return False
@@ -259,17 +258,17 @@ def _start(found: Found, context: Context) -> bool:
     for text in found.wanted[service]:
         write_atomically(Path(service), text.encode(), mode=0o644)
         _ask(place, context, "daemon-reload")
-        answer = place.systemctl(context, "start", units.SERVICE, timeout_s=FIRST_RUN_S)
+        answer = place.systemctl(context, "start", schedule.SERVICE, timeout_s=FIRST_RUN_S)
         if answer.ok:
-            _ask(place, context, "enable", units.TIMER)
-            _ask(place, context, "restart", units.TIMER)
+            _ask(place, context, "enable", schedule.TIMER)
+            _ask(place, context, "restart", schedule.TIMER)
             return confined
-        shown = place.systemctl(context, "show", "-P", "ExecMainStatus", units.SERVICE).out.strip()
+        shown = place.systemctl(context, "show", "-P", "ExecMainStatus", schedule.SERVICE).out.strip()
         if shown not in NOT_SET_UP:
             break
         confined = False
-    last = systemd_unit.last_words(context, units.SERVICE, place.scope)
-    raise Failed(f"the check failed to run: {last}", fix=systemd_unit.journal(units.SERVICE, place.scope))
+    last = systemd_unit.last_words(context, schedule.SERVICE, place.scope)
+    raise Failed(f"the check failed to run: {last}", fix=systemd_unit.journal(schedule.SERVICE, place.scope))
 
 
 def _start_services(found: Found, context: Context, *, confined: bool) -> None:
@@ -289,7 +288,7 @@ def _start_services(found: Found, context: Context, *, confined: bool) -> None:
 def _ask(place: Place, context: Context, *words: str) -> None:
     answer = place.systemctl(context, *words)
     if not answer.ok:
-        fix = systemd_unit.journal(units.SERVICE, place.scope)
+        fix = systemd_unit.journal(schedule.SERVICE, place.scope)
         raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 
@@ -332,15 +331,15 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
     """Remove everything that an install and its checks created."""
     place = found.place
     if place.there:
-        place.systemctl(context, "disable", "--now", units.TIMER)
-        place.systemctl(context, "stop", units.SERVICE)
-        place.systemctl(context, "disable", "--now", units.GUARD, units.WAKE)
+        place.systemctl(context, "disable", "--now", schedule.TIMER)
+        place.systemctl(context, "stop", schedule.SERVICE)
+        place.systemctl(context, "disable", "--now", schedule.GUARD, schedule.WAKE)
         for path in place.files:
             path.unlink(missing_ok=True)
         _ask(place, context, "daemon-reload")
-        place.systemctl(context, "reset-failed", units.SERVICE)
-    if units.CRON_MARK in found.standing[CRONTAB]:
-        _write_crontab(units.with_cron(found.standing[CRONTAB], ""), context)
+        place.systemctl(context, "reset-failed", schedule.SERVICE)
+    if schedule.CRON_MARK in found.standing[CRONTAB]:
+        _write_crontab(schedule.with_cron(found.standing[CRONTAB], ""), context)
         service_guard.end(context.state)
         wakes.end(context.state)
     if found.before.lingers:
@@ -352,7 +351,7 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise SparkwrightError(f"cannot remove {path}: {error.strerror}.") from None
-    runtime = places.runtime()
+    runtime = schedule.runtime()
     if runtime is not None:
-        places.unmark(runtime)
+        schedule.unmark(runtime)
     return {"msg": "removed"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.doctor.diagnosis.answer import diagnose
-from sparkwright.doctor.diagnosis.diagnosis_input import RecipeFacts
+from sparkwright.doctor.diagnosis.server_state import RecipeFacts
 from sparkwright.errors import Refused
 from sparkwright.health.check import DOCKER_S
 from sparkwright.host.machine import Machine

@@ -11,7 +11,7 @@ from sparkwright.errors import Exit
 from sparkwright.health.check import DOCKER_S
 from sparkwright.health.judging.judge import EXITS
 from sparkwright.health.record import Record
-from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs import journal
 from sparkwright.host.runs.context import Engine, RunContext

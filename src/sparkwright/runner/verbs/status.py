@@ -152,15 +152,15 @@ def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: sn
     """Return the observed state of a worker's rank; an empty one for a server that answers requests itself."""
     if now.error or not container_labels.membership_of_labels((good.get("spec") or {}).get("labels")).rank:
         return Rank()
-    from sparkwright.health import ranks
-    from sparkwright.health.check_history import CheckHistory
+    from sparkwright.health import probe
     from sparkwright.health.probe import start_of
+    from sparkwright.health.store import CheckHistory
     from sparkwright.host.runs.context import Engine, RunContext
 
     context = RunContext(
         machine, state, "status", lambda event: None, engine=Engine(machine, timeout_s=int(snapshot.ENGINE_S))
     )
-    return ranks.now(context, good, now.container, CheckHistory.of(state), start_of(now.container))
+    return probe.rank_now(context, good, now.container, CheckHistory.of(state), start_of(now.container))
 
 
 def _now(machine: Machine) -> dict[str, Any]:
