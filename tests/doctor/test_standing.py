@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.doctor.diagnosis import down_causes
-from sparkwright.doctor.diagnosis.answer import verdict
+from sparkwright.doctor.diagnosis import down_causes, verdict
 from sparkwright.doctor.diagnosis.server_probe import Expected, Measured
 from sparkwright.doctor.diagnosis.server_state import EXITS, DiagnosisInput, End, Probe, standing
 from sparkwright.engines import engine, slowness

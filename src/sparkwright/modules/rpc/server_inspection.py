@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkwright.doctor.diagnosis import answer
+from sparkwright.doctor import diagnosis
 from sparkwright.doctor.diagnosis.server_state import RecipeFacts
 from sparkwright.engines.compile_caches import MOUNT, set_by_us
 from sparkwright.errors import Exit, Refused, SparkwrightError
@@ -61,7 +61,7 @@ class Diagnose(Module["Diagnose.Args"]):
         facts = RecipeFacts(
             **given, platform=args.platform, token_s=args.token_s, key=secret.reveal() if secret else ""
         )
-        found = answer.diagnose(context, facts)
+        found = diagnosis.diagnose(context, facts)
         code = Exit(found["exit"])
         return Result(failed=code is not Exit.OK, exit=code, msg=found["summary"], fix=found["fix"], data=found)
 

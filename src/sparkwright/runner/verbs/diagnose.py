@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkwright.doctor.diagnosis.answer import diagnose
+from sparkwright.doctor.diagnosis import diagnose
 from sparkwright.doctor.diagnosis.server_state import RecipeFacts
 from sparkwright.errors import Refused
 from sparkwright.health.check import DOCKER_S
