@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright import __version__
-from sparkwright.app import manual, recipe_export, schemas
+from sparkwright.app import json_output, manual, recipe_exchange, schemas
 from sparkwright.app.findings import explained, rule_text, rules
-from sparkwright.app.json_output import schemas as json_output
 from sparkwright.app.questions import client_formats
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
@@ -65,9 +64,9 @@ def pages() -> dict[Path, str]:
     found = {HERE / "modules" / f"{name}.md": manual.module_page(name) for name in registry.NAMES}
     for kind in schemas.KINDS:
         found[HERE.parent / "schemas" / f"{kind}.json"] = json.dumps(schemas.schema(kind), indent=1) + "\n"
-    found[HERE / "schemas" / "events.json"] = json.dumps(json_output.events(), indent=1) + "\n"
+    found[HERE / "schemas" / "events.json"] = json.dumps(json_output.events_schema(), indent=1) + "\n"
     for command in json_output.COMMANDS:
-        found[HERE / "schemas" / "json" / f"{command}.json"] = json.dumps(json_output.of(command), indent=1) + "\n"
+        found[HERE / "schemas" / "json" / f"{command}.json"] = json.dumps(json_output.schema_of(command), indent=1) + "\n"
     for page in sorted((HERE / "files").glob("*.md")):
         text = page.read_text()
         text = SECTIONS.sub(f"<!-- sections -->\n{_sections()}\n<!-- end -->", text)
@@ -103,7 +102,7 @@ def _code() -> str:
         "one model over several hosts": ", ".join(split),
         "recipes that ship": f"{len(recipe.names(HERE.parent))} ([the book](recipes.md))",
         "recipes are taken from": f"{recognise.FORMATS} ([how](recipes-in.md))",
-        "recipes are written as": ", ".join(f"`{name}`" for name in recipe_export.FORMATS),
+        "recipes are written as": ", ".join(f"`{name}`" for name in recipe_exchange.FORMATS),
         "settings are written for": ", ".join(f"`{name}`" for name in client_formats.FORMATS),
         "a secret comes from": ", ".join(f"`{name}`" for name in SecretSource.model_fields),
         "commands": f"{sum(map(len, GROUPS.values()))} ([all](commands.md))",

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 from referencing import Registry, Resource
 
-from sparkwright.app.json_output import schemas
+from sparkwright.app import json_output
 
 #: where both would be on a web server: the reference from one to the other is relative
 BASE = "https://example.org/schemas"
@@ -24,9 +24,9 @@ def parsed(out: str) -> list[Any]:
 
 def refused(command: str, out: str) -> list[str]:
     """What the schema has against it; nothing printed is refused, too."""
-    found = {**schemas.of(command), "$id": f"{BASE}/json/{command}.json"}
+    found = {**json_output.schema_of(command), "$id": f"{BASE}/json/{command}.json"}
     jsonschema.Draft202012Validator.check_schema(found)
-    known = Registry().with_resource(f"{BASE}/events.json", Resource.from_contents(schemas.events()))
+    known = Registry().with_resource(f"{BASE}/events.json", Resource.from_contents(json_output.events_schema()))
     judge = jsonschema.Draft202012Validator(found, registry=known)
     rows = parsed(out)
     return [f"{error.json_path}: {error.message:.300}" for row in rows for error in judge.iter_errors(row)] or (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.questions import answers
+from sparkwright.app.questions import host_requests
 from sparkwright.errors import Failed
 from sparkwright.modules.rpc import transfer
 from tests.fuzz.harness import feed, values
@@ -47,7 +47,7 @@ def answer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_what_look_image_says_is_taken_as_it_is(answer: dict[str, Any]) -> None:
     assert answer["present"]
-    assert answers.checked("inspect_image", copy.deepcopy(answer), host="spark1") == answer
+    assert host_requests.checked("inspect_image", copy.deepcopy(answer), host="spark1") == answer
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_what_look_image_says_is_taken_as_it_is(answer: dict[str, Any]) -> None:
 )
 def test_what_is_no_answer_is_a_sentence_with_the_host(answer: dict[str, Any], field: str, value: Any) -> None:
     with pytest.raises(Failed, match=f"its answer can't be used: inspect_image.{field}") as error:
-        answers.checked("inspect_image", {**answer, field: value}, host="spark1")
+        host_requests.checked("inspect_image", {**answer, field: value}, host="spark1")
     assert error.value.where == "spark1"
 
 
 def test_any_answer(answer: dict[str, Any]) -> None:
-    feed(lambda found: answers.checked("inspect_image", found, host="spark1"), values([answer]))
+    feed(lambda found: host_requests.checked("inspect_image", found, host="spark1"), values([answer]))

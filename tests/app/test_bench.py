@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from invoke.exceptions import Exit
 
-from sparkwright.app.bench import experiments
-from sparkwright.cli import bench, bench_results
+from sparkwright.app import experiments
+from sparkwright.cli import bench
 from sparkwright.errors import Failed
 from tests.measure.exact_server import ExactServer, Schedule, serving
 
@@ -102,9 +102,9 @@ def test_ours_and_vllms_are_laid_side_by_side(here: Path, capsys: pytest.Capture
     (here / "theirs.txt").write_text(
         "Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\nOutput token throughput (tok/s):  400.00\n"
     )
-    assert exit_code(lambda: bench_results.take_in.body(None, file="theirs.txt")) == 0
+    assert exit_code(lambda: bench.take_in.body(None, file="theirs.txt")) == 0
     capsys.readouterr()
-    assert exit_code(lambda: bench_results.compare.body(None, first="theirs", second="ours", json=True)) == 0
+    assert exit_code(lambda: bench.compare.body(None, first="theirs", second="ours", json=True)) == 0
     rows = {row["figure"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["output tok/s"]["first"] == 400.0
     assert rows["TTFT p50 ms"]["second"] == results("ours")["cells"][0]["figures"]["ttft_p50_ms"]
@@ -123,7 +123,7 @@ def test_a_server_that_wants_a_key_says_where_it_is_taken_from(monkeypatch: pyte
 def test_an_import_is_written_below_the_results(here: Path, file: str, name: str) -> None:
     (here / file).write_text("Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\n")
     before = set(here.parent.rglob("*"))
-    assert exit_code(lambda: bench_results.take_in.body(None, file=file, name=name)) == 5
+    assert exit_code(lambda: bench.take_in.body(None, file=file, name=name)) == 5
     assert set(here.parent.rglob("*")) == before
 
 

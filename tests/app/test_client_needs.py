@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app import client_needs, findings
+from sparkwright.app import findings
 from sparkwright.errors import Refused
 from sparkwright.project import starter
 
@@ -25,7 +25,8 @@ def needs(client: str) -> list[tuple[str, str]]:
     checked, _ = findings.check(WELL, "", "")
     own = len(checked[0].served.findings)
     return [
-        (finding.severity, finding.sentence) for finding in client_needs.added(checked, client)[0].served.findings[own:]
+        (finding.severity, finding.sentence)
+        for finding in findings.with_client_needs(checked, client)[0].served.findings[own:]
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.questions import answers
+from sparkwright.app.questions import host_requests
 from sparkwright.errors import Failed
 from tests.fuzz.harness import feed, values
 
@@ -22,7 +22,7 @@ FOLDER = {
 
 
 def test_an_answer_is_as_it_was() -> None:
-    assert answers.checked("models", {"models": [FOLDER]}, host="spark1") == {"models": [FOLDER]}
+    assert host_requests.checked("models", {"models": [FOLDER]}, host="spark1") == {"models": [FOLDER]}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_an_answer_is_as_it_was() -> None:
 )
 def test_nonsense_is_a_sentence(found: Any, place: str) -> None:
     with pytest.raises(Failed, match=f"its answer can't be used: {place}") as error:
-        answers.checked("models", found, host="spark1")
+        host_requests.checked("models", found, host="spark1")
     assert error.value.where == "spark1"
 
 
@@ -51,7 +51,7 @@ def test_any_answer() -> None:
         "verify_model": verified,
         "remove_model": removed,
     }.items():
-        feed(lambda found, module=module: answers.checked(module, found, host="spark1"), values([found]))
+        feed(lambda found, module=module: host_requests.checked(module, found, host="spark1"), values([found]))
 
 
 SERVER = {
@@ -76,6 +76,6 @@ SERVER = {
     ],
 )
 def test_nonsense_about_a_server_makes_no_settings_of_a_client(wrong: dict[str, Any], place: str) -> None:
-    assert answers.checked("inspect_server", SERVER, host="spark1") == SERVER
+    assert host_requests.checked("inspect_server", SERVER, host="spark1") == SERVER
     with pytest.raises(Failed, match=f"its answer can't be used: inspect_server.{place}"):
-        answers.checked("inspect_server", {**SERVER, **wrong}, host="spark1")
+        host_requests.checked("inspect_server", {**SERVER, **wrong}, host="spark1")

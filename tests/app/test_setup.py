@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.setup import files, first_host, proposal
+from sparkwright.app.setup import files, new_host, proposal
 from sparkwright.app.setup.files import NewHost
-from sparkwright.app.setup.first_host import FoundHostFound
+from sparkwright.app.setup.new_host import SurveyedHost
 from sparkwright.errors import Refused
 from sparkwright.project import recipe, shipped_files, starter
 from sparkwright.project.inventory.inventory import Inventory
@@ -155,6 +155,6 @@ def test_a_start_that_is_cut_off_leaves_no_file_and_no_folder(tmp_path: Path, mo
 def test_what_serves_already_comes_with_the_command_that_adopts_it(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"engine": "vllm", "models": ["m"], "port": 8000, "verified": False}
     servers = [{**row, "name": "my-llm"}, {**row, "name": "ours", "verified": True}]
-    first_host.show_notes(FoundHostFound(NewHost("spark1", "spark1.local"), seen(servers=servers), None))
+    new_host.show_notes(SurveyedHost(NewHost("spark1", "spark1.local"), seen(servers=servers), None))
     told = " ".join(capsys.readouterr().out.split())
     assert "recipe.import --from-host spark1 --container my-llm" in told and "--container ours" not in told

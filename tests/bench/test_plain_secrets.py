@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.bench import run_local
+from sparkwright.app import experiments
 from sparkwright.bench import experiment
 from sparkwright.bench.order import Order
 from sparkwright.errors import Refused
@@ -32,14 +32,14 @@ SECRET = "Tr0ub4dor-3-horse"
 )
 def test_an_address_with_more_in_it_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(Refused, match="^--url ") as caught:
-        run_local.at_url(url.replace("SECRET", SECRET), "", Order("smoke"), root=tmp_path)
+        experiments.at_url(url.replace("SECRET", SECRET), "", Order("smoke"), root=tmp_path)
     assert SECRET not in str(caught.value) and not list(tmp_path.iterdir())
 
 
 def test_a_key_that_no_header_carries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(run_local.KEY, f"{SECRET}\nX-Other: 1")
+    monkeypatch.setenv(experiments.KEY, f"{SECRET}\nX-Other: 1")
     with pytest.raises(Refused, match="no header can carry") as caught:
-        run_local.at_url("http://127.0.0.1:1", "", Order("smoke"), root=tmp_path)
+        experiments.at_url("http://127.0.0.1:1", "", Order("smoke"), root=tmp_path)
     assert SECRET not in str(caught.value)
 
 

@@ -171,9 +171,9 @@ PROGRAM = """
 import sys
 sys.argv = ["sparkwright", "completion", "bash"]
 from sparkwright.cli import namespace
-from sparkwright.cli.framework import completions
-from sparkwright.app.completion import script
-assert "_sparkwright" in script.of("bash", completions.of(namespace))
+from sparkwright.cli.project import completable
+from sparkwright.app import completion
+assert "_sparkwright" in completion.of("bash", completable(namespace))
 print(sorted({"pydantic", "fabric", "rich"} & set(sys.modules)))
 """
 

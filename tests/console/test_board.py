@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sparkwright.console.events.board import Board
-from sparkwright.console.events.host_lines import HostLines
-from sparkwright.console.events.host_table import HostTable
+from sparkwright.console.events.host_lines import Board, HostLines
+from sparkwright.console.events.live_lines import HostTable
 from sparkwright.console.events.plan_groups import PlanGroups
 from sparkwright.console.events.stage_lines import StageLines
 from sparkwright.protocol.events import Event, event

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.console.events.board import Board
-from sparkwright.console.events.host_lines import HostLines
+from sparkwright.console.events.host_lines import Board, HostLines
 from sparkwright.protocol.recap import COUNTS
 
 OWN = "rank 1 exited (OOM-killed): no known reason in its log."

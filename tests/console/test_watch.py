@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sparkwright.app.questions.watch import Rates
+from sparkwright.console import watch
 from sparkwright.console.status_row import GatewayRow, Routed, Row, Upstream
-from sparkwright.console.watch import frame
-from sparkwright.console.watch.frame import Act, Traffic, View
+from sparkwright.console.watch import Act, Traffic, View
 from sparkwright.health.record import Gpu, Record
 
 
@@ -20,7 +20,7 @@ def row(host: str, state: str = "ok", **more: Any) -> Row:
 
 
 def shown(view: View, width: int = 80, height: int = 24) -> list[str]:
-    return [line.plain for line in frame.lines(view, width, height)]
+    return [line.plain for line in watch.lines(view, width, height)]
 
 
 def test_in_80_columns_a_fleet_has_its_requests_rate_and_the_marked_ones_acts() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright.app.connect import choose
-from sparkwright.app.plans import restart_plan
+from sparkwright.app.plans import server_context
 from sparkwright.app.runs import session
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
@@ -157,7 +157,7 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
         for path in host.plans():
             path.unlink()
         selection = choose("sandbox")
-        restart_plan.give(selection)
+        server_context.give(selection)
         assert session.one_task(selection, "facts", {}, read_only=True, json=True) == [0]
         return capsys.readouterr().out
 

@@ -13,7 +13,7 @@ import pytest
 from invoke.collection import Collection
 from invoke.tasks import Task
 
-from sparkwright.app.json_output import schemas as json_schemas
+from sparkwright.app import json_output as json_schemas
 from sparkwright.cli import namespace
 from tests import published
 from tests.e2e.conftest import TOP, Desk, fresh_desk
@@ -178,7 +178,7 @@ def test_the_events_of_a_deploy_are_as_published(desk: Desk, hosts: str) -> None
 
 @pytest.mark.parametrize("wrong", [{"event": "nothing"}, {"event": "note", "host": "a", "time": "now", "text": ""}])
 def test_what_is_no_event_is_none_by_the_schema(wrong: dict[str, Any]) -> None:
-    assert not jsonschema.Draft202012Validator(json_schemas.events()).is_valid(wrong)
+    assert not jsonschema.Draft202012Validator(json_schemas.events_schema()).is_valid(wrong)
 
 
 def test_the_model_of_the_container_is_used_and_never_one_to_remove(desk: Desk) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkwright.app.bench import experiment_folder
+from sparkwright.app import experiment_folder
 from sparkwright.bench import order, results_file, vllm_results
 from sparkwright.html import experiment_page
 from tests.bench import made

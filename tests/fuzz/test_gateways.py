@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.questions import answers, gateway_status
+from sparkwright.app.questions import gateway_status, host_requests
 from sparkwright.errors import SparkwrightError
 from sparkwright.gateway import clients, render, statistics, usage
 from sparkwright.host.gateway import admin, now
@@ -103,7 +103,7 @@ def test_a_days_file_and_the_table_of_clients() -> None:
 def test_what_a_host_says_of_its_gateway() -> None:
     def read(value: Any) -> None:
         try:
-            found = answers.checked("gateway_state", value, host="spark1")
+            found = host_requests.checked("gateway_state", value, host="spark1")
         except SparkwrightError as error:
             assert "\n" not in str(error)
             return
@@ -126,4 +126,4 @@ def test_what_status_shows_of_it(project: Path) -> None:
         assert row.state in ("up", "down", "degraded", "unknown") and "\n" not in row.why
 
     feed(read, values([STATE, {}]))
-    assert fitted(STATE, answers.GATEWAY, "gateway")
+    assert fitted(STATE, host_requests.GATEWAY, "gateway")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.questions import answers
+from sparkwright.app.questions import host_requests
 from sparkwright.errors import Failed, Refused
 from sparkwright.modules.rpc.server_inspection import ContainerSettings
 from sparkwright.project.importing import recipe_of, recognise, running_container
@@ -133,7 +133,7 @@ def test_a_hostile_container_that_is_inspected(tmp_path: Path) -> None:
         context = RecordingContext(tmp_path)
         context.docker = lambda: Engine(value)  # type: ignore[method-assign]
         found = ContainerSettings().run(ContainerSettings.Args(name="qwen35"), context)
-        settings = answers.checked("container_settings", json.loads(json.dumps(found.data)), host="spark1")
+        settings = host_requests.checked("container_settings", json.loads(json.dumps(found.data)), host="spark1")
         report = Report({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
         recipe_of.taken(running_container.read(settings, "spark1", report), "", report, "spark1")
 
@@ -159,7 +159,7 @@ class Engine:
 
 def test_settings_of_a_running_container() -> None:
     def adopted(value: Any) -> None:
-        settings = answers.checked("container_settings", value, host="spark1")
+        settings = host_requests.checked("container_settings", value, host="spark1")
         report = Report({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
         recipe_of.taken(running_container.read(settings, "spark1", report), "", report, "spark1")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.questions import answers, cluster_links, link_rules
+from sparkwright.app.questions import cluster_links, host_requests, link_rules
 from sparkwright.app.questions.cluster_links import COLUMNS, FINDINGS
 from sparkwright.app.questions.link_rules import Links
 from sparkwright.console.events import tables
@@ -44,14 +44,14 @@ ANSWER: dict[str, Any] = {
     "driver": "580.95.05",
     "now_s": 1795303826.5,
 }
-GOOD = cluster_links._links(Member(HOST), answers.checked("fabric", ANSWER, host="spark1"))
+GOOD = cluster_links._links(Member(HOST), host_requests.checked("fabric", ANSWER, host="spark1"))
 
 
 def read(answer: Any) -> Links | None:
     """As `cluster.check` and `cluster.inspect --write` do, up to the screen and the file."""
     if not isinstance(answer, dict):
         return None
-    found = cluster_links._links(Member(HOST), answers.checked("fabric", bounds.clean(answer), host="spark1"))
+    found = cluster_links._links(Member(HOST), host_requests.checked("fabric", bounds.clean(answer), host="spark1"))
     rows = [{"host": host, **cluster_links._shown(finding)} for host, finding in link_rules.findings([GOOD, found])]
     shown = [*tables.lines(rows, FINDINGS, 80)]
     shown += tables.lines([cluster_links._row("spark1", link) for link in found.links], COLUMNS, 80)
@@ -111,6 +111,6 @@ def test_what_ip_says(tmp_path: Path) -> None:
     def listen(data: bytes) -> None:
         host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
         for addresses in fabric.addresses_of(host).values():
-            assert all(answers.cidr(address) == address for address in addresses)
+            assert all(host_requests.cidr(address) == address for address in addresses)
 
     feed(listen, texts([json.dumps(seeds).encode()]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.plans import restart_plan
+from sparkwright.app.plans import server_context
 from sparkwright.errors import Refused
 from sparkwright.project import ejection, playbook, shipped_files, starter
 from sparkwright.project.folder import Project
@@ -194,6 +194,6 @@ def test_schemas_stay_while_a_first_line_names_them_and_links_are_not_followed(p
 
 def test_a_part_that_is_ejected_is_in_the_next_restart_plan(project: Path) -> None:
     """The laptop keeps restart plans; a new file of the project must not leave an old one in use."""
-    before = restart_plan._about(project, {})
+    before = server_context._about(project, {})
     ejection.eject(project, PART)
-    assert restart_plan._about(project, {}) != before
+    assert server_context._about(project, {}) != before

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.protocol.events import Event
-from sparkwright.remote import runtime_upload
+from sparkwright.remote import runtime
 from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote.conftest import Lab
 
@@ -64,7 +64,7 @@ def runs(lab: Lab) -> list[Event]:
 @pytest.mark.usefixtures("small_runtime")
 def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: Lab) -> None:
     runs(lab)
-    (there,) = [path for path in (lab.sshd.home / runtime_upload.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
+    (there,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
     for what, damage in reversed(DAMAGE.items()):
         damage(there)
         said = [run["text"] for run in runs(lab) if run["event"] == "note"]
@@ -77,7 +77,7 @@ def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: Lab) -> None
 @pytest.mark.usefixtures("small_runtime")
 def test_the_operator_reads_what_was_wrong(lab: Lab) -> None:
     runs(lab)
-    (there,) = [path for path in (lab.sshd.home / runtime_upload.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
+    (there,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
     (there / "lib/sparkwright/shell.py").write_bytes(b"")
     said = [run["text"] for run in runs(lab) if run["event"] == "note"]
     assert said[0] == (

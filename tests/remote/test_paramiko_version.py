@@ -9,8 +9,8 @@ from pathlib import Path
 
 PROGRAM = """
 import sys
-from sparkwright.remote.ssh import paramiko_version
-with paramiko_version.by_folder():
+from sparkwright.remote import link
+with link.paramiko_by_folder():
     import paramiko
 print(paramiko.__version__, paramiko.Transport._CLIENT_ID, "email.message" in sys.modules)
 import importlib.metadata
@@ -37,9 +37,9 @@ def test_the_version_is_the_same_and_the_rest_is_there() -> None:
 
 def test_a_version_that_no_folder_tells_is_looked_up(tmp_path: Path) -> None:
     program = (
-        "import sys, types; from sparkwright.remote.ssh import paramiko_version\n"
+        "import sys, types; from sparkwright.remote import link\n"
         "sys.modules['paramiko'] = types.ModuleType('paramiko'); sys.modules['paramiko'].__path__ = [sys.argv[1]]\n"
-        "with paramiko_version.by_folder():\n"
+        "with link.paramiko_by_folder():\n"
         "    from importlib import metadata\n"
         "    print(metadata.version('paramiko'))\n"
         "    try: metadata.version('no-such-package')\n"

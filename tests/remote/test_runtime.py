@@ -25,7 +25,7 @@ import pytest
 from sparkwright.health import schedule
 from sparkwright.modules import registry
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.remote import runtime, runtime_upload
+from sparkwright.remote import runtime
 from tests.remote.conftest import packed
 
 
@@ -84,7 +84,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def folder_of(home: Path) -> Path:
-    return home / runtime_upload.BOOTSTRAP_FOLDER
+    return home / runtime.BOOTSTRAP_FOLDER
 
 
 def whole() -> bytes:
@@ -101,13 +101,13 @@ def small() -> bytes:
 def shipping(home: Path, name: str = "abc") -> subprocess.Popen[bytes]:
     """Start the unpacking on the host, as a laptop does; its standard input is the laptop's data."""
     env = {**os.environ, "HOME": str(home)}
-    words = ["sh", "-c", runtime_upload.unpack(name, sys.executable)]
+    words = ["sh", "-c", runtime.unpack(name, sys.executable)]
     return subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def ship(home: Path, name: str = "abc", data: bytes | None = None) -> dict[str, str]:
     """Return the answer to a whole archive, or to this one."""
-    said = shipping(home, name).communicate(runtime_upload.unpacker() + (small() if data is None else data))
+    said = shipping(home, name).communicate(runtime.unpacker() + (small() if data is None else data))
     answer = json.loads(said[0].splitlines()[-1])
     assert isinstance(answer, dict), said
     return answer
@@ -115,7 +115,7 @@ def ship(home: Path, name: str = "abc", data: bytes | None = None) -> dict[str, 
 
 def starts(home: Path, name: str = "abc") -> bool:
     env = {**os.environ, "HOME": str(home)}
-    words = ["sh", "-c", runtime_upload.start(name, "engine")]
+    words = ["sh", "-c", runtime.start(name, "engine")]
     said = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return b'{"event": "ready"}' in said.stdout.splitlines()
 
@@ -126,7 +126,7 @@ def runner(home: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     pending: list[subprocess.Popen[bytes]] = []
 
     def begin(name: str) -> subprocess.Popen[bytes]:
-        words = ["sh", "-c", runtime_upload.start(name, "light")]
+        words = ["sh", "-c", runtime.start(name, "light")]
         env = {**os.environ, "HOME": str(home)}
         process = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         pending.append(process)
@@ -188,7 +188,7 @@ def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_
     killed, working = shipping(home), shipping(home)
     for item in (killed, working):
         assert item.stdin is not None
-        item.stdin.write(runtime_upload.unpacker() + small()[:50_000])
+        item.stdin.write(runtime.unpacker() + small()[:50_000])
         item.stdin.flush()
     assert eventually(lambda: len(list(folder_of(home).glob(".new.*/manifest.json"))) == 2)
     killed.kill()
@@ -253,7 +253,7 @@ def test_a_home_that_is_full_or_read_only_is_named_with_its_figure(home: Path, o
     try:
         said = ship(home)
         assert said["event"] == "not_shipped"
-        assert re.search(why, said["why"]) and runtime_upload.BOOTSTRAP_FOLDER.split("/")[0] in said["why"]
+        assert re.search(why, said["why"]) and runtime.BOOTSTRAP_FOLDER.split("/")[0] in said["why"]
         assert not list(home.glob("**/.new.*"))
     finally:
         subprocess.run(["umount", str(home)], check=True)

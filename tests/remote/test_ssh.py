@@ -17,6 +17,7 @@ from sparkwright import host_side
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task
+from sparkwright.remote import runtime
 from sparkwright.remote.ssh import login, ssh_config
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
@@ -343,7 +344,7 @@ def test_a_noisy_shell_does_not_break_the_conversation(lab: Lab) -> None:
 
 
 def test_a_host_without_python_says_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh.runtime_upload, "_START", ssh.runtime_upload._START.replace("python3", "nopython3"))
+    monkeypatch.setattr(runtime, "_START", runtime._START.replace("python3", "nopython3"))
     with pytest.raises(Refused, match="no Python 3.11 or newer"):
         ask(lab, {"verb": "runs"})
 

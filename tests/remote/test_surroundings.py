@@ -18,7 +18,7 @@ import pytest
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.remote import runtime_upload
+from sparkwright.remote import runtime
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
@@ -221,5 +221,5 @@ def test_a_connection_that_is_cut_while_the_runtime_is_sent_leaves_nothing_and_t
     assert isinstance(caught.value, Unreachable)
     link.close()
     assert account.ask({"verb": "runs"})[-1]["event"] == "progress"
-    names = [path.name for path in (account.home / runtime_upload.BOOTSTRAP_FOLDER).iterdir()]
+    names = [path.name for path in (account.home / runtime.BOOTSTRAP_FOLDER).iterdir()]
     assert len([name for name in names if name[0] != "."]) == 1

@@ -179,11 +179,11 @@ class Fleet:
         Args:
             since: how far back, for example 90m, 12h or 7d.
         """
-        from sparkwright.app.questions import host_report
+        from sparkwright.app.questions import host_records
 
         span_s = units.seconds(since, "since", least_s=60)
         now_s = time.time()
-        found = host_report.ask(reach(hosts or everyone(), "light"), now_s - span_s, now_s)
+        found = host_records.ask_report(reach(hosts or everyone(), "light"), now_s - span_s, now_s)
         return tuple(
             Report(host.name, host.span_s, 0, error=host.error, exit=Exit(host.error_exit))
             if host.error

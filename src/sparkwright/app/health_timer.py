@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from sparkwright import units
 from sparkwright.app.connect import choose, machines
-from sparkwright.app.plans import clusters, restart_plan
+from sparkwright.app.plans import clusters, server_context
 from sparkwright.app.runs import session
 from sparkwright.errors import Refused
 from sparkwright.health.notify_shapes import SHAPES
@@ -134,7 +134,7 @@ def _on_each(pattern: str, json: bool, steps: _Steps, *, heals: bool = False, re
         if heals and member.host.cluster:
             member.secrets[HEAL_TOKEN] = tokens[member.host.cluster.name]
     if plans and not removes:
-        restart_plan.give(selection)
+        server_context.give(selection)
     # without the host's lock: the first check would find the lock held by the install itself
     return session.tasks(
         selection, "Health", lambda host: steps(host, wakes=host.machine in waking), exclusive=False, json=json

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sparkwright.app.prompts import agreed
-from sparkwright.app.recipe_import import Source, of_source
+from sparkwright.app.recipe_exchange import Source, of_source
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.project import registries

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from sparkwright.app.json_output import schemas as json_output
+from sparkwright.app import json_output
 from sparkwright.bench.results_file import Results
 from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import nearest
@@ -37,9 +37,9 @@ def schema(kind: str) -> dict[str, Any]:
     Raises Refused for an unknown kind.
     """
     if kind == EVENTS:
-        return json_output.events()
+        return json_output.events_schema()
     if kind in PRINTED:
-        return json_output.of(PRINTED[kind])
+        return json_output.schema_of(PRINTED[kind])
     if kind not in KINDS:
         raise Refused(f"no kind of file is called {kind!r}.", fix=nearest(kind, [*KINDS, EVENTS, *PRINTED]))
     return {

@@ -9,34 +9,31 @@ import sys
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # saves reading the metadata of every package
 
-from sparkwright.cli.framework import ctrl_c, quick
+from sparkwright.cli.framework import start
 
-with quick.importing():
+with start.importing():
     from invoke.collection import Collection
-    from invoke.program import Program  # noqa: F401 - with all that quick spares it
+    from invoke.program import Program  # noqa: F401 - with all that this spares it
 
 from sparkwright import __version__
 from sparkwright.cli import (
     bench,
-    caches,
     cluster,
     deploy,
     doctor,
     gateway,
     health,
     hosts,
-    images,
     lint,
     lock,
     mcp,
-    models,
-    monitoring_files,
     playbook,
     project,
     recipes,
     runs,
     sandbox,
     status,
+    stores,
 )
 from sparkwright.cli.framework import program
 from sparkwright.errors import Exit
@@ -53,14 +50,11 @@ PARTS = (
     project,
     bench,
     health,
-    images,
-    caches,
-    models,
+    stores,
     recipes,
     cluster,
     gateway,
     mcp,
-    monitoring_files,
     playbook,
     sandbox,
 )
@@ -84,7 +78,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = int(Exit.INCONCLUSIVE)
     except KeyboardInterrupt:  # before a command began, or after it ended
-        print(ctrl_c.SENTENCE, file=sys.stderr)
+        print(start.SENTENCE, file=sys.stderr)
         code = int(Exit.INCONCLUSIVE)
     except OSError as error:  # Invoke reads ~/.invoke.yaml, and HOME can be a file
         print(f"{error.filename or 'standard output'}: {error.strerror}.", file=sys.stderr)

@@ -1,11 +1,10 @@
-"""The commands that measure: `bench.smoke`, `bench.serve` and others. bench_results.py has those that read results."""
+"""The commands that measure, `bench.smoke`, `bench.serve` and others, and those that read results, which touch no host."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.cli import bench_results
-from sparkwright.cli.framework.command import Command, Option, command_of
+from sparkwright.cli.framework.command import Command, Option, command, command_of
 
 COMMON: tuple[Option, ...] = (
     ("host", "", "the host to measure; it measures itself"),
@@ -107,11 +106,64 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
 
 def _command(name: str, options: tuple[Option, ...], doc: str) -> Command:
     def body(**given: Any) -> int:
-        from sparkwright.app.bench import experiments
+        from sparkwright.app import experiments
 
         return experiments.run(name, given)
 
     return command_of(body, name, doc, (*COMMON, *options))
 
 
-TASKS = {"bench": [*(_command(*row) for row in COMMANDS), *bench_results.TASKS]}
+@command(
+    positional=["first", "second"],
+    help={
+        "first": "results: a file, or the name of an experiment; also what `vllm bench serve` wrote",
+        "second": "the results to compare with",
+        "json": "the differences as JSON",
+    },
+)
+def compare(first: str, second: str, json: bool = False) -> None:
+    """Compare two results, figure by figure.
+
+    Each figure of each load that both have, and their ratio.
+    """
+    from sparkwright.app import experiments
+
+    experiments.compare(first, second, json=json)
+
+
+@command(
+    name="import",
+    positional=["file"],
+    help={
+        "file": "the JSON that `vllm bench serve --save-result` wrote, or its printed text",
+        "name": "name of the results (default: the file's)",
+        "json": "the results as they were imported",
+    },
+)
+def take_in(file: str, name: str = "", json: bool = False) -> None:
+    """Import results of `vllm bench serve`."""
+    from sparkwright.app import experiments
+
+    experiments.take_in(file, name, json=json)
+
+
+@command(
+    positional=["results"],
+    help={"results": "a results file, or the name of an experiment", "json": "the results themselves"},
+)
+def report(results: str, json: bool = False) -> None:
+    """Print an experiment's tables, and rebuild its page."""
+    from sparkwright.app import experiments
+
+    experiments.report(results, json=json)
+
+
+@command(name="list", help={"json": "one JSON object an experiment"})
+def show_all(json: bool = False) -> None:
+    """List the experiments of this project."""
+    from sparkwright.app import experiments
+
+    experiments.show_all(json=json)
+
+
+TASKS = {"bench": [*(_command(*row) for row in COMMANDS), compare, take_in, report, show_all]}

@@ -14,9 +14,9 @@ EVENTS = "events as JSON lines"
 def list_hosts(host: str = "all", json: bool = False) -> None:
     """List the hosts: address, groups, recipe."""
     from sparkwright.app.connect import choose
-    from sparkwright.app.questions import host_report
+    from sparkwright.app.questions import host_records
 
-    host_report.show_host_list(choose(host).hosts, json=json)
+    host_records.show_host_list(choose(host).hosts, json=json)
 
 
 @command(
@@ -46,16 +46,17 @@ def add(
     (from your ssh configuration, known_hosts and mDNS), which recipe. An unknown host key is shown to confirm; without a
     terminal it is refused, exit code 3.
     """
-    from sparkwright.app.setup import first_host, one_more, questions
+    from sparkwright.app import prompts
+    from sparkwright.app.setup import new_host
     from sparkwright.visible import listed
 
-    asking = questions.possible() and not (yes or json)
+    asking = prompts.possible() and not (yes or json)
     if not (name or address or asking):
         raise Refused("say which host: hosts.add NAME --address ADDRESS.")
     host = None
     if name or address:
-        host = first_host.named_host(address or str(name), name=name or "", groups=tuple(listed(groups)))
-    return one_more.add(host, named=recipe, asking=asking, offline=offline, json=json)
+        host = new_host.named_host(address or str(name), name=name or "", groups=tuple(listed(groups)))
+    return new_host.add(host, named=recipe, asking=asking, offline=offline, json=json)
 
 
 @command(
@@ -71,9 +72,9 @@ def check(host: str = "", json: bool = False) -> list[int]:
     nothing is missing, 1 something is, 3 unreachable.
     """
     from sparkwright.app.connect import everyone
-    from sparkwright.app.setup import check as checks
+    from sparkwright.app.setup import survey as checks
 
-    return checks.run(host or everyone(), json=json)
+    return checks.check_hosts(host or everyone(), json=json)
 
 
 @command(help={"json": EVENTS})

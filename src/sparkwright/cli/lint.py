@@ -26,9 +26,7 @@ def lint(recipe: str = "", engine_version: str = "", model: str = "", for_: str 
 
     checked, refused = findings.check(recipe, engine_version, model)
     if for_:
-        from sparkwright.app import client_needs
-
-        checked = client_needs.added(checked, for_)
+        checked = findings.with_client_needs(checked, for_)
     for error in refused:
         say_error(error, json=json)
     from sparkwright.app import playbook_files

@@ -5,14 +5,20 @@ from __future__ import annotations
 import sys
 from json import dumps
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from invoke.collection import Collection
 
 from sparkwright import program
 from sparkwright.cli.framework.command import Command, command
+from sparkwright.cli.framework.help import first_line, spoken
+from sparkwright.cli.help_groups import NAMES
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import starter
+
+if TYPE_CHECKING:
+    from sparkwright.app import completion
 
 
 @command(
@@ -75,15 +81,15 @@ def init(
     if about_a_host and not address:
         raise Refused("--name, --recipe, --groups and --offline are about a host: give its --address.")
     if address and not diff:
-        from sparkwright.app.setup import first_host
+        from sparkwright.app.setup import new_host
         from sparkwright.visible import listed
 
-        host = first_host.named_host(address, name=name, groups=tuple(listed(groups)))
-        return first_host.given(Path(folder or "."), host, named=recipe, offline=offline)
+        host = new_host.named_host(address, name=name, groups=tuple(listed(groups)))
+        return new_host.create_from_options(Path(folder or "."), host, named=recipe, offline=offline)
     if not (diff or yes) and sys.stdin.isatty() and sys.stdout.isatty():
-        from sparkwright.app.setup import first_host
+        from sparkwright.app.setup import new_host
 
-        return first_host.asked(Path(folder or "."))
+        return new_host.create_by_questions(Path(folder or "."))
     if diff:
         patch = starter.patch(Path(folder or "."))
         print(patch, end="")
@@ -132,12 +138,41 @@ def completion_of(namespace: Collection) -> Command:
         It completes commands, options, and the hosts, recipes and playbooks of the project in the current folder. For bash,
         add this to ~/.bashrc: eval "$(sparkwright completion bash)"
         """
-        from sparkwright.app.completion import script
-        from sparkwright.cli.framework import completions
+        from sparkwright.app import completion as scripts
 
-        print(script.of(shell, completions.of(namespace)), end="")
+        print(scripts.of(shell, completable(namespace)), end="")
 
     return completion
+
+
+def completable(collection: Any) -> list[completion.Command]:
+    """Return every command as shells complete it, in the order of `--help`."""
+    from sparkwright.app import completion
+
+    contexts = {context.name: context for context in collection.to_contexts()}
+    return [
+        completion.Command(
+            spoken(collection, name),
+            first_line(collection[name]),
+            tuple(
+                completion.Option(
+                    flags_of(option), option.help or "", completion.takes(name, option.names[0], option.kind)
+                )
+                for option in contexts[name].args.values()
+                if not option.positional and option.name != collection[name].word
+            ),
+            completion.WORDS.get(name, ""),
+        )
+        for name in NAMES
+    ]
+
+
+def flags_of(option: Any) -> tuple[str, ...]:
+    """Return the spellings of an option, the short one first."""
+    names = [name.replace("_", "-") for name in option.names]
+    if option.kind is bool and option.default is True:
+        names = [f"no-{names[0]}"]
+    return tuple(sorted((f"-{name}" if len(name) == 1 else f"--{name}" for name in names), key=len))
 
 
 TASKS = {"": [render, init, schema], "docs": [module_docs]}

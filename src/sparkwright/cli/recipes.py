@@ -38,18 +38,18 @@ def import_recipe(
     From vllm-project/recipes, sparkrun, eugr, a compose file, a docker run line or a running container. Says what was kept,
     translated and dropped; asks what only you know, or lists it (exit code 5) without a terminal. Nothing of the source is run.
     """
-    from sparkwright.app import recipe_import, registries
+    from sparkwright.app import recipe_exchange, registries
 
-    answers = recipe_import.answers_of(answer or ())
+    answers = recipe_exchange.answers_of(answer or ())
     if bool(source) == bool(from_host):
         raise Refused("give a source, or --from-host and --container: one of them.")
     if from_host:
-        taken = recipe_import.of_container(from_host, container, name, answers)
+        taken = recipe_exchange.of_container(from_host, container, name, answers)
     elif source and source.startswith("@"):
         taken = registries.take(source, name, answers, yes=yes, as_json=json)
     else:
-        taken = recipe_import.of_source(recipe_import.source_of(source or ""), name, answers)
-    return recipe_import.write(taken, host=host or from_host, check=check, as_json=json)
+        taken = recipe_exchange.of_source(recipe_exchange.source_of(source or ""), name, answers)
+    return recipe_exchange.write(taken, host=host or from_host, check=check, as_json=json)
 
 
 @command(
@@ -68,9 +68,9 @@ def export_recipe(recipe: str, format: str = "sparkrun", unpinned: bool = False,
     With the image's digest and the model's commit of spark.lock. What the form cannot say is noted on standard error; keys are
     never written.
     """
-    from sparkwright.app import recipe_export
+    from sparkwright.app import recipe_exchange
 
-    recipe_export.write(recipe, format, unpinned=unpinned, as_json=json)
+    recipe_exchange.export(recipe, format, unpinned=unpinned, as_json=json)
 
 
 @command(

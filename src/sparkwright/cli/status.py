@@ -56,9 +56,9 @@ def report(
     from sparkwright.app.connect import everyone, reach, with_recipe
 
     selection = reach(with_recipe(host or everyone(), recipe), "light")
-    from sparkwright.app.questions import host_report
+    from sparkwright.app.questions import host_records
 
-    return host_report.write(selection, since, to, json=json)
+    return host_records.write_report(selection, since, to, json=json)
 
 
 @command(

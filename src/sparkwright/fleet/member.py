@@ -36,7 +36,7 @@ class Member:
     #: of all its plays
     recap: Event | None = None
     run_id: str = ""
-    #: the restart plan that is sent with the next plan (see app/plans/restart_plan.py); empty: none could be made
+    #: the restart plan that is sent with the next plan (see app/plans/server_context.py); empty: none could be made
     restart: dict[str, Any] | None = None
     #: read from the image by a task of its plays; empty if none did
     engine_version: str = ""

@@ -1,1 +1,159 @@
-"""Shell completion: the commands, and the names of hosts, recipes and playbooks as the shell reads them from the project."""
+"""The completion script of a shell, made from its template in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwright.engines import adapter_rules, container_rules, engine, memory_rules, recipe_age, template_rules
+from sparkwright.errors import Refused
+from sparkwright.modules.registry import NAMES
+from sparkwright.project import shipped_files
+from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
+
+#: kinds of values that the shell reads from the project's folder
+HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
+FILES, TEXT = "files", "text"
+
+#: kind of value by option, or by command and option; other options take text
+OPTIONS = {
+    **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
+    **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES),
+    **dict.fromkeys(("file", "dataset", "to"), FILES),
+    "heal": "heal",
+}
+#: kind of the word after a command
+WORDS = {
+    "play": PLAYBOOKS,
+    **dict.fromkeys(("playbook.eject", "playbook.update"), "shipped"),
+    "schema": "schemas",
+    "docs.module": "modules",
+    "explain": "rules",
+    "sandbox.fault": "faults",
+    "completion": "shells",
+    **dict.fromkeys(("init", "model.inspect", "bench.compare", "bench.report", "bench.import", "recipe.import"), FILES),
+    "recipe.export": RECIPES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a command."""
+
+    #: for example `--host` and `-H`
+    flags: tuple[str, ...]
+    about: str
+    #: kind of its value; empty for a switch
+    takes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command with its options."""
+
+    name: str
+    about: str
+    options: tuple[Option, ...]
+    #: kind of the word after the command; empty for none
+    word: str = ""
+
+
+def takes(command: str, option: str, kind: type) -> str:
+    """Return the kind of values that complete an option; empty for a switch."""
+    name = option.replace("_", "-")
+    return "" if kind is bool else OPTIONS.get(f"{command} {name}") or OPTIONS.get(name) or TEXT
+
+
+def choices() -> dict[str, list[str]]:
+    """Return the values of the kinds that the program itself knows."""
+    return {
+        "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
+        "modules": list(NAMES),
+        "shipped": [shipped_files.short(name) for name in shipped_files.ejectable()],
+        "rules": sorted(
+            {
+                *container_rules.RULES,
+                *memory_rules.RULES,
+                *template_rules.RULES,
+                *adapter_rules.RULES,
+                *recipe_age.RULES,
+                *(name for engine in engine.served() for name in engine.advice.titles()),
+            }
+        ),
+        "faults": [*FAULTS, *OF_MEMBERS, "none"],
+        "shells": ["bash", "zsh", "fish"],
+        "heal": ["none", "restart"],
+    }
+
+
+HERE = Path(__file__).parent
+
+
+def of(shell: str, commands: Sequence[Command]) -> str:
+    """Return the completion script for a shell. Raises Refused for an unknown shell."""
+    if shell not in SHELLS:
+        raise Refused(f"no completion for {shell!r}.", fix=f"Shells: {', '.join(SHELLS)}.")
+    return SHELLS[shell](commands)
+
+
+def _posix(template: str) -> Callable[[Sequence[Command]], str]:
+    """Return the script of bash or zsh. Both use the same function for the candidates."""
+
+    def made(commands: Sequence[Command]) -> str:
+        rows = "\n".join(f"  {command.name}) {_row(command)} ;;" for command in commands)
+        values = "\n".join(f"  {kind}) printf '%s\\n' {' '.join(words)} ;;" for kind, words in choices().items())
+        parts = {"@NAMES@": " ".join(command.name for command in commands), "@COMMANDS@": rows, "@VALUES@": values}
+        return _filled("candidates.sh", parts) + _filled(template, {})
+
+    return made
+
+
+def _row(command: Command) -> str:
+    flags = [option.flags[-1] for option in command.options]
+    takes = [f"{flag}:{option.takes}" for option in command.options if option.takes for flag in option.flags]
+    return f"flags='{' '.join(flags)}' takes=' {' '.join(takes)} ' word='{command.word}'"
+
+
+def _fish(commands: Sequence[Command]) -> str:
+    lines = []
+    for command in commands:
+        lines.append(f"complete -c sparkwright -n __fish_use_subcommand -a {command.name} -d {_quoted(command.about)}")
+        seen = f"complete -c sparkwright -n '__fish_seen_subcommand_from {command.name}'"
+        if command.word:
+            lines.append(f"{seen} {_fish_values(command.word)}")
+        lines += [f"{seen} {_fish_option(option)}" for option in command.options]
+    values = "\n".join(
+        f"        case {kind}\n            printf '%s\\n' {' '.join(words)}" for kind, words in choices().items()
+    )
+    return _filled("completion.fish", {"@COMMANDS@": "\n".join(lines), "@VALUES@": values})
+
+
+def _fish_option(option: Option) -> str:
+    names = [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
+    values = f" -r {_fish_values(option.takes)}" if option.takes else ""
+    return f"{' '.join(names)}{values} -d {_quoted(option.about)}"
+
+
+def _fish_values(kind: str) -> str:
+    return "-F" if kind == "files" else f"-f -a '(__sparkwright_values {kind})'"
+
+
+def _quoted(text: str) -> str:
+    """Quote text for fish, which has two escapes between single quotes."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _filled(template: str, parts: dict[str, str]) -> str:
+    text = (HERE / template).read_text()
+    playbooks = {path.stem for path in (shipped_files.source() / "playbooks").glob("*.yml")}
+    for name, value in {**parts, "@PLAYBOOKS@": " ".join(sorted(playbooks))}.items():
+        text = text.replace(name, value)
+    return text
+
+
+SHELLS: dict[str, Callable[[Sequence[Command]], str]] = {
+    "bash": _posix("completion.bash"),
+    "zsh": _posix("completion.zsh"),
+    "fish": _fish,
+}

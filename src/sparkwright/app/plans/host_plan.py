@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Selection
-from sparkwright.app.plans import clusters, restart_plan, server_context
+from sparkwright.app.plans import clusters, server_context
 from sparkwright.app.plans.pins import Pins, entries, lock_folder, not_pinned
 from sparkwright.app.plans.plan_cache import CachedPlan
 from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
@@ -119,7 +119,7 @@ class Planner:
         """Return the plan by which the host restarts this server without a laptop; empty if there is none."""
         try:
             with _ONE_BY_ONE:
-                return restart_plan.of(self._chosen, member.host, names)
+                return server_context.restart_plan(self._chosen, member.host, names)
         except Refused as error:
             self._tell(member, f"no restart plan for its health check: {error}")
             return {}

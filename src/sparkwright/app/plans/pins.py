@@ -237,7 +237,7 @@ def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[st
     ended = recap.of(events)
     if ended is None or ended["exit"] != 0:
         raise Refused(ended["msg"] if ended else "the host gave no answer about the lock.", where=member.host.name)
-    from sparkwright.app.questions import answers
+    from sparkwright.app.questions import host_requests
 
     done = {
         event["task"]: event
@@ -247,4 +247,4 @@ def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[st
     for task in tasks:
         if task.id not in done:
             raise Refused(f"the host gave no answer to '{task.name}'.", where=member.host.name)
-    return {task.id: answers.checked(task.module, done[task.id]["data"], host=member.host.name) for task in tasks}
+    return {task.id: host_requests.checked(task.module, done[task.id]["data"], host=member.host.name) for task in tasks}

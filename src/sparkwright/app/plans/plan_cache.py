@@ -79,7 +79,7 @@ class CachedPlan:
     #: login name on the host
     user: str
     plan: Plan
-    #: see app/plans/restart_plan.py; None for a play that verifies nothing
+    #: see app/plans/server_context.py; None for a play that verifies nothing
     restart: dict[str, Any] | None = None
     #: messages of the planner about the host
     notes: tuple[str, ...] = ()

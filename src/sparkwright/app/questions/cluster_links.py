@@ -12,8 +12,7 @@ import yaml
 
 from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.questions import link_rules
-from sparkwright.app.questions.answers import FINDING, LINK
-from sparkwright.app.questions.host_requests import ask_module
+from sparkwright.app.questions.host_requests import FINDING, LINK, ask_module
 from sparkwright.app.questions.link_rules import Links, findings, proposed
 from sparkwright.console import grid
 from sparkwright.console.events import tables

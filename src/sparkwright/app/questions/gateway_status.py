@@ -7,8 +7,7 @@ from typing import Any
 from sparkwright import program
 from sparkwright.app.connect import reach
 from sparkwright.app.plans import gateways
-from sparkwright.app.questions.answers import GATEWAY
-from sparkwright.app.questions.host_requests import Answer, ask_module
+from sparkwright.app.questions.host_requests import GATEWAY, Answer, ask_module
 from sparkwright.app.runs.gateway import chosen as gateway_of
 from sparkwright.console import grid
 from sparkwright.console.out import say, say_json

@@ -21,10 +21,9 @@ from typing import IO, Any
 from sparkwright import here, program, units
 from sparkwright.app.connect import Selection
 from sparkwright.app.questions import fleet_status, host_requests
+from sparkwright.console import watch as screen
 from sparkwright.console.status_row import Row
-from sparkwright.console.watch import frame
-from sparkwright.console.watch.display import Screen, possible
-from sparkwright.console.watch.frame import Act, Traffic, View
+from sparkwright.console.watch import Act, Screen, Traffic, View, possible
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member, hang_up
@@ -85,7 +84,7 @@ class _Watch:
             settles_s = self._round_s + SETTLE_S - time.monotonic() if self._asked_s else 0.0
             if key or settles_s <= 0:
                 self._view = replace(self._view, rows=self._now())
-                self._screen.paint(frame.lines(self._view, *self._screen.size))
+                self._screen.paint(screen.lines(self._view, *self._screen.size))
             until_s = self._next_s - time.monotonic()
             key = self._screen.wait(min(until_s, settles_s) if settles_s > 0 else until_s)
             self._act(key)
@@ -221,7 +220,7 @@ def _acts(member: Member) -> tuple[Act, ...] | None:
         hang_up([member])
         member.link = None
         return None
-    return tuple(Act(event["at"], _act_line(event)) for event in events[: frame.ACTS])
+    return tuple(Act(event["at"], _act_line(event)) for event in events[: screen.ACTS])
 
 
 def _act_line(row: Event) -> str:

@@ -79,9 +79,9 @@ def run(playbook: str, command: str, *, on_event: Listener | None = None, **give
     )
     if not behind:
         return codes
-    from sparkwright.app.runs import gateway_after
+    from sparkwright.app.runs import gateway
 
-    return codes + gateway_after.deployed(selection, given, on_event)
+    return codes + gateway.deploy_behind(selection, given, on_event)
 
 
 def _refuse_conflicts(selection: Selection) -> None:

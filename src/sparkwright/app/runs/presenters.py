@@ -101,7 +101,7 @@ def _lines(diff: bool, *, tasks: bool, many: bool, together: bool) -> Any:
 
         return HostLines(together=together) if many else Lines(diff=diff)
     if many:
-        from sparkwright.console.events.host_table import HostTable
+        from sparkwright.console.events.live_lines import HostTable
 
         return HostTable(together=together)
     if tasks:

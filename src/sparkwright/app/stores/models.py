@@ -12,7 +12,7 @@ from sparkwright.app.connect import SelectedHosts, Selection, choose, machines
 from sparkwright.app.plans import peers, recipes
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.prompts import agreed
-from sparkwright.app.questions import answers
+from sparkwright.app.questions import host_requests
 from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.console import grid
@@ -230,7 +230,7 @@ def _removed(selection: Selection, rows: Rows) -> Rows:
         plan = Plan(run_id=new_run_id(), host=member.host.name, play="Prune", steps=tasks)
         for event in selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
-                removed = answers.checked("remove_model", event["data"], host=member.host.name)
+                removed = host_requests.checked("remove_model", event["data"], host=member.host.name)
                 done.append((member.host.name, {key: removed[key] for key in ("dir", "freed_bytes", "left")}))
 
     selection.fleet.ask(one)

@@ -17,7 +17,7 @@ from sparkwright.fleet.member import Member
 from sparkwright.host.root_runtime import FOLDER
 from sparkwright.protocol.event_reader import Received
 from sparkwright.protocol.events import Event
-from sparkwright.remote import runtime, runtime_upload
+from sparkwright.remote import runtime
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.transport.connection import Deadline, TimedOut
 from sparkwright.visible import listed, one_line
@@ -54,15 +54,15 @@ def _install(selection: Selection, member: Member) -> Exit:
     link, where = member.open(), member.host.name
     if not isinstance(link, SshLink):
         raise Refused("a runtime of root's is for hosts that are reached over ssh.", where=where)
-    found = runtime_upload.interpreter(_python(link, where), where)
+    found = runtime.interpreter(_python(link, where), where)
     data = runtime.archive(found.version, found.machine).read_bytes()
     secret = selection.inventory.secrets(member.host).get(PASSWORD)
     password = secret.reveal() if secret else ""
-    unpack = [found.path, "-I", "-c", _UNPACK, str(len(runtime_upload.unpacker())), str(FOLDER), runtime.content_hash()]
+    unpack = [found.path, "-I", "-c", _UNPACK, str(len(runtime.unpacker())), str(FOLDER), runtime.content_hash()]
     channel = link.run([SUDO, "-S", "-p", "", "sh", "-c", _INSTALL, str(FOLDER.parent), *unpack])
     deadline = Deadline(INSTALL_S)
     try:
-        for piece in (f"{password}\n".encode() + BEGIN + runtime_upload.unpacker(), *_pieces(data)):
+        for piece in (f"{password}\n".encode() + BEGIN + runtime.unpacker(), *_pieces(data)):
             channel.settimeout(deadline.left_s())
             channel.sendall(piece)
         channel.shutdown_write()
@@ -92,7 +92,7 @@ def _python(link: SshLink, where: str) -> Event:
 
     Raises Unreachable if the host does not answer in time, and Refused if it has no Python 3.11 or newer.
     """
-    channel = link.run(["sh", "-c", runtime_upload.start(_ABSENT, "light")])
+    channel = link.run(["sh", "-c", runtime.start(_ABSENT, "light")])
     try:
         events = _events(channel, Deadline(PYTHON_S))
     except (OSError, TimedOut):

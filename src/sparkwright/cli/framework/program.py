@@ -11,7 +11,7 @@ from invoke.parser import Parser
 from invoke.parser.context import ParserContext
 from invoke.program import Program
 
-from sparkwright.cli.framework import mistakes, quick
+from sparkwright.cli.framework import mistakes, start
 
 #: Invoke's own options that mean something here, with what `--help` says. The others (--pty, --dry, --hide ...) are about its
 #: `run`, which no command of ours uses
@@ -69,7 +69,7 @@ def install() -> None:
 
 
 def _parsed(program: Program) -> None:
-    quick.keep_bytecode()
+    start.keep_bytecode()
     mistakes.parse(program, _parse_tasks)
 
 

@@ -1,18 +1,157 @@
-"""Many hosts as plain text, for logs, pipes and cron: one line per finished host, with an explanation of a failure."""
+"""Many hosts in one run: the state of each, updated from the events, and plain lines of it for logs, pipes and cron."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from sparkwright import units
 from sparkwright.console import words
-from sparkwright.console.events import rollout_lines
-from sparkwright.console.events.board import VERDICTS, Board, Row
+from sparkwright.console.events import lines
 from sparkwright.console.events.lines import explained, plain
 from sparkwright.engines.engine import USUAL, of
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
+from sparkwright.protocol.recap import COUNTS
+
+VERDICTS = {
+    Exit.OK: "ok",
+    Exit.CHANGES: "would change",
+    Exit.FAILED: "failed",
+    Exit.UNREACHABLE: "unreachable",
+    Exit.INCONCLUSIVE: "inconclusive",
+    Exit.REFUSED: "refused",
+}
+STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
+#: the module that completes the restore of the previous server: the failed host serves as before
+RESTORES = "grant_restart_previous"
+PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
+
+
+@dataclass
+class Row:
+    """The state of one host."""
+
+    host: str
+    #: the running task, or the final message
+    stage: str = ""
+    progress: str = ""
+    #: waiting, running, or the outcome
+    verdict: str = "waiting"
+    proof: str = ""
+    counts: str = ""
+    restored: bool = False
+    failure: Event | None = None
+    #: name of an earlier host that failed for the same reason
+    like: str = ""
+    began_s: float | None = None
+    took_s: float | None = None
+
+    @property
+    def style(self) -> str:
+        """The style of its verdict."""
+        return STYLES.get(self.verdict, "failed")
+
+    @property
+    def ended(self) -> bool:
+        """True if the host's run has ended."""
+        return self.took_s is not None
+
+
+@dataclass
+class Board:
+    """The rows of all hosts."""
+
+    #: monotonic seconds
+    clock: Callable[[], float] = time.monotonic
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    def hosts(self, names: list[str]) -> None:
+        """Set the hosts of the run."""
+        self.rows = {name: Row(name) for name in names}
+
+    def on(self, event: Event) -> None:
+        """Update the row of an event's host."""
+        row = self.rows.get(event.get("host", ""))
+        handle = getattr(self, f"_on_{event['event']}", None)
+        if row is not None and handle is not None:
+            handle(row, event)
+
+    def took_s(self, row: Row) -> float | None:
+        """Return how long a host has been running, or ran, in seconds; None if it has not started."""
+        if row.took_s is not None or row.began_s is None:
+            return row.took_s
+        return self.clock() - row.began_s
+
+    def totals(self) -> str:
+        """Return a summary: "8 hosts: 6 ok, 1 failed, 1 waiting"."""
+        verdicts = [row.verdict for row in self.rows.values()]
+        parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
+        return f"{lines.how_many(self.rows)}: {', '.join(parts)}"
+
+    def foremost(self, most: int) -> list[Row]:
+        """Return at most this many rows, in the inventory's order. Running and failed hosts take precedence."""
+        order = list(self.rows.values())
+        if len(order) <= most:
+            return order
+        ranked = sorted(order, key=_rank)[:most]
+        return [row for row in order if row in ranked]
+
+    def _on_run_started(self, row: Row, event: Event) -> None:
+        row.verdict, row.took_s = "running", None
+        row.began_s = self.clock() if row.began_s is None else row.began_s
+
+    def _on_task_started(self, row: Row, event: Event) -> None:
+        stage = event.get("stage")
+        row.stage, row.progress = f"{stage}: {event['name']}" if stage else event["name"], ""
+
+    def _on_progress(self, row: Row, event: Event) -> None:
+        row.verdict = "running" if row.verdict == "waiting" else row.verdict
+        share = f"{100 * event['done'] / event['total']:3.0f}%  " if event["total"] else ""
+        row.progress = f"{share}{words.amount(event['done'], event['total'], event['unit'])}"
+        row.stage = row.stage or event["text"]
+
+    def _on_task_finished(self, row: Row, event: Event) -> None:
+        row.progress = ""
+        if event["status"] == "failed":
+            row.failure = row.failure or event
+        elif event["module"] in PROOFS and event["msg"] and event["status"] != "skipped":
+            row.proof = event["msg"]
+        row.restored |= event["module"] == RESTORES and event["status"] in ("ok", "changed")
+
+    def _on_waiting(self, row: Row, event: Event) -> None:
+        row.verdict, row.stage, row.progress = "waiting", "", ""
+
+    def _on_recap(self, row: Row, event: Event) -> None:
+        code = Exit(event["exit"])
+        row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
+        row.verdict += ", restored" if code is Exit.FAILED and row.restored else ""
+        row.took_s, row.progress = float(event["seconds"]), ""
+        row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
+        fix = row.failure["fix"] if row.failure else ""  # printed with the failure's explanation
+        row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
+        row.like = next((item.host for item in self.rows.values() if _says_the_same(item, row)), "")
+
+    _on_host_finished = _on_recap
+
+
+def _says_the_same(first: Row, row: Row) -> bool:
+    """Return True if a host failed for the same reason as an earlier one."""
+    if first is row or row.style != "failed" or not first.ended or first.like:
+        return False
+    return (first.verdict, first.stage, _details(first)) == (row.verdict, row.stage, _details(row))
+
+
+def _details(row: Row) -> list[object]:
+    failure = row.failure or {}
+    return [failure.get("fix"), failure.get("where"), (failure.get("data") or {}).get("evidence")]
+
+
+def _rank(row: Row) -> int:
+    return 0 if row.style == "failed" else 1 if row.verdict == "running" else 3 if row.ended else 2
+
 
 WIDTH_VERDICT = 12
 #: most characters of a host's message on its line
@@ -55,9 +194,9 @@ class HostLines:
         if kind == "play_started":
             self.write("title", f"PLAY [{event['play']}] {words.names(event['hosts'])}")
         elif kind == "looking":
-            self.write("muted", rollout_lines.looking(event))
+            self.write("muted", lines.looking(event))
         elif kind == "batch_started":
-            self.write("title", rollout_lines.batch(event))
+            self.write("title", lines.batch_title(event))
         elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
             self.write("muted", words.simulated(host))
@@ -86,7 +225,7 @@ class HostLines:
         self._tell_ends()
         self.write("", "")
         self.write("title", self.board.totals())
-        for style, text in rollout_lines.lines(self._rolled) if self._rolled else ():
+        for style, text in lines.rollout_end(self._rolled) if self._rolled else ():
             self.write(style, text)
 
     def ended(self, row: Row) -> None:

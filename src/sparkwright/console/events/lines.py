@@ -1,19 +1,19 @@
-"""Plain text for logs, pipes and cron: one line per task and host. The live console prints the same in colour."""
+"""Plain text for logs, pipes and cron: one line per task and host, and the messages of a rolling run. The live console prints
+the same in colour."""
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from sparkwright import units
 from sparkwright.console import grid, words
-from sparkwright.console.events import rollout_lines
 from sparkwright.engines.budget import Budget
 from sparkwright.protocol.events import KNOWN_AFTER, Event
 from sparkwright.protocol.recap import shown
-from sparkwright.visible import visible
+from sparkwright.visible import count, visible
 
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8
@@ -74,17 +74,17 @@ class Lines:
                 self._recap(recap, shown_of)
         if self._rolled is not None:
             self.write("", "")
-            for style, text in rollout_lines.lines(self._rolled):
+            for style, text in rollout_end(self._rolled):
                 self.write(style, text)
 
     def _on_play_started(self, event: Event) -> None:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
 
     def _on_looking(self, event: Event) -> None:
-        self.write("muted", rollout_lines.looking(event))
+        self.write("muted", looking(event))
 
     def _on_batch_started(self, event: Event) -> None:
-        self.write("title", rollout_lines.batch(event))
+        self.write("title", batch_title(event))
 
     def _on_rolled(self, event: Event) -> None:
         self._rolled = event
@@ -259,3 +259,39 @@ def plain(style: str, text: str) -> None:
     del style
     sys.stdout.write(visible(text).rstrip() + "\n")
     sys.stdout.flush()
+
+
+#: the rows at the end of a rolling run: title, key of the event, style
+ROLLOUT_ROWS = (
+    ("done", "done", "ok"),
+    ("already done", "earlier", "ok"),
+    ("failed", "failed", "failed"),
+    ("unreachable", "unreachable", "failed"),
+    ("not started", "not_begun", "changed"),
+)
+
+
+def looking(event: Event) -> str:
+    """Return the message that is shown while all hosts are checked."""
+    return f"checking {how_many(event['hosts'])} before changing any"
+
+
+def how_many(names: Collection[str]) -> str:
+    """Return the number of hosts as text, or of servers if a host has several."""
+    return count(len(names), "server" if any("/" in name for name in names) else "host")
+
+
+def batch_title(event: Event) -> str:
+    """Return the title of a batch."""
+    kind = "canary" if event["canary"] else f"batch {event['n']}"
+    left = f", {event['left']} left" if event["left"] else ""
+    return f"{kind}: {words.names(event['hosts'])}{left}"
+
+
+def rollout_end(event: Event) -> list[tuple[str, str]]:
+    """Return style and text of each line: finished and unfinished hosts, the reason of a stop, and how to resume."""
+    shown = [("failed", f"{event['playbook']} stopped: {event['why']}.")] if event["why"] else []
+    shown += [(style, f"  {name:<12} {words.names(event[key], 40)}") for name, key, style in ROLLOUT_ROWS if event[key]]
+    if event["resume"]:
+        shown.append(("fix", f"  → `{event['resume']}` continues with the rest."))
+    return shown

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkwright.console import words
-from sparkwright.console.events import rollout_lines
-from sparkwright.console.events.board import Board
-from sparkwright.console.events.lines import changed_fields, changed_rows, explained, plain
+from sparkwright.console.events.host_lines import Board
+from sparkwright.console.events.lines import changed_fields, changed_rows, explained, how_many, plain
 from sparkwright.protocol.events import Event
 
 #: modules that write what other changes imply: their name says enough
@@ -60,7 +59,7 @@ class PlanGroups:
         elif kind == "task_finished":
             self._add(event)
         ended = sum(row.ended for row in self._board.rows.values())
-        self._working(f"{ended} of {rollout_lines.how_many(self._board.rows)} checked")
+        self._working(f"{ended} of {how_many(self._board.rows)} checked")
 
     def close(self) -> None:
         self._working("")
@@ -98,7 +97,7 @@ class PlanGroups:
     def _group(self, hosts: list[str], changes: list[Change]) -> None:
         """Print a group: on one line if it is one change of one line, and which hosts it has unless they are all."""
         lines = [line for change in changes for line in change]
-        who = words.names(hosts) if len(hosts) == 1 else rollout_lines.how_many(hosts)
+        who = words.names(hosts) if len(hosts) == 1 else how_many(hosts)
         if len(lines) == 1:
             self.write(lines[0][0], f"{who}: {lines[0][1]}")
         else:
@@ -111,7 +110,7 @@ class PlanGroups:
     def _unchanged(self) -> None:
         fine = [row.host for row in self._board.rows.values() if row.ended and row.verdict == "ok"]
         if fine:
-            self.write("ok", f"{rollout_lines.how_many(fine)} without changes: {words.names(fine)}")
+            self.write("ok", f"{how_many(fine)} without changes: {words.names(fine)}")
 
     def _failed(self) -> None:
         """Print each reason of a failure once, with its hosts."""

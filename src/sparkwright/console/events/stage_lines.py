@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import words
-from sparkwright.console.events import rollout_lines
+from sparkwright.console.events.lines import batch_title, looking, rollout_end
 from sparkwright.console.events.live_lines import STYLES, printed
 from sparkwright.console.grid import folded
 from sparkwright.console.terminal import terminal
@@ -113,7 +113,7 @@ class StageLines:
         self._live.stop()
         for recap in sorted(self._recaps, key=lambda row: str(row["host"])):
             self._recap(recap)
-        for style, text in rollout_lines.lines(self._rolled) if self._rolled else ():
+        for style, text in rollout_end(self._rolled) if self._rolled else ():
             self.write(style, text)
 
     # -- events --------------------------------------------------------------------------------------------------
@@ -140,10 +140,10 @@ class StageLines:
             self.write("muted", f"check mode: no changes on {host}.")
 
     def _on_looking(self, event: Event) -> None:
-        self.write("muted", rollout_lines.looking(event))
+        self.write("muted", looking(event))
 
     def _on_batch_started(self, event: Event) -> None:
-        self.write("title", rollout_lines.batch(event))
+        self.write("title", batch_title(event))
 
     def _on_rolled(self, event: Event) -> None:
         self._rolled = event

@@ -18,7 +18,7 @@ from sparkwright.errors import Failed, Refused, SparkwrightError, Unreachable
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.event_reader import Received
 from sparkwright.protocol.events import Event, event
-from sparkwright.remote import runtime, runtime_upload
+from sparkwright.remote import runtime
 from sparkwright.remote.ssh import login, ssh_config
 from sparkwright.remote.ssh.login import CHANNEL_S, CONNECT_S
 from sparkwright.secret import Secret
@@ -76,7 +76,7 @@ class SshLink:
     def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
         # in this thread: the hash's many small reads would starve in the connecting one
-        self._start = runtime_upload.start(runtime.content_hash(), need)
+        self._start = runtime.start(runtime.content_hash(), need)
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
@@ -146,7 +146,7 @@ class SshLink:
             with contextlib.suppress(OSError):
                 channel.shutdown_write()  # it will get no request
             collections.deque(events, maxlen=0)  # to its end: then its last output is complete
-            yield from self._bring(transport, first, runtime_upload.no_start(channel), may_ship=may_ship)
+            yield from self._bring(transport, first, runtime.no_start(channel), may_ship=may_ship)
         finally:
             channel.close()
         yield from self._ask(transport, header, secrets, may_ship=False)
@@ -194,7 +194,7 @@ class SshLink:
                 return  # the last word; that the runner's process ends after it needs no waiting for
         code = channel.recv_exit_status() if channel.exit_status_ready() else -1
         if code != 0:
-            raise self._lost(f"the runner ended with {code}; {runtime_upload.last_words(channel, message)}")
+            raise self._lost(f"the runner ended with {code}; {runtime.last_words(channel, message)}")
 
     def _exec(self, transport: paramiko.Transport, command: str) -> Channel:
         try:
@@ -250,13 +250,13 @@ class SshLink:
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
         if not may_ship:
             message = no_start or "it is gone again"
-            fix = f"On the host: `rm -r ~/{runtime_upload.BOOTSTRAP_FOLDER}`, then once more."
+            fix = f"On the host: `rm -r ~/{runtime.BOOTSTRAP_FOLDER}`, then once more."
             raise Refused(f"the runtime was shipped and does not start: {message}", where=self._host.name, fix=fix)
         if no_start:
             yield event("note", task="", text=f"the runtime on the host does not start: {no_start}")
-        found = runtime_upload.interpreter(missing, self._host.name)
+        found = runtime.interpreter(missing, self._host.name)
         try:
-            yield from runtime_upload.ship(
+            yield from runtime.ship(
                 lambda command: self._exec(transport, command),
                 lambda channel: self._events(channel, _Limit(SHIPPED_S)),
                 found,

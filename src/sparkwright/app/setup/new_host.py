@@ -1,4 +1,4 @@
-"""The `init` command with a host: a new project with a suitable recipe, and the next commands."""
+"""The `init` and `hosts.add` commands: a new project with a host and a suitable recipe, or another host in a project."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sparkwright import defaults
-from sparkwright.app.setup import files, proposal, questions, survey
+from sparkwright.app import prompts
+from sparkwright.app.setup import files, proposal, survey
 from sparkwright.app.setup.files import NewHost
 from sparkwright.app.setup.proposal import Choice
 from sparkwright.console import grid
-from sparkwright.console.out import say
+from sparkwright.console.out import say, say_json
 from sparkwright.console.terminal import terminal
-from sparkwright.errors import Exit, Refused, Unreachable
+from sparkwright.errors import Exit, Failed, Refused, Unreachable
+from sparkwright.host.state import write_atomically
 from sparkwright.project import recipe, shipped_files, starter
+from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.recipe import Recipe
 from sparkwright.remote import find
 from sparkwright.remote.find import Candidate
@@ -33,7 +39,7 @@ EXAMPLE = "hosts/spark1.yml"
 SANDBOX_PORT = 18471
 
 
-def asked(folder: Path) -> Exit:
+def create_by_questions(folder: Path) -> Exit:
     """Ask for the host, the recipe, and the confirmation, and write the files. Nothing is written after Ctrl-C or a no."""
     starter.refuse_project(folder)
     host = ask_which(sandbox=True)
@@ -44,13 +50,13 @@ def asked(folder: Path) -> Exit:
     what = (
         f"{own} ({found.host.recipe or 'no recipe'}, group {', '.join(found.host.groups)})" if _is_real(found) else own
     )
-    if not questions.agree(f"Write {what} and {count - 1} more files to {folder.resolve()}?"):
+    if not prompts.agree(f"Write {what} and {count - 1} more files to {folder.resolve()}?"):
         say("Nothing was written.")
         return Exit.OK
     return _write(folder, found)
 
 
-def given(folder: Path, host: NewHost, *, named: str, offline: bool) -> Exit:
+def create_from_options(folder: Path, host: NewHost, *, named: str, offline: bool) -> Exit:
     """Create the project without questions.
 
     Args:
@@ -69,17 +75,17 @@ def given(folder: Path, host: NewHost, *, named: str, offline: bool) -> Exit:
     return _write(folder, found)
 
 
-def _chosen(host: NewHost, *, named: str, asking: bool, offline: bool) -> FoundHostFound:
+def _chosen(host: NewHost, *, named: str, asking: bool, offline: bool) -> SurveyedHost:
     recipes = [recipe.load(shipped_files.source(), name) for name in recipe.names(shipped_files.source())]
     reserve = defaults.RESERVE_GIB
     return chosen(host, recipes, reserve_gib=reserve, named=named, asking=asking, offline=offline)
 
 
-def _is_real(found: FoundHostFound) -> bool:
+def _is_real(found: SurveyedHost) -> bool:
     return found.host.address != SANDBOX
 
 
-def _texts(found: FoundHostFound) -> tuple[dict[str, str], set[str]]:
+def _texts(found: SurveyedHost) -> tuple[dict[str, str], set[str]]:
     """Return the texts that differ from the starter's files, by path, and the paths of the files to omit."""
     top, host, choice = shipped_files.source(), found.host, found.choice
     if not _is_real(found):
@@ -107,7 +113,7 @@ def _free_port() -> int:
     return SANDBOX_PORT
 
 
-def _write(folder: Path, found: FoundHostFound) -> Exit:
+def _write(folder: Path, found: SurveyedHost) -> Exit:
     texts, without = _texts(found)
     written = starter.lay(folder, texts, without)
     say(f"{len(written)} files: hosts/, recipes/, tasks.py")
@@ -118,7 +124,7 @@ def _write(folder: Path, found: FoundHostFound) -> Exit:
     return Exit.OK
 
 
-def show_notes(found: FoundHostFound) -> None:
+def show_notes(found: SurveyedHost) -> None:
     """Print how files that are already on the host will be used."""
     choice, seen = found.choice, found.survey
     if choice is not None and choice.moved:
@@ -139,7 +145,7 @@ def show_notes(found: FoundHostFound) -> None:
             say(f"To take {server['name']} over without a restart: `invoke {join(words)}`.")
 
 
-def show_next(found: FoundHostFound, folder: Path) -> None:
+def show_next(found: SurveyedHost, folder: Path) -> None:
     """Print the three next commands."""
     lacks = bool(found.survey and survey.missing(found.survey)) or (found.survey is None and _is_real(found))
     commands = ("doctor", "provision", "deploy") if lacks else ("plan", "deploy", "client")
@@ -180,7 +186,7 @@ MOST = 9
 
 
 @dataclass(frozen=True, slots=True)
-class FoundHostFound:
+class SurveyedHost:
     """A host that was selected for the project."""
 
     host: NewHost
@@ -209,9 +215,7 @@ def ask_which(*, sandbox: bool) -> NewHost:
     )
     question = "Which host? A number, or USER@ADDRESS"
     while True:
-        answer = (
-            questions.choose(question, [candidate.address for candidate in rows]) if rows else questions.ask(question)
-        )
+        answer = prompts.choose(question, [candidate.address for candidate in rows]) if rows else prompts.ask(question)
         if answer:
             try:
                 return NewHost.typed(answer)
@@ -235,9 +239,7 @@ def see(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, 
         if survey.refused(error):
             to = f"{host.user}@{host.address}" if host.user else host.address
             say(f"To copy your key there: {join(['ssh-copy-id', *(['-p', host.port] if host.port else []), to])}")
-        if isinstance(error, UnknownKey) or not questions.agree(
-            "Write its file without having seen it?", default=False
-        ):
+        if isinstance(error, UnknownKey) or not prompts.agree("Write its file without having seen it?", default=False):
             raise Unreachable("nothing was written.", where=host.address) from None
     return None
 
@@ -272,7 +274,7 @@ def choose(
     )
     if len(rows) > len(fitting):
         say(f"Too large for this host: {', '.join(choice.name for choice in rows if choice not in fitting)}.")
-    name = questions.choose_one_of("Which recipe?", [choice.name for choice in shown])
+    name = prompts.choose_one_of("Which recipe?", [choice.name for choice in shown])
     return next(choice for choice in shown if choice.name == name)
 
 
@@ -285,7 +287,7 @@ def chosen(
     asking: bool,
     offline: bool,
     quiet: bool = False,
-) -> FoundHostFound:
+) -> SurveyedHost:
     """Survey a host, show the results, and select its recipe.
 
     Args:
@@ -301,7 +303,7 @@ def chosen(
         say(f"The memory of {choice.name}:")
         for line in choice.fit.budget.lines():
             say(f"  {line}")
-    return FoundHostFound(replace(host, recipe=choice.name if choice else ""), seen, choice)
+    return SurveyedHost(replace(host, recipe=choice.name if choice else ""), seen, choice)
 
 
 def _accepted(error: UnknownKey) -> bool:
@@ -310,4 +312,86 @@ def _accepted(error: UnknownKey) -> bool:
     say(f"The authenticity of host '{target.known_as}' can't be established.")
     say(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")
     say("  for f in /etc/ssh/ssh_host_*.pub; do ssh-keygen -lf $f; done")
-    return questions.typed_yes("Is it the same, and shall it be kept in known_hosts?")
+    return prompts.typed_yes("Is it the same, and shall it be kept in known_hosts?")
+
+
+def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: bool) -> Exit:
+    """Survey a host, select its recipe, and write hosts/NAME.yml and its groups.
+
+    Args:
+        host: None to ask for it.
+
+    Raises:
+        Refused: the name is taken; nothing was done then.
+        Unreachable: the host can't be surveyed, and nobody can confirm to continue.
+    """
+    project = Project.here()
+    inventory = Inventory.load(project.root)
+    host = host or ask_which(sandbox=False)
+    files.refuse_name(host.name)
+    path = project.root / "hosts" / f"{host.name}.yml"
+    if host.name in inventory.hosts or host.name in inventory.groups or path.exists():
+        what = "group" if host.name in inventory.groups else "host"
+        raise Refused(
+            f"there is a {what} {host.name} already.", fix="Give another name: `hosts.add NAME --address ADDRESS`."
+        )
+    recipes = [recipe.load(project.root, item) for item in recipe.names(project.root)]
+    if named:
+        recipe.load(project.root, named)
+    reserve = _reserve_gib(inventory)
+    how = {"asking": asking, "offline": offline, "quiet": json}
+    found = chosen(host, recipes, reserve_gib=reserve, named=named, **how)
+    if asking and not prompts.agree(f"Write hosts/{found.host.name}.yml ({found.host.recipe or 'no recipe'})?"):
+        say("Nothing was written.")
+        return Exit.OK
+    written = _write_host(project.root, found.host, found.lines)
+    if json:
+        about = {"host": found.host.name, "address": found.host.address, "recipe": found.host.recipe or None}
+        budget = found.choice.fit.budget.to_json() if found.choice and found.choice.fit.budget else None
+        groups = list(found.host.groups)
+        say_json({**about, "groups": groups, "files": written, "survey": found.survey, "budget": budget})
+        return Exit.OK
+    for name in written:
+        say(name)
+    if found.choice is not None and found.choice.moved:
+        say(
+            f"It has the model in {found.choice.moved}: set `model.dir` of recipes/{found.choice.name}.yml to take it from there."
+        )
+        found = replace(found, choice=replace(found.choice, found=None))
+    show_notes(found)
+    show_next(found, Path.cwd())
+    return Exit.OK
+
+
+def _reserve_gib(inventory: Inventory) -> float:
+    """Return the memory to leave free, in GiB: the largest reserve of the project's hosts."""
+    given = [host.vars.get("reserve_gib") for host in inventory.hosts.values()]
+    figures = [float(item) for item in given if isinstance(item, int | float)]
+    return max(figures, default=float(recipe.DEFAULTS["reserve_gib"]))
+
+
+def _write_host(root: Path, host: NewHost, lines: list[str]) -> list[str]:
+    """Write the host's file, and groups.yml for a new group. If the project can't be read with them, they are undone."""
+    own, groups = root / "hosts" / f"{host.name}.yml", root / "hosts/groups.yml"
+    before = groups.read_text() if groups.exists() else ""
+    after = files.with_groups(before, yaml.safe_load(before) or {}, host.groups)
+    changed = [groups] if after != before and _is_new(before, host.groups) else []
+    try:
+        if changed:
+            write_atomically(groups, after.encode(), mode=0o644)
+        write_atomically(own, files.host_text(host, lines, "hosts.add").encode(), mode=0o644)
+        Inventory.load(root)
+    except BaseException as error:
+        own.unlink(missing_ok=True)
+        if changed and before:
+            write_atomically(groups, before.encode(), mode=0o644)
+        elif changed:
+            groups.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise Failed(f"{error.filename}: {error.strerror}.", fix="Nothing was written.") from None
+        raise
+    return [f"hosts/{path.name}" for path in (own, *changed)]
+
+
+def _is_new(text: str, groups: tuple[str, ...]) -> bool:
+    return any(group not in (yaml.safe_load(text) or {}) for group in groups)

@@ -1,4 +1,4 @@
-"""Import of another tool's recipe: read it, ask the open questions, write recipes/NAME.yml, and report what was kept."""
+"""Recipes of other tools: import of one with its open questions and a report, and export in another tool's format."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sparkwright.app import findings
 from sparkwright.app.connect import machines, reach
+from sparkwright.app.plans.pins import entries, not_pinned, simulated
 from sparkwright.app.plans.recipes import user_of
 from sparkwright.app.prompts import answer_to
 from sparkwright.app.questions.host_requests import ask_module
@@ -17,8 +18,9 @@ from sparkwright.console import words
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import hang_up
-from sparkwright.project import recipe
+from sparkwright.project import export_formats, lockfile, recipe
 from sparkwright.project.documents import document
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.importing import docker_line, recipe_of, recognise, running_container
 from sparkwright.project.importing.foreign import SORTS, Report, Row
@@ -249,3 +251,37 @@ def _rows(entry: lock_update.Pinned, taken: Taken) -> list[Row]:
         return [pinned]
     moved = f"the source pins {words.short(taken.image_digest)}; the tag means {words.short(digest)} now"
     return [pinned, Row("note", f"image {entry.key}", moved)]
+
+
+FORMATS = {
+    "sparkrun": export_formats.sparkrun_text,
+    "compose": export_formats.compose_text,
+    "docker-run": export_formats.docker_run_text,
+}
+
+
+def export(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
+    """Write a recipe to standard output in another format.
+
+    Raises Refused for an unknown format, and if spark.lock lacks a pin, unless `unpinned` is True.
+    """
+    if form not in FORMATS:
+        raise Refused(f"no format {form!r}.", fix=nearest(form, FORMATS))
+    root = Project.here().root
+    wanted = recipe.load(root, name)
+    pins = entries(lockfile.load(root), wanted)
+    missing = not_pinned(pins)
+    if missing and not unpinned:
+        what = " and ".join(missing)
+        fix = "Pin it with `invoke lock --host NAME`, or pass --unpinned."
+        simulates = set(missing) - set(not_pinned(entries(simulated(), wanted)))
+        aside = " The sandbox's pins are of no real registry." if simulates else ""
+        raise Refused(f"spark.lock has no entry for the {what} of {name}.{aside}", fix=fix)
+    exported = export_formats.export_of(wanted, pins)
+    text = FORMATS[form](exported)
+    if as_json:
+        return say_json({"recipe": name, "format": form, "text": text, "notes": exported.notes})
+    for note in exported.notes:
+        say(f"note: {note}.", file=sys.stderr)
+    print(text, end="")
+    return None

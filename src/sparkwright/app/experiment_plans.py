@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sparkwright.app.bench.experiment_folder import Collector, Place
 from sparkwright.app.connect import Selection
+from sparkwright.app.experiment_folder import Collector, Place
 from sparkwright.app.outcome import worst
 from sparkwright.app.plans import clusters, recipes, server_context
 from sparkwright.app.plans.pins import Pins, lock_folder

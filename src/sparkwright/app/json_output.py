@@ -1,14 +1,23 @@
-"""The data that each command prints with --json: its form, and the shape of a line or of the document (trust/shapes.py)."""
+"""The data that each command prints with --json, and its published JSON Schemas."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.app.questions import answers
+from pydantic import TypeAdapter
+
+from sparkwright.app.questions import host_requests
+from sparkwright.bench.results_file import Results
+from sparkwright.console.status_row import Row
 from sparkwright.engines.budget import JSON_SHAPE
+from sparkwright.protocol import event_reader
 from sparkwright.protocol.event_reader import CAUSE, COUNT, KINDS, exit_code
+from sparkwright.protocol.events import SCHEMA
 from sparkwright.protocol.recap import RARE
+from sparkwright.trust import shapes
 from sparkwright.trust.shapes import Shape, Usual, line, moment, number
 
 TEXTS = [line]
@@ -62,10 +71,10 @@ RUNS = (
 )
 #: commands that print events too, but results with --url, where no host runs it (bench/results_file.py)
 MEASURES = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
-LINK = {**answers.LINK, "rate_gbps": number}
-CACHE = {**answers.CACHE, "name": line}
+LINK = {**host_requests.LINK, "rate_gbps": number}
+CACHE = {**host_requests.CACHE, "name": line}
 PRUNED = {"freed_bytes": (None, number)}
-STATE = answers.STATE
+STATE = host_requests.STATE
 #: a recipe of the catalogue
 CATALOGUED: dict[str, Shape] = {
     **dict.fromkeys(("recipe", "model", "engine", "evidence", "source"), line),
@@ -92,7 +101,7 @@ ANSWERS: dict[str, Printed] = {
     "history": _lines("something that was done to a server, newest first", **KINDS["history"]),
     "doctor": _lines(
         "a host",
-        findings=[{**answers.FINDING, "repair": bool}],
+        findings=[{**host_requests.FINDING, "repair": bool}],
         fixed=TEXTS,
         not_fixed=TEXTS,
         bad=bool,
@@ -102,10 +111,10 @@ ANSWERS: dict[str, Printed] = {
     "cluster.check": Printed(
         "lines",
         "what was found; host is empty for all of them",
-        {"findings": [{**answers.FINDING, "host": line}], "bad": bool},
+        {"findings": [{**host_requests.FINDING, "host": line}], "bad": bool},
     ),
     "cluster.inspect": _lines("a host", links=[LINK], fabric=(None, {str: object})),
-    "models.list": Printed("document", "an array: a model on a host each", [{"host": line, **answers.MODEL}]),
+    "models.list": Printed("document", "an array: a model on a host each", [{"host": line, **host_requests.MODEL}]),
     "models.verify": Printed(
         "document",
         "an array: a model on a host each",
@@ -125,14 +134,14 @@ ANSWERS: dict[str, Printed] = {
         spans=[{"start_s": moment, "checks": COUNT, "state": line, "why": line, "tok_per_s": FIGURE, "healed": line}],
     ),
     "lock": Printed("lines", "an image or a model", {"kind": line, "name": line, "state": line, "rows": [object]}),
-    "images.prune": _lines("a host", images=[answers.IMAGE], **PRUNED),
+    "images.prune": _lines("a host", images=[host_requests.IMAGE], **PRUNED),
     "caches.list": _lines("a host", caches=[CACHE]),
     "caches.prune": _lines("a host", caches=[CACHE], **PRUNED),
-    "host.clean": _lines("a host", items=[answers.ITEM], **PRUNED),
+    "host.clean": _lines("a host", items=[host_requests.ITEM], **PRUNED),
     "render": _lines("a host", script=line),
     "hosts.list": _lines("a host", connection=line, address=line, groups=TEXTS, recipe=(None, line)),
     "hosts.check": _lines(
-        "a host", missing=[dict.fromkeys(("check", "evidence", "fix"), line)], **answers.ANSWERS["survey"]
+        "a host", missing=[dict.fromkeys(("check", "evidence", "fix"), line)], **host_requests.ANSWERS["survey"]
     ),
     "hosts.add": _lines(
         "the host that was added; survey as hosts.check has it, null where nobody logged in",
@@ -149,8 +158,8 @@ ANSWERS: dict[str, Printed] = {
         running=bool,
         verified=bool,
         stand_in=bool,
-        models=[answers.ROUTED],
-        clients=[answers.CLIENT],
+        models=[host_requests.ROUTED],
+        clients=[host_requests.CLIENT],
     ),
     "monitoring.install": Printed(
         "lines",
@@ -237,3 +246,109 @@ ANSWERS: dict[str, Printed] = {
 }
 #: an error instead of an answer
 ERROR: dict[str, Any] = {"error": line, "exit": exit_code, "host": Usual(line)}
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+#: version of the commands' output, increased when a field is removed or changes its meaning; for events see
+#: `protocol.events.SCHEMA`
+VERSION = 1
+#: output that is defined by a type
+TYPED: dict[str, tuple[str, Any]] = {
+    "status": ("lines", Row),
+    **dict.fromkeys(("bench.report", "bench.import"), ("document", Results)),
+    **dict.fromkeys(MEASURES, ("lines", Results)),
+}
+COMMANDS = tuple(sorted({*RUNS, *ANSWERS, *TYPED}))
+#: reference from a command's schema to the schema of events
+AN_EVENT = {"$ref": "../events.json"}
+
+
+def events_schema() -> Schema:
+    """Return the JSON Schema of an event of any kind. Every kind may have further fields."""
+    kinds = {kind: _event(kind) for kind in sorted(EVENTS)}
+    return {
+        "$schema": DIALECT,
+        "title": "sparkwright event",
+        "description": f"One line of a command that runs something. Schema {SCHEMA}, as `run_started` says.",
+        "version": SCHEMA,
+        "anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in kinds],
+        "$defs": kinds,
+    }
+
+
+def schema_of(command: str) -> Schema:
+    """Return the JSON Schema of a command's --json output: of one line or of the document, as `form` says.
+
+    Raises KeyError for an unknown command.
+    """
+    head = {"$schema": DIALECT, "title": f"sparkwright {command} --json", "version": VERSION}
+    if command in RUNS:
+        return {**head, "form": "lines", "description": "An event a line.", **AN_EVENT}
+    if command in TYPED:
+        form, kind = TYPED[command]
+        found = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")
+        parts = found.pop("$defs", {})
+        found.get("properties", {}).pop("error", None)  # a row with an error is an ERROR
+        either = [found, schema(ERROR), *([AN_EVENT] if command in MEASURES else [])]
+        return {**head, "form": form, "anyOf": either, **({"$defs": parts} if parts else {})}
+    printed: Printed = ANSWERS[command]
+    found = schema(printed.shape)
+    error = schema(ERROR)
+    either = [{**found, "items": {"anyOf": [found["items"], error]}}] if "items" in found else [found]
+    events = [AN_EVENT] if printed.events else []
+    return {**head, "form": printed.form, "description": f"{printed.about}.", "anyOf": [*either, error, *events]}
+
+
+def _event(kind: str) -> Schema:
+    found = schema({"event": frozenset((kind,)), "time": float, "host": str, **EVENTS[kind]})
+    if kind == "recap":
+        found["properties"]["error"] = {"type": "string", "description": "of a host that did not end well"}
+    return found
+
+
+Schema = dict[str, Any]
+
+TYPES: Mapping[Any, str] = {
+    None: "null",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+}
+#: functions that check integers, and names of functions that check numbers; all others check texts
+COUNTS: tuple[Callable[..., Any], ...] = (event_reader.exit_code, shapes.integer)
+NUMBERS = ("within",)
+
+
+def schema(shape: Shape) -> Schema:
+    """Return the JSON Schema of a shape whose defaults are filled in: a Usual field with a value is always present."""
+    if isinstance(shape, dict):
+        return _object(shape)
+    if isinstance(shape, list):
+        return {"type": "array", "items": schema(shape[0])}
+    if isinstance(shape, tuple):
+        return {"anyOf": [schema(item) for item in shape]}
+    if isinstance(shape, frozenset):
+        return {"enum": sorted(shape)}
+    if isinstance(shape, re.Pattern):
+        return {"type": "string"}
+    if shape is object:
+        return {}
+    if shape in TYPES:
+        return {"type": TYPES[shape]}
+    return {"type": _of_function(shape)}
+
+
+def _object(shape: Mapping[Any, Shape]) -> Schema:
+    for names in (str, shapes.text):
+        if names in shape:
+            return {"type": "object", "additionalProperties": schema(shape[names])}
+    fields = {name: value.shape if isinstance(value, Usual) else value for name, value in shape.items()}
+    needed = [name for name, value in shape.items() if not isinstance(value, Usual) or value.value is not shapes.ABSENT]
+    return {"type": "object", "properties": {name: schema(field) for name, field in fields.items()}, "required": needed}
+
+
+def _of_function(check: Callable[..., Any]) -> str:
+    if check in COUNTS:
+        return "integer"
+    return "number" if check.__qualname__.split(".")[0] in NUMBERS else "string"

@@ -1,1 +1,0 @@
-"""JSON Schemas of what `--json` prints: of the events, and of each command's answer."""

@@ -1,0 +1,175 @@
+"""The commands about what hosts store: models, images and compile caches."""
+
+from __future__ import annotations
+
+from sparkwright.cli.framework.command import command
+from sparkwright.console.out import say, say_json
+from sparkwright.errors import Exit, Refused
+
+JSON = "one JSON array"
+
+
+@command(
+    positional=["source"],
+    help={
+        "source": "a folder with a config.json, such a file, or a hub id",
+        "revision": "of a hub id: branch, tag or commit (default main)",
+        "json": "one JSON object",
+    },
+)
+def inspect(source: str, revision: str = "main", json: bool = False) -> None:
+    """Show a model's architecture, with evidence.
+
+    From its config.json: recurrent or dense, block sizes, the releases of vLLM that can serve it. From its chat template and
+    generation_config.json: the fields that requests may set, thinking, sampling.
+    """
+    from sparkwright.app.stores import model_config
+
+    config = model_config.read(source, revision)
+    chat = model_config.read_chat(source, revision)
+    if json:
+        say_json({**model_config.facts(config), "chat": chat})
+    else:
+        say("\n".join([*model_config.lines(source, config), *model_config.chat_lines(chat)]))
+
+
+@command(name="list", help={"json": JSON})
+def list_models(host: str = "all", json: bool = False) -> list[int]:
+    """List the models on hosts: size, complete or not, users."""
+    from sparkwright.app.stores import models
+
+    return models.list_models(host, as_json=json)
+
+
+@command(help={"deep": "read every byte again, not only files that changed", "json": JSON})
+def verify(host: str = "", deep: bool = False, json: bool = False) -> list[int]:
+    """Compare a host's model files with spark.lock.
+
+    Exit code 2 when a file is missing or changed.
+    """
+    from sparkwright.app.stores import models
+
+    return models.verify(host, deep=deep, as_json=json)
+
+
+@command(
+    name="copy",
+    help={
+        "from": "the host that has the model",
+        "to": "the hosts to copy it to: spark2, a group, all",
+        "check": "dry run: show what would be copied",
+        "json": "events as JSON lines",
+    },
+)
+def copy_models(from_: str = "", to: str = "", check: bool = False, json: bool = False) -> list[int]:
+    """Copy a model from one host to others.
+
+    From host to host, verified by the hashes of spark.lock. The hub is not asked.
+    """
+    from sparkwright.app.stores import models
+
+    if not from_ or not to:
+        raise Refused("say from where and to whom: --from spark1 --to lab.")
+    return models.copy(from_, to, check=check, as_json=json)
+
+
+@command(name="prune", help={"yes": "do not ask", "json": JSON})
+def prune_models(host: str = "", yes: bool = False, json: bool = False) -> list[int]:
+    """Remove a host's unused models, after asking.
+
+    Those that no container mounts and no recipe of the host names.
+    """
+    from sparkwright.app.stores import models
+
+    return models.prune(host, yes=yes, as_json=json)
+
+
+@command(
+    name="prune",
+    help={
+        "all": "images of every repository, not only of those that the recipes name",
+        "check": "only show; exit code 2 when something would be removed",
+        "yes": "do not ask",
+        "json": "one JSON object a host: its images, and what was freed (null: nothing was removed)",
+    },
+)
+def prune_images(
+    host: str = "", all: bool = False, check: bool = False, yes: bool = False, json: bool = False
+) -> list[Exit]:
+    """Remove a host's unused images, after asking.
+
+    Shows which images nothing needs and what removing them frees. What spark.lock pins for any host is kept.
+    """
+    from sparkwright.app.connect import machines, reach
+
+    selection = machines(reach(host))
+    from sparkwright.app.stores import images
+
+    return images.prune(selection, everything=all, check=check, yes=yes, json=json)
+
+
+@command(
+    name="copy",
+    help={
+        "from": "the host that has the image",
+        "to": "the hosts to copy it to: spark2, a group, all",
+        "image": "repository:tag (default: the image of the receiving host's recipe)",
+        "json": "events as JSON lines",
+    },
+)
+def copy_images(from_: str = "", to: str = "", image: str = "", json: bool = False) -> list[Exit]:
+    """Copy an image from one host to others.
+
+    One compressed stream over ssh, compared at the end. No registry is asked.
+    """
+    from sparkwright.app.stores import images
+
+    if not from_ or not to:
+        raise Refused("say --from HOST and --to HOSTS.")
+    return images.copy(from_, to, image, json=json)
+
+
+@command(
+    name="list", help={"json": "one JSON object a host: its compile caches, and why each stays (empty: it may go)"}
+)
+def list_caches(host: str = "", json: bool = False) -> list[Exit]:
+    """List a host's compile caches, and why each stays.
+
+    They hold what an engine compiled at its start, for the next start of the same image, model and arguments.
+    """
+    from sparkwright.app.connect import machines, reach
+
+    selection = machines(reach(host))
+    from sparkwright.app import clean_host
+
+    return clean_host.list_caches(selection, json=json)
+
+
+@command(
+    name="prune",
+    help={
+        "check": "only show; exit code 2 when something would be removed",
+        "yes": "do not ask",
+        "json": "one JSON object a host: its compile caches, and what was freed (null: nothing was removed)",
+    },
+)
+def prune_caches(host: str = "", check: bool = False, yes: bool = False, json: bool = False) -> list[Exit]:
+    """Remove a host's unused compile caches, after asking.
+
+    Kept are those of its containers, of the last verified state, and of the one that a rollback goes to. The next
+    start of what they were for compiles anew.
+    """
+    from sparkwright.app.connect import machines, reach
+
+    selection = machines(reach(host))
+    from sparkwright.app import clean_host
+
+    return clean_host.prune_caches(selection, check=check, yes=yes, json=json)
+
+
+TASKS = {
+    "model": [inspect],
+    "models": [list_models, verify, copy_models, prune_models],
+    "images": [prune_images, copy_images],
+    "caches": [list_caches, prune_caches],
+}

@@ -1,1 +1,0 @@
-"""`status --watch` on a terminal: its frame (frame.py), and painting and reading keys (display.py)."""
