@@ -1,4 +1,4 @@
-"""A sentence instead of a traceback for Ctrl-C while the commands are imported, or after they ended.
+"""The start of a program: a sentence instead of a traceback for Ctrl-C, and speed-ups that do not change what it does.
 
 The module is imported for its effect, before all others.
 """
@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from types import ModuleType, TracebackType
 from typing import Any
-
-import yaml
 
 PROGRAMS = ("sparkwright", "invoke", "inv")
 SENTENCE = "interrupted by Ctrl-C."
@@ -38,7 +36,6 @@ def _reported(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 install()
 
-
 NAME = "unittest.mock"
 YAML = "invoke.vendor.yaml"
 #: threshold of the garbage collector: a deploy's imports and plan create 110,000 objects, none of them garbage, and a collection
@@ -55,6 +52,8 @@ def importing() -> Iterator[None]:
     objects takes another tenth. Invoke's own copy of PyYAML is replaced with the one that every command needs.
     """
     keep_bytecode()  # `invoke` has parsed its options by now
+    import yaml
+
     gc.set_threshold(OBJECTS)
     sys.modules.setdefault(YAML, yaml)
     if NAME in sys.modules:
