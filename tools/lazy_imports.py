@@ -31,7 +31,11 @@ class Group:
 
 GROUPS = (
     Group("a host's side and a command have no API (6 ms)", ("__init__.py",), ("importlib",)),
-    Group("Ctrl-C during the start is a sentence: the hook is set before any library", ("cli/framework/start.py",), ("yaml",)),
+    Group(
+        "Ctrl-C during the start is a sentence: the hook is set before any library",
+        ("cli/framework/start.py",),
+        ("yaml",),
+    ),
     Group(
         "a command imports its own work: --help, completion and the other commands do without (20 to 370 ms)",
         ("cli/*",),
