@@ -6,11 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.prompt import Prompt
-from rich.text import Text
-
 from sparkwright.console.out import say
-from sparkwright.console.terminal import terminal
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.visible import one_line, visible
 
@@ -86,10 +82,9 @@ def ask(question: str, default: str = "") -> str:
     """Ask for a line of text, with a default for an empty one. Raises Inconclusive at the end of the input."""
     shown = f"{question} [{default}]" if default else question
     try:
-        answer = Prompt.ask(Text(shown), console=terminal(), default=default, show_default=False)
+        return input(f"{visible(shown)}: ").strip() or default
     except EOFError:
         raise Inconclusive(ENDED) from None
-    return (answer or "").strip()
 
 
 def choose(question: str, names: Sequence[str], default: int = 0) -> str:
