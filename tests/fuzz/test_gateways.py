@@ -42,7 +42,6 @@ ROUTED = {"model": "qwen", "requests": 5, "running": 1, "queued": 0, "errors": 0
 STATE = {
     "running": True,
     "verified": True,
-    "stand_in": False,
     "changed": [],
     "clients": [{"client": "alice", **dict.fromkeys((*usage.FIELDS, "running", "tokens_per_day"), 1)}],
     "models": [{**ROUTED, "servers": [{"host": "spark1", "state": "up", "running": 1, "requests": 5}]}],
@@ -83,7 +82,6 @@ def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         for row in found:
             assert row["queued"] >= 0 and all(server["state"] in statistics.STATES for server in row["servers"])
         assert isinstance(admin.running_digest(tmp_path), str)
-        assert admin.stand_in(tmp_path) in (True, False)
 
     feed(read, texts([STATISTICS, INFO]))
 

@@ -157,7 +157,6 @@ ANSWERS: dict[str, Printed] = {
         gateway=line,
         running=bool,
         verified=bool,
-        stand_in=bool,
         models=[host_requests.ROUTED],
         clients=[host_requests.CLIENT],
     ),

@@ -49,7 +49,6 @@ class GatewayRow:
         name: name of its group
         state: up, degraded (a model has no server, or its files were changed), down or unknown
         models: as HAProxy counts them
-        stand_in: true for the sandbox's stand-in, which is not HAProxy
     """
 
     name: str
@@ -58,7 +57,6 @@ class GatewayRow:
     why: str = ""
     models: list[Routed] = field(default_factory=list)
     exit: int = 0
-    stand_in: bool = False
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,10 @@ def gateways(rows: Sequence[Row], room: int | None) -> list[Text]:
 
 def _routed(host: str, gateway: GatewayRow) -> Iterator[tuple[str, ...]]:
     at = f"{gateway.name} ({host.partition('/')[0]}:{gateway.port})"
-    why = ", ".join(filter(None, (gateway.why, "a stand-in, not HAProxy" if gateway.stand_in else "")))
     for n, model in enumerate(gateway.models):
         servers = ", ".join(f"{row.host} {row.state} ({row.running})" for row in model.servers)
         counts = (str(count) for count in (model.requests, model.running, model.queued, model.errors))
-        yield at if n == 0 else "", gateway.state, model.model, *counts, servers, why if n == 0 else ""
+        yield at if n == 0 else "", gateway.state, model.model, *counts, servers, gateway.why if n == 0 else ""
     if not gateway.models:
         yield at, gateway.state, *("-" for _ in GATEWAY_COLUMNS[2:-1]), gateway.why
 

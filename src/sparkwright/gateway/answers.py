@@ -35,7 +35,6 @@ HEADERS = {
 }
 
 
-#: messages that the stand-in of the sandbox uses too
 NO_KEY = "The gateway asks for its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
 NO_MODEL = "The gateway reads no `model` in the body: it must be JSON with `model` as a string, and not deep below it."
 NO_FIELD = "The gateway reads no field `model` in the form."

@@ -1,26 +1,41 @@
-"""The gateway of a simulated Spark: this machine's HAProxy, or stand_in/ if none is installed."""
+"""The gateway of a simulated Spark: the HAProxy that is installed on this machine."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 
+from sparkwright.errors import Refused
 from sparkwright.sandbox.serving.process import KILLED, Process
 from sparkwright.sandbox.web import Handler
 
 #: the folder of its files in a container
 FOLDER = "/etc/gateway/files"
-#: starts HAProxy such that it ends with the sandbox's daemon, however that ends (prctl, PR_SET_PDEATHSIG)
-SHIM = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+#: folders of daemons, which are not in every user's PATH
+SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
+#: ends HAProxy together with the sandbox's daemon, however that ends: the pipe to its standard input is closed then
+WATCHER = ("/bin/sh", "-c", 'read -r _; kill -KILL "$0"')
 
 
-def here() -> str:
-    """Return the path of HAProxy; empty if it is not installed, or can't be ended together with the sandbox."""
-    return (shutil.which("haproxy") or "") if sys.platform == "linux" else ""
+def program() -> str:
+    """Return the path of HAProxy, or an empty string if it is not installed."""
+    folders = (os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS)
+    return shutil.which("haproxy", path=os.pathsep.join(folders)) or ""
+
+
+def refuse_without(where: str) -> None:
+    """Raise Refused if HAProxy is not installed.
+
+    Args:
+        where: file and line of the gateway.
+    """
+    if not program():
+        fix = "Install it: `apt-get install haproxy` (Debian, Ubuntu) or `brew install haproxy` (macOS)."
+        raise Refused("a gateway on the sandbox needs `haproxy` on this machine.", where=where, fix=fix)
 
 
 class NoApi(Handler):
@@ -36,18 +51,21 @@ class Haproxy(Process):
     usual_holder = "haproxy"
 
     def serve(self) -> int:
-        program, folder = here(), self._folder_of(FOLDER)
+        folder = self._folder_of(FOLDER)
         if not folder.is_dir():
             return self.last_words(
                 [f"[ALERT] Cannot open configuration files in {FOLDER}: No such file or directory"], 1
             )
-        words = [sys.executable, "-I", "-S", "-c", SHIM, program, *self._argv]
-        with subprocess.Popen(
-            words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as running:
+        with (
+            subprocess.Popen(
+                [program(), *self._argv], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as running,
+            subprocess.Popen([*WATCHER, str(running.pid)], stdin=subprocess.PIPE) as watcher,
+        ):
             threading.Thread(target=self._end, args=(running,), daemon=True).start()
             for line in running.stdout or ():
                 self.log(line.rstrip())
+            watcher.kill()
         self.stopped.set()
         return KILLED if self._code == KILLED else max(0, running.returncode)
 

@@ -54,6 +54,14 @@ def refuse_without_key(gateway: Gateway) -> None:
         _own_key(gateway)
 
 
+def refuse_without_haproxy(inventory: Inventory, gateway: Gateway) -> None:
+    """Raise Refused, with file and line, if the gateway's host is a sandbox and HAProxy is not installed on this machine."""
+    if inventory.machines[gateway.host].connection == "sandbox":
+        from sparkwright.sandbox import haproxy
+
+        haproxy.refuse_without(gateway.where("host"))
+
+
 def scope(
     selection: Selection, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Secret]]:

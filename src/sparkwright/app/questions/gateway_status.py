@@ -13,14 +13,13 @@ from sparkwright.console import grid
 from sparkwright.console.out import say, say_json
 from sparkwright.console.status_row import GatewayRow, Routed, Upstream
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.host.gateway.admin import NOT_HAPROXY
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.trust.shapes import built, fitted
 from sparkwright.visible import count, first
 
-KEYS = ("running", "verified", "stand_in", "models", "clients")
+KEYS = ("running", "verified", "models", "clients")
 USED = grid.columns(
     *(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 0), ("REFUSED", 0), ("ERRORS", 0), ("MEAN QUEUE", 0)),
     *(("PROMPT TOKENS", 0), ("GENERATED", 0), ("OF A DAY'S", 0), ("ESTIMATED", 0)),
@@ -53,8 +52,6 @@ def _show(gateway: Gateway, url: str, found: dict[str, Any], *, clients: bool) -
         say(f"{at}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
         return
     say(f"{at}: running" + ("" if found["verified"] else ", with a configuration that was not verified"))
-    if found["stand_in"]:
-        say(f"{at}: {NOT_HAPROXY}")
     if not clients:
         grid.show_plain_table(COLUMNS, [_row(model) for model in found["models"]])
     elif found["clients"]:
@@ -101,15 +98,12 @@ def gateway_row_of(gateway: Gateway, answer: Answer) -> GatewayRow:
     ]
     if not found["running"]:
         return GatewayRow(name, port, "down", "HAProxy does not run", exit=int(Exit.FAILED))
-    stand_in = found["stand_in"]
     needed = [model for model in models if not model.on_demand]
     without = [routed.model for routed in needed if not any(row.state == "up" for row in routed.servers)]
     if without:
-        return GatewayRow(
-            name, port, "degraded", f"no server is up: {first(without, 3)}", models, int(Exit.FAILED), stand_in
-        )
+        return GatewayRow(name, port, "degraded", f"no server is up: {first(without, 3)}", models, int(Exit.FAILED))
     changed = f"files were changed: {first(found['changed'], 3)}" if found["changed"] else ""
     if changed or not found["verified"]:
         why = changed or "its configuration was not verified"
-        return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES), stand_in)
-    return GatewayRow(name, port, "up", models=models, stand_in=stand_in)
+        return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES))
+    return GatewayRow(name, port, "up", models=models)

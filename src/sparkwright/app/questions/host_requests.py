@@ -231,7 +231,6 @@ CLIENT: dict[str, Shape] = {
 #: of host/gateway/now.py
 GATEWAY: dict[str, Shape] = {
     **dict.fromkeys(("running", "verified"), bool),
-    "stand_in": Usual(bool, False),
     "changed": Usual([line], []),
     "models": [ROUTED],
     "clients": Usual([CLIENT], []),

@@ -31,6 +31,7 @@ def deploy(**given: Any) -> list[int]:
     gateway = chosen(inventory, given["host"])
     gateway_routes.routed(project.root, inventory, gateway)
     gateways.refuse_without_key(gateway)
+    gateways.refuse_without_haproxy(inventory, gateway)
     codes = playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": gateway.host})
     shown = not (given["check"] or given["json"] or given.get("on_event"))
     if shown and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
@@ -45,8 +46,10 @@ def _with_key(gateway: Gateway) -> str:
 
 def rollback(**given: Any) -> list[int]:
     """Run the rollback playbook on the gateway's host, without reading the present routes. Return its exit code."""
-    gateway = chosen(Inventory.load(Project.here().root), given["host"])
+    inventory = Inventory.load(Project.here().root)
+    gateway = chosen(inventory, given["host"])
     gateways.refuse_without_key(gateway)
+    gateways.refuse_without_haproxy(inventory, gateway)
     return playbooks.run(ROLLBACK, "gateway.rollback", **{**given, "host": gateway.host})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,6 @@ from sparkwright.gateway import statistics
 from sparkwright.gateway.listeners import SOCKET
 from sparkwright.transport.connection import TransportError, converse
 
-#: the name that the sandbox's stand-in reports, instead of "HAProxy"
-STAND_IN = "sparkwright-stand-in"
-NOT_HAPROXY = "a stand-in for HAProxy, which is not installed here"
 ANSWER_S = 5.0
 #: this process's open files, by number
 OPEN = Path("/proc/self/fd")
@@ -41,8 +39,10 @@ def socket_path(sockets: Path, name: str) -> Iterator[str]:
 
     Raises OSError if there is none, or if it is a link, which could lead to another program's socket.
     """
-    if not OPEN.is_dir():  # not Linux: it is the sandbox, whose stand-in leaves a link to a short path
-        yield os.path.realpath(sockets / name)
+    if not OPEN.is_dir():  # not Linux: it is the sandbox, whose folder is the user's own
+        with tempfile.TemporaryDirectory(prefix="sw") as short:
+            Path(short, "s").symlink_to(sockets.absolute())
+            yield f"{short}/s/{name}"
         return
     folder = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -59,17 +59,9 @@ def socket_path(sockets: Path, name: str) -> Iterator[str]:
 
 def running_digest(sockets: Path) -> str:
     """Return the digest of the files that the running HAProxy was started with; empty if none runs."""
-    return _info(sockets, "description").rpartition(" ")[2]
-
-
-def stand_in(sockets: Path) -> bool:
-    """Return True if the sandbox's stand-in runs instead of HAProxy."""
-    return _info(sockets, "name") == STAND_IN
-
-
-def _info(sockets: Path, wanted: str) -> str:
     rows = (line.partition(": ") for line in ask(sockets, "show info").splitlines())
-    return next((value for name, _, value in rows if name.lower() == wanted), "").strip()
+    described = next((value for name, _, value in rows if name.lower() == "description"), "")
+    return described.strip().rpartition(" ")[2]
 
 
 def rows(sockets: Path) -> list[dict[str, str]]:

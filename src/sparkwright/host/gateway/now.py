@@ -18,11 +18,8 @@ def inspect(state: StateFolder) -> dict[str, Any]:
         state: the host's state folder.
 
     Returns:
-        running; verified: HAProxy uses the files that were verified last; models (gateway/statistics.py); stand_in: it is the
-            sandbox's
-        stand-in, not HAProxy; changed: names of files that differ from the verified ones; clients: the usage of clients with
-            their own
-        keys (gateway/clients.py).
+        running; verified: HAProxy uses the files that were verified last; models (gateway/statistics.py); changed: names of
+        files that differ from the verified ones; clients: the usage of clients with their own keys (gateway/clients.py).
     """
     gateway = place.of(state)
     sockets, verified = place.current(gateway).sockets, good.last_in(gateway)
@@ -31,7 +28,6 @@ def inspect(state: StateFolder) -> dict[str, Any]:
         return {}
     reads = admin.running_digest(sockets) if rows else ""
     about = {"running": bool(rows), "verified": bool(rows) and reads == verified.get("digest")}
-    about["stand_in"] = bool(rows) and admin.stand_in(sockets)
     proofs = (verified.get("proof") or {}).get("models") or {}
     models = [
         {**model, "on_demand": bool(proofs.get(model["model"], {}).get("on_demand"))}

@@ -9,7 +9,7 @@ from sparkwright.engines import api_paths, dialects, messages_api, openai_api, t
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.errors import Exit, Failed
 from sparkwright.gateway.render import MODELS
-from sparkwright.host.gateway import admin, client, place
+from sparkwright.host.gateway import client, place
 from sparkwright.host.gateway.client import Answer
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
@@ -71,8 +71,6 @@ class GatewayProof(Module["GatewayProof.Args"]):
         self._refuse_other_list(generated, args, context)
         data = {"generated": generated, "not_up": not_up}
         message = f"{count(len(generated), 'model')} gave {_what(args.models[name]['task'] for name in generated)}"
-        if admin.stand_in(place.current(place.state(context)).sockets):
-            message += f", through {admin.NOT_HAPROXY}"
         asleep = [name for name in not_up if args.models[name].get("on_demand")]
         message += f"; asleep: {', '.join(asleep)}" if asleep else ""
         if missing := [name for name in not_up if name not in asleep]:

@@ -26,15 +26,15 @@ class GatewayOwnKey(Module["GatewayOwnKey.Args"]):
         return Result(data={"sha256": own_key.hashed(key)})
 
 
-NONE = {"running": False, "verified": False, "stand_in": False, "changed": [], "models": [], "clients": []}
+NONE = {"running": False, "verified": False, "changed": [], "models": [], "clients": []}
 
 
 class GatewayState(Module["GatewayState.Args"]):
     """Report the current state of this host's gateway: requests, queue and errors of each model, and the state of each server.
 
     Returns: running, models (see gateway/statistics.py), verified (whether HAProxy reads the files that were verified last),
-    changed (files that are not as they were verified), stand_in (it is the sandbox's stand-in, and not HAProxy), clients (what
-    those with keys of their own used today, see gateway/usage.py).
+    changed (files that are not as they were verified), clients (what those with keys of their own used today, see
+    gateway/usage.py).
     """
 
     @dataclass(frozen=True)

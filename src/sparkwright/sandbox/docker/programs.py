@@ -13,8 +13,6 @@ from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.sglang import config
 from sparkwright.sandbox.sglang.api import SglangApi
 from sparkwright.sandbox.sglang.server import SglangServer
-from sparkwright.sandbox.stand_in.api import GatewayApi
-from sparkwright.sandbox.stand_in.process import StandIn
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.command_line import cli
 from sparkwright.sandbox.vllm.engine import Engine
@@ -106,10 +104,9 @@ def _sglang(argv: Sequence[str], version: str) -> Printed | Served | None:
 
 
 def _haproxy(argv: Sequence[str], version: str) -> Printed | Served | None:
-    if argv[:1] != ["haproxy"]:
+    if argv[:1] != ["haproxy"] or not haproxy.program():
         return None
-    process, api = (haproxy.Haproxy, haproxy.NoApi) if haproxy.here() else (StandIn, GatewayApi)
-    return Served(process, api, tuple(argv[1:]))
+    return Served(haproxy.Haproxy, haproxy.NoApi, tuple(argv[1:]))
 
 
 REPOSITORIES = {

@@ -1,0 +1,100 @@
+"""The gateway of a sandbox is this machine's HAProxy: without one it is refused, and it ends with the sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sparkwright.app.runs import gateway
+from sparkwright.errors import Refused
+from sparkwright.host.gateway import admin
+from sparkwright.project import starter
+from sparkwright.sandbox import haproxy
+from tests.remote.sshd import free_port
+
+#: runs HAProxy in the folder of its argument as the sandbox's daemon does
+DAEMON = """
+import pathlib, sys
+from sparkwright.sandbox import haproxy
+folder = pathlib.Path(sys.argv[1])
+words = ["-W", "-db", "-f", "haproxy.cfg"]
+haproxy.Haproxy(words, api=haproxy.NoApi, version="", log=print, folder_of=lambda _: folder, listen=None).run()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One with a gateway on the sandbox, on a machine without HAProxy."""
+    starter.lay(tmp_path)
+    about = {"host": "sandbox", "port": 8080, "tls": "none"}
+    (tmp_path / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": about}}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(haproxy, "SYSTEM_FOLDERS", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [gateway.deploy, gateway.rollback])
+def test_without_haproxy_a_gateway_is_refused_before_anything_is_touched(
+    project: Path, command: Callable[..., Any]
+) -> None:
+    with pytest.raises(Refused) as refused:
+        command(host="box", check=False, json=False)
+    assert refused.value.exit == 5
+    assert str(refused.value).startswith(
+        "hosts/groups.yml:1: a gateway on the sandbox needs `haproxy` on this machine."
+    )
+    assert "apt-get install haproxy" in str(refused.value) and "brew install haproxy" in str(refused.value)
+    assert not (project / ".sandbox").exists()
+
+
+@pytest.mark.skipif(not haproxy.program(), reason="needs haproxy")
+def test_haproxy_ends_with_the_sandbox_even_if_that_is_killed(tmp_path: Path) -> None:
+    port = free_port()
+    answer = f"frontend clients\n  mode http\n  timeout client 5s\n  bind 127.0.0.1:{port}\n  http-request return status 200\n"
+    (tmp_path / "haproxy.cfg").write_text(answer)
+    with subprocess.Popen([sys.executable, "-c", DAEMON, tmp_path], stdout=subprocess.DEVNULL) as daemon:
+        try:
+            wait_for(port)
+            children = {child.name(): child for child in psutil.Process(daemon.pid).children(recursive=True)}
+        finally:
+            daemon.kill()
+    assert "haproxy" in children
+    assert psutil.wait_procs(children.values(), timeout=10)[1] == []
+
+
+def test_a_socket_of_the_gateway_is_found_where_there_is_no_proc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS: under a folder with a longer name than a socket's path may have."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(admin, "OPEN", tmp_path / "no-proc")
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(folder):
+        listener.bind("admin.sock")
+        listener.listen()
+        with admin.socket_path(folder, "admin.sock") as path, socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+
+
+def wait_for(port: int) -> None:
+    deadline_s = time.monotonic() + 30
+    while True:
+        try:
+            link = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            link.request("GET", "/")
+            assert link.getresponse().status == 200
+            return
+        except ConnectionError:
+            assert time.monotonic() < deadline_s
