@@ -12,7 +12,7 @@ import yaml
 from sparkwright.app.questions import host_requests
 from sparkwright.errors import Failed, Refused
 from sparkwright.modules.rpc.server_inspection import ContainerSettings
-from sparkwright.project.importing import recipe_of, recognise, running_container
+from sparkwright.project.importing import container, recipe_of, recognise
 from sparkwright.project.importing.foreign import Report
 from tests.fuzz.harness import feed, texts, values
 from tests.fuzz.test_images import CONTAINER, IMAGE
@@ -135,7 +135,7 @@ def test_a_hostile_container_that_is_inspected(tmp_path: Path) -> None:
         found = ContainerSettings().run(ContainerSettings.Args(name="qwen35"), context)
         settings = host_requests.checked("container_settings", json.loads(json.dumps(found.data)), host="spark1")
         report = Report({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
-        recipe_of.taken(running_container.read(settings, "spark1", report), "", report, "spark1")
+        recipe_of.taken(container.read_running(settings, "spark1", report), "", report, "spark1")
 
     feed(read, values([RUNNING]), refuses=(Failed,))
 
@@ -161,6 +161,6 @@ def test_settings_of_a_running_container() -> None:
     def adopted(value: Any) -> None:
         settings = host_requests.checked("container_settings", value, host="spark1")
         report = Report({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
-        recipe_of.taken(running_container.read(settings, "spark1", report), "", report, "spark1")
+        recipe_of.taken(container.read_running(settings, "spark1", report), "", report, "spark1")
 
     feed(adopted, values([SETTINGS]), refuses=(Failed,))

@@ -146,6 +146,37 @@ def test_a_compose_file_gives_its_one_service() -> None:
     assert all(word in rows(value, "dropped") for word in ("healthcheck", "privileged", "./data", "service web"))
 
 
+def test_a_service_and_the_line_that_starts_the_same_container_give_the_same_recipe() -> None:
+    service = """
+services:
+  llm:
+    image: acme/vllm:1
+    container_name: mine
+    entrypoint: ["vllm", "serve"]
+    command: acme/Tiny --port 8001
+    environment: {A: "1"}
+    ports: [{published: 9000, target: 8001}]
+    volumes: [{source: /srv/m, target: /m, read_only: true}]
+    init: true
+    mem_limit: 100gb
+    oom_score_adj: -500
+    cap_add: [SYS_NICE]
+    devices: ["/dev/infiniband:/dev/infiniband"]
+    extra_hosts: {a: 10.0.0.1}
+    ulimits: {memlock: -1, nofile: {soft: 1024, hard: 2048}}
+    labels: [team=lab, bare]
+"""
+    line = (
+        "docker run --name mine --entrypoint vllm -e A=1 -p 9000:8001 -v /srv/m:/m:ro --init --memory 100gb --oom-score-adj=-500 "
+        "--cap-add SYS_NICE --device /dev/infiniband:/dev/infiniband --add-host a:10.0.0.1 --ulimit memlock=-1 --ulimit nofile=1024:2048 "
+        "--label team=lab --label bare= acme/vllm:1 serve acme/Tiny --port 8001"
+    )
+    of_service, of_line = (yaml.safe_load(taken(text, name="t1").text) for text in (service, line))
+    assert of_service == of_line
+    assert of_service["container"]["labels"] == {"team": "lab", "bare": ""} and of_service["container"]["init"] is True
+    assert of_service["container"]["ulimits"] == {"memlock": "-1", "nofile": "1024:2048"}
+
+
 def test_of_several_services_the_one_that_names_an_engine_is_taken() -> None:
     found = yaml.safe_load(taken(COMPOSE).text)
     assert found["engine"] == "sglang" and found["container"]["name"] == "llm"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from sparkwright.project.importing import recipe_of, running_container
+from sparkwright.project.importing import container, recipe_of
 from sparkwright.project.importing.foreign import Report
 from tests.e2e.conftest import Desk, desk  # noqa: F401 - a fixture
 
@@ -47,7 +47,7 @@ def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: Desk) 
 
 def test_it_is_kept_as_it_runs_and_its_secrets_stay_on_the_host() -> None:
     report = Report()
-    value = recipe_of.taken(running_container.read(SETTINGS, "spark1", report), "", report, "spark1")
+    value = recipe_of.taken(container.read_running(SETTINGS, "spark1", report), "", report, "spark1")
     found = yaml.safe_load(value.text)
     assert value.name == "my_llm" and found["container"]["name"] == "My_LLM"
     assert found["container"]["ports"] == ["0.0.0.0:9000:8001"] and found["vllm"]["port"] == 8001
@@ -66,20 +66,20 @@ def test_a_program_that_its_command_names_is_kept_with_the_images_own_before_it(
     }
     report = Report()
     found = yaml.safe_load(
-        recipe_of.taken(running_container.read(wrapped, "spark1", report), "", report, "spark1").text
+        recipe_of.taken(container.read_running(wrapped, "spark1", report), "", report, "spark1").text
     )
     assert found["container"]["entrypoint"] == ["/opt/nvidia/nvidia_entrypoint.sh", "vllm", "serve"]
     assert found["model"]["id"] == "acme/Tiny"
     report = Report()
     usual = yaml.safe_load(
-        recipe_of.taken(running_container.read(SETTINGS, "spark1", report), "", report, "spark1").text
+        recipe_of.taken(container.read_running(SETTINGS, "spark1", report), "", report, "spark1").text
     )
     assert "entrypoint" not in usual["container"]
 
 
 def test_it_says_how_the_files_that_it_downloaded_are_taken_over() -> None:
     report = Report()
-    recipe_of.taken(running_container.read(SETTINGS, "spark1", report), "", report, "spark1")
+    recipe_of.taken(container.read_running(SETTINGS, "spark1", report), "", report, "spark1")
     told = " ".join(f"{row.what} {row.why}" for row in report.rows)
     folder = "~/models/tiny"
     assert f"mkdir -p {folder} && sudo cp -rlL /srv/cache/hub/models--acme--Tiny/snapshots/*/. {folder}/" in told

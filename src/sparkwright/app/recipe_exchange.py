@@ -22,7 +22,8 @@ from sparkwright.project import export_formats, lockfile, recipe
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
-from sparkwright.project.importing import docker_line, recipe_of, recognise, running_container
+from sparkwright.project.importing import docker_words, recipe_of, recognise
+from sparkwright.project.importing.container import read_running
 from sparkwright.project.importing.foreign import SORTS, Report, Row
 from sparkwright.project.importing.recipe_of import Taken
 from sparkwright.project.inventory import patterns
@@ -48,7 +49,7 @@ class Source:
 
 def source_of(given: str) -> Source:
     """Return the source: a file, or a docker run line itself. Raises Refused for anything else."""
-    if docker_line.is_one(given):
+    if docker_words.is_one(given):
         return Source(given, Path("docker run"), "a docker run line")
     if given.startswith(("http://", "https://", "git@")):
         fix = "Save the file and name it, or add its repository to registries.yml: docs/recipes-in.md."
@@ -98,7 +99,7 @@ def of_container(host: str, container: str, name: str, answers: Mapping[str, str
     ]
 
     def read(report: Report) -> Taken:
-        found = running_container.read(settings, member.host.name, report)
+        found = read_running(settings, member.host.name, report)
         return recipe_of.taken(found, name, report, found.kind)
 
     return _asked(read, answers)

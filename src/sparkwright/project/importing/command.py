@@ -11,9 +11,9 @@ from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.imports import Imports
 from sparkwright.errors import Refused
-from sparkwright.project.importing import docker_line
+from sparkwright.project.importing import docker_words
+from sparkwright.project.importing.docker_words import split
 from sparkwright.project.importing.foreign import Foreign, Report
-from sparkwright.project.importing.shell_words import split
 from sparkwright.visible import one_line
 
 #: engines by the runtimes of other tools
@@ -61,8 +61,8 @@ def read(found: Foreign, report: Report) -> Serving:
         raise Refused(f"recipes for {own.title} are not taken in.", fix="Write one by hand: docs/files/recipe.md.")
     program, words = _parted(_apart(found.words, report), imports)
     words = imports.spelled_out(words)
-    if found.kind == docker_line.KIND:
-        words = docker_line.taken_from(words, _is_flag(own), found, report)
+    if found.kind == docker_words.KIND:
+        words = docker_words.taken_from(words, _is_flag(own), found, report)
     _refuse_short(words, imports)
     parsed = own.command(words)
     flags = dict(parsed.flags)

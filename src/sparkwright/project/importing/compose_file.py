@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.project.importing import command
+from sparkwright.project.importing import command, docker_words
+from sparkwright.project.importing.docker_words import split
 from sparkwright.project.importing.foreign import (
     COMMAND,
     VARIABLES,
@@ -22,7 +23,6 @@ from sparkwright.project.importing.foreign import (
     texts,
     words,
 )
-from sparkwright.project.importing.shell_words import assignments, split, unwrapped
 from sparkwright.trust.secret_names import names_a_secret
 from sparkwright.visible import one_line
 
@@ -30,28 +30,19 @@ KIND = "a compose file"
 #: the key of a service that extends another, often in another file
 EXTENDS = "extends"
 _VARIABLE = re.compile(r"\$\$|\$\{(\w{1,100})(?:(:?[-?+])([^}]{0,500}))?\}|\$(\w{1,100})")
-#: keys of a service with the name of the recipe container's option
-SAME = {
-    "ipc": "ipc", "shm_size": "shm_size", "user": "user", "working_dir": "working_dir", "hostname": "hostname", "pid": "pid",
-    "init": "init", "privileged": "privileged", "stop_signal": "stop_signal", "restart": "restart", "mem_limit": "memory",
-    "memswap_limit": "memory_swap", "oom_score_adj": "oom_score_adj", "cpuset": "cpuset_cpus", "container_name": "name",
+#: keys of a service with the equivalent option of `docker run`
+OPTIONS = {
+    "environment": "env", "ports": "publish", "volumes": "volume", "network_mode": "network", "container_name": "name",
+    "ipc": "ipc", "shm_size": "shm-size", "user": "user", "working_dir": "workdir", "hostname": "hostname", "pid": "pid",
+    "init": "init", "privileged": "privileged", "stop_signal": "stop-signal", "restart": "restart", "mem_limit": "memory",
+    "memswap_limit": "memory-swap", "oom_score_adj": "oom-score-adj", "cpuset": "cpuset-cpus", "cap_add": "cap-add",
+    "cap_drop": "cap-drop", "security_opt": "security-opt", "devices": "device", "extra_hosts": "add-host", "dns": "dns",
+    "tmpfs": "tmpfs", "group_add": "group-add", "ulimits": "ulimit", "labels": "label",
 }  # fmt: skip
-LISTS = {
-    "cap_add": "cap_add", "cap_drop": "cap_drop", "security_opt": "security_opt", "devices": "devices",
-    "extra_hosts": "extra_hosts", "dns": "dns", "tmpfs": "tmpfs", "group_add": "group_add",
-}  # fmt: skip
-READ = {
-    "image",
-    "command",
-    "entrypoint",
-    "environment",
-    "ports",
-    "volumes",
-    "network_mode",
-    "ulimits",
-    "labels",
-    "deploy",
-}
+#: keys with NAME=VALUE, as a mapping or a list
+NAMED = ("environment", "labels")
+LISTS = ("cap_add", "cap_drop", "security_opt", "devices", "dns", "tmpfs", "group_add")
+READ = {"image", "command", "entrypoint", "deploy"}
 _PORT = partly(published=scalar, target=scalar)
 _VOLUME = partly(source=scalar, target=scalar)
 _LIMIT = either("a number or a mapping", (WORD, scalar), (dict, partly(soft=scalar, hard=scalar)))
@@ -59,12 +50,11 @@ _NAMED = either("a mapping or a list", (dict, VARIABLES), (list, words))
 _LIST = either("a list", (WORD, scalar), (list, words))
 _DEVICES = partly(resources=partly(reservations=partly(devices=[object]), limits={}))
 _SERVICE = {
-    **partly(image=scalar, network_mode=scalar, command=COMMAND, entrypoint=COMMAND, environment=_NAMED, labels=_NAMED),
+    **partly(**{key: _LIST if key in LISTS else scalar for key in OPTIONS}, image=scalar),
+    **partly(command=COMMAND, entrypoint=COMMAND, **dict.fromkeys((*NAMED, "extra_hosts"), _NAMED)),
     **partly(ports=[either("a port or a mapping", (WORD, scalar), (dict, _PORT))]),
     **partly(volumes=[either("a text or a mapping", (str, scalar), (dict, _VOLUME))]),
     **partly(ulimits={str: _LIMIT}, deploy=_DEVICES),
-    **partly(**dict.fromkeys(SAME, scalar), **dict.fromkeys(LISTS, _LIST)),
-    **partly(extra_hosts=_NAMED),
 }
 #: shape of a file, checked before it is read
 SHAPE = {"services": {str: (None, _SERVICE)}}
@@ -93,15 +83,17 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
     if not image and "build" in service:
         sentence = "its image is built from a folder: which image, as REPOSITORY:TAG"
         image = report.ask("image", sentence) or "owner/image:tag"
-    entrypoint = _words(service.get("entrypoint"), "entrypoint", fill)
-    found = Foreign(KIND, name, image=image, entrypoint=entrypoint or None)
-    env, found.words = assignments(unwrapped([*entrypoint, *_words(service.get("command"), "command", fill)]))
-    found.env = {key: fill(value) for key, value in _pairs(service.get("environment"), "environment").items()} | env
-    found.ports = [_port(port, fill) for port in service.get("ports") or ()]
-    found.volumes = [_volume(volume, fill) for volume in service.get("volumes") or ()]
-    found.network = text(service.get("network_mode"), "network_mode")
-    _options(service, found, fill, report)
-    return found
+    program = _words(service.get("entrypoint"), "entrypoint", fill)
+    command_words = [*program[1:], *_words(service.get("command"), "command", fill)]
+    given = {"entrypoint": program[:1]}
+    for key, value in service.items():
+        if key in OPTIONS:
+            given[OPTIONS[key]] = [fill(word) for word in _values(key, value)]
+        elif key == "deploy":
+            _deploy(mapping(value, key), report)
+        elif key not in READ:
+            report.add("dropped", str(key), DROPPED.get(key, "it has no place in a recipe"))
+    return docker_words.of_words(docker_words.words_of(image, command_words, **given), Foreign(KIND, name), report)
 
 
 def _service(services: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:
@@ -161,60 +153,34 @@ def _words(value: Any, what: str, fill: Callable[[str], str]) -> list[str]:
     return split(fill(text(value, what))) if value else []
 
 
-def _pairs(value: Any, what: str) -> dict[str, str]:
-    """Return a mapping, or a list of NAME=VALUE, as a dict; a bare name is taken from the environment there."""
-    if isinstance(value, list):
-        rows = (item.partition("=") for item in texts(value, what))
-        return {name: given if equals else f"${{{name}}}" for name, equals, given in rows}
-    return {
-        name: text(item, what) if item is not None else f"${{{name}}}" for name, item in mapping(value, what).items()
-    }
-
-
-def _port(value: Any, fill: Callable[[str], str]) -> str:
+def _values(key: str, value: Any) -> list[str]:
+    """Return the values of `docker run`'s option that a key of a service gives."""
+    if value is None:
+        return []
+    if key in NAMED:
+        return _pairs(value, key)
     if isinstance(value, dict):
-        return f"{text(value.get('published'), 'published')}:{text(value.get('target'), 'target')}"
-    return fill(text(value, "ports"))
+        between = "=" if key == "ulimits" else ":"
+        return [f"{name}{between}{_parted(item, key, 'soft', 'hard')}" for name, item in value.items()]
+    names = {"ports": ("published", "target"), "volumes": ("source", "target")}.get(key, ())
+    return [_parted(item, key, *names) for item in (value if isinstance(value, list) else [value])]
 
 
-def _volume(value: Any, fill: Callable[[str], str]) -> str:
-    if isinstance(value, dict):
-        end = ":ro" if value.get("read_only") is True else ""
-        return fill(f"{text(value.get('source'), 'source')}:{text(value.get('target'), 'target')}{end}")
-    return fill(text(value, "volumes"))
+def _parted(item: Any, key: str, *names: str) -> str:
+    """Return a value that Docker writes with colons, and compose also as a mapping."""
+    if not isinstance(item, dict):
+        return text(item, key)
+    return ":".join(
+        [*(text(item.get(name), name) for name in names), *(["ro"] if item.get("read_only") is True else [])]
+    )
 
 
-def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str], report: Report) -> None:
-    for key, value in service.items():
-        if key in SAME:
-            found.options[SAME[key]] = value if isinstance(value, bool) else fill(text(value, key))
-        elif key in LISTS:
-            found.options[LISTS[key]] = tuple(fill(word) for word in _listed(value, key))
-        elif key == "ulimits":
-            found.options[key] = {name: _limit(value) for name, value in mapping(value, key).items()}
-        elif key == "labels":
-            found.options[key] = _pairs(value, key)
-        elif key in DROPPED:
-            report.add("dropped", key, DROPPED[key])
-        elif key == "deploy":
-            _deploy(mapping(value, key), report)
-        elif key not in READ:
-            report.add("dropped", str(key), "it has no place in a recipe")
-    if "oom_score_adj" in found.options:
-        found.options["oom_score_adj"] = _integer(str(found.options["oom_score_adj"]), "oom_score_adj")
-
-
-def _listed(value: Any, what: str) -> list[str]:
-    """Return the items of a list, of one word, or of `extra_hosts` as a mapping."""
-    if isinstance(value, dict):
-        return [f"{name}:{text(item, what)}" for name, item in value.items()]
-    return texts(value if isinstance(value, list) else [value], what)
-
-
-def _integer(value: str, what: str) -> int:
-    if re.fullmatch(r"-?[0-9]{1,9}", value) is None:
-        raise Refused(f"`{what}` must be a whole number, got '{one_line(value, at_most=40)}'.")
-    return int(value)
+def _pairs(value: Any, key: str) -> list[str]:
+    """Return NAME=VALUE of each; a bare name of a variable is taken from the environment there."""
+    rows = value.items() if isinstance(value, dict) else [item.partition("=")[::2] for item in texts(value, key)]
+    bare = {name for name, item in rows if item is None} if isinstance(value, dict) else {*texts(value, key)}
+    unset = "${{{}}}" if key == "environment" else ""
+    return [f"{name}={unset.format(name) if name in bare else text(item, key)}" for name, item in rows]
 
 
 def _deploy(deploy: dict[str, Any], report: Report) -> None:
@@ -224,9 +190,3 @@ def _deploy(deploy: dict[str, Any], report: Report) -> None:
         report.add("translated", "deploy: devices", "gpus: all, a recipe's default")
     for key in (*reserved, *resources, *deploy):
         report.add("dropped", f"deploy: {key}", "it has no place in a recipe")
-
-
-def _limit(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{text(value.get('soft'), 'soft')}:{text(value.get('hard'), 'hard')}"
-    return text(value, "ulimits")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
-from sparkwright.project.importing import compose_file, docker_line, foreign, sparkrun, vllm_recipes
+from sparkwright.project.importing import compose_file, docker_words, foreign, sparkrun, vllm_recipes
 from sparkwright.project.importing.foreign import Foreign, Report
 from sparkwright.trust.shapes import Misfit
 
@@ -62,8 +62,8 @@ def read(text: str, path: Path, report: Report) -> Foreign:
 
     Raises Refused if it has none of the formats, and as their readers do.
     """
-    if docker_line.is_one(text):
-        return docker_line.read(text, report)
+    if docker_words.is_one(text):
+        return docker_words.read(text, report)
     if kind := _other_kind(text, path):
         fix = f"It must be {FORMATS}: `recipe.import 'docker run ...'` takes a line as it stands there."
         raise Refused(f"this is {kind}, which is not read.", where=document.shown(path), fix=fix)

@@ -16,6 +16,7 @@ from sparkwright.engines import concepts, engine
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.importing.command import RUNTIMES
+from sparkwright.project.importing.docker_words import of_words, pairs, split, words_of
 from sparkwright.project.importing.foreign import (
     DROP,
     VARIABLES,
@@ -29,7 +30,6 @@ from sparkwright.project.importing.foreign import (
     texts,
     words,
 )
-from sparkwright.project.importing.shell_words import assignments, split, unwrapped
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.trust.network_words import HOST
 from sparkwright.visible import first, one_line
@@ -120,18 +120,16 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
         path.stem,
         description=text(data.get("description") or about.get("description") or data.get("name"), "description"),
         engine=text(data.get("runtime"), "runtime") or "vllm",
-        image=text(data.get("container"), "container") or _of_several(data, report),
         model=f"{model}:{quantisation}" if quantisation else model,
         revision=text(data.get("model_revision"), "model_revision"),
-        env={name: text(value, f"env.{name}") for name, value in mapping(data.get("env"), "env").items()},
         hosts=_hosts(data),
-        network=HOST,
         folder=path.parent,
     )
+    image = text(data.get("container"), "container") or _of_several(data, report)
+    env = {name: text(value, f"env.{name}") for name, value in mapping(data.get("env"), "env").items()}
     command = text(data.get("command"), "command")
     words = split(filled(command, values, report)) if command else _from_defaults(found, values, report)
-    env, found.words = assignments(unwrapped(words))
-    found.env |= env
+    found = of_words(words_of(image, words, network=[HOST], env=pairs(env)), found, report)
     for key in (key for key in data if key not in READ | HOOKS.keys() and data[key] not in (None, "", [], {})):
         report.add("dropped", key, DROPPED.get(key, "sparkwright does not know this key"))
     report.add("dropped", "privileged, --rm", "how sparkrun starts a container; a recipe's is started without them")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.project.importing.docker_words import of_words, pairs, words_of
 from sparkwright.project.importing.foreign import (
     DROP,
     VARIABLES,
@@ -95,18 +96,16 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
     title = text(meta.get("title"), "meta.title")
     precision = text(variant.get("precision"), "precision")
     suffix = "" if name == "default" else f"-{name}"
-    return Foreign(
+    found = Foreign(
         kind=KIND,
         name=f"{text(base.get('model_id'), 'model_id').rpartition('/')[2]}{suffix}",
         description=f"{title}, {precision}" if precision else title,
         engine="vllm",
-        words=[model_id, *args, *tensor],
-        image=image,
         model=model_id,
-        env=env,
         hosts=hosts,
         task=next((TASKS[item] for item in texts(meta.get("tasks"), "meta.tasks") if item in TASKS), ""),
     )
+    return of_words(words_of(image, [model_id, *args, *tensor], env=pairs(env)), found, report)
 
 
 def _variant(data: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:

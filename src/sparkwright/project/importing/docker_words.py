@@ -1,14 +1,16 @@
-"""A `docker run ...` command: options, parsed with the table that recipes, plans and the run script use; image; command."""
+"""The words of a `docker run` command, into which every format is turned: split, and read by the options' own table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_type_hints
 
 from sparkwright.errors import Refused
-from sparkwright.project.importing.foreign import Foreign, Report
-from sparkwright.project.importing.shell_words import assignments, split, unwrapped
+from sparkwright.project.importing.foreign import MOST_CHARS, MOST_WORDS, Foreign, Report
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
+from sparkwright.trust import secret_patterns
 from sparkwright.visible import one_line
 
 KIND = "a docker run line"
@@ -50,13 +52,27 @@ def is_one(line: str) -> bool:
 
 
 def read(line: str, report: Report) -> Foreign:
-    """Return the container that the command starts.
+    """Return the container that a command line starts.
 
     Raises Refused for anything that needs a shell, and for unknown options.
     """
     words = split(_plain(line))
-    words = words[words.index("run") + 1 :]
-    found = Foreign(KIND, "")
+    found = of_words(words[words.index("run") + 1 :], Foreign(KIND, ""), report)
+    found.name = str(found.options.get("name") or "")
+    return found
+
+
+def of_words(words: list[str], found: Foreign, report: Report) -> Foreign:
+    """Fill in the container that `docker run` would start with these words: of a line, or of another format.
+
+    Args:
+        found: what else the format says.
+
+    Returns:
+        The same.
+
+    Raises Refused for unknown options.
+    """
     while words and words[0].startswith("-") and words[0] != "--":
         words = _option(words, found, report)
     words = words[1:] if words[:1] == ["--"] else words
@@ -65,8 +81,24 @@ def read(line: str, report: Report) -> Foreign:
     found.image = words.pop(0)
     env, found.words = assignments(unwrapped([*(found.entrypoint or ()), *words]))
     found.env |= env
-    found.name = str(found.options.get("name") or "")
     return found
+
+
+def words_of(image: str, command: Iterable[str], **options: Iterable[str]) -> list[str]:
+    """Return the words behind `docker run`.
+
+    Args:
+        image: "" where the format names none.
+        command: the words behind it.
+        options: values by the option's name, as env=["A=1"].
+    """
+    given = [f"--{name.replace('_', '-')}={value}" for name, values in options.items() for value in values]
+    return [*given, "--", image, *command]
+
+
+def pairs(values: Mapping[str, str]) -> list[str]:
+    """Return NAME=VALUE of each."""
+    return [f"{name}={value}" for name, value in values.items()]
 
 
 def taken_from(words: Sequence[str], is_flag: Callable[[str], bool], found: Foreign, report: Report) -> list[str]:
@@ -166,16 +198,17 @@ def _set(flag: str, name: str, kind: Any, value: str, found: Foreign, report: Re
         key, _, text = value.partition("=")
         found.options[name] = {**found.options.get(name, {}), key: text}
     elif kind in (int, float):
-        found.options[name] = _number(kind, flag, value)
+        found.options[name] = _number(kind, name, value)
     else:
         found.options[name] = value.strip('"') if name == "gpus" else value
 
 
-def _number(kind: Any, flag: str, value: str) -> Any:
+def _number(kind: Any, name: str, value: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise Refused(f"`{flag}` must be a number, got '{one_line(value, at_most=40)}'.") from None
+        number = "whole number" if kind is int else "number"
+        raise Refused(f"`{name}` must be a {number}, got '{one_line(value, at_most=40)}'.") from None
 
 
 def _mount(value: str, found: Foreign, report: Report) -> None:
@@ -188,3 +221,84 @@ def _mount(value: str, found: Foreign, report: Report) -> None:
         found.volumes.append(f"{source}:{target}{':ro' if 'readonly' in parts or 'ro' in parts else ''}")
     else:
         report.add("dropped", f"--mount {value}", "only folders of the host are mounted")
+
+
+#: shell syntax, with its names
+OPERATORS = {
+    "|": "a pipe",
+    "&": "`&` or `&&`",
+    ";": "`;`",
+    "<": "a redirection",
+    ">": "a redirection",
+    "(": "a subshell",
+}
+_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
+_VARIABLE = re.compile(r"\$(?:\{[^}]{0,200}\}|[A-Za-z_]\w{0,100})")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w{0,100}=")
+SHELLS = frozenset(("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"))
+
+
+def split(line: str) -> list[str]:
+    """Return the words of one command. Raises Refused for several commands, and for anything that a shell would run or expand."""
+    if len(line) > MOST_CHARS:
+        raise Refused(f"the command line is longer than {MOST_CHARS} characters.")
+    joined = _CONTINUED.sub(" ", line).rstrip().rstrip("\\").strip()
+    _refuse_shell(joined)
+    try:
+        words = shlex.split(joined, comments=False)
+    except ValueError as error:
+        raise Refused(f"the command line cannot be split into words: {str(error).lower()}.") from None
+    if len(words) > MOST_WORDS:
+        raise Refused(f"the command line has more than {MOST_WORDS} words.")
+    return words
+
+
+def unwrapped(words: list[str]) -> list[str]:
+    """Return the words of a command given to a shell as text (`bash -c "vllm serve ..."`), without `exec`."""
+    if len(words) >= 3 and words[0] in SHELLS and words[1].startswith("-") and words[1].endswith("c"):
+        words = split(words[2])
+    return words[1:] if words[:1] == ["exec"] else words
+
+
+def assignments(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables before a command (`A=1 vllm serve ...`, also after `env`), and the command."""
+    rest = words[1:] if words[:1] == ["env"] else list(words)
+    found: dict[str, str] = {}
+    while rest and _ASSIGNMENT.match(rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        found[name] = value
+    return found, rest
+
+
+def variables(word: str) -> list[str]:
+    """Return the shell variables in a word, as $HOME or ${HOME}."""
+    return _VARIABLE.findall(word)
+
+
+def _refuse_shell(line: str) -> None:
+    """Raise Refused for the first shell syntax outside of quotes."""
+    quote, skip = "", False
+    for n, letter in enumerate(line):
+        if skip:
+            skip = False
+        elif letter == "\\" and quote != "'":
+            skip = True
+        elif letter in "\"'" and quote in ("", letter):
+            quote = "" if quote else letter
+        elif quote == "'":
+            continue
+        elif letter == "`" or line.startswith("$(", n):
+            raise _refused("a command in its place (`$(...)`)", line, n)
+        elif not quote and letter == "\n":
+            raise _refused("a second command, on a line of its own", line, n)
+        elif not quote and letter in OPERATORS:
+            raise _refused(OPERATORS[letter], line, n)
+
+
+def _refused(what: str, line: str, at: int) -> Refused:
+    # what follows may be the rest of a key that has this sign in it
+    near = one_line(secret_patterns.text(line[:at])[-20:] + line[at : at + 1], at_most=60)
+    fix = (
+        "Nothing of an imported recipe is run: take out what only a shell does, and import the one command that serves."
+    )
+    return Refused(f"the command has {what}, at '{near}'.", fix=fix)
