@@ -138,7 +138,7 @@ GROUPS = (
         ("trust/redact.py",),
         ("base64", "shlex", "sparkwright.trust.secret_names"),
     ),
-    Group("the folder for temporary files, when a disk is full (8 ms)", ("trust/system_errors.py",), ("tempfile",)),
+    Group("the folder for temporary files, when a disk is full (8 ms)", ("trust/bounds.py",), ("tempfile",)),
 )
 
 

@@ -1,6 +1,6 @@
 """The defaults that commands, playbook modules and checks share.
 
-vLLM's own are in engines/vllm/prediction/predict.py; those of a recipe or host are in its model, project/*/models.py.
+vLLM's own are in engines/vllm/prediction.py; those of a recipe or host are in its model, project/*/models.py.
 """
 
 #: `health.install`: a check, at most one restart that heals, a measurement of the decode rate

@@ -14,7 +14,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.state import write_atomically
 from sparkwright.project import starter
-from sparkwright.trust import system_errors
+from sparkwright.trust import bounds
 
 BIN = Path(sys.executable).parent / "sparkwright"
 
@@ -57,10 +57,10 @@ def test_on_a_full_disk_each_command_says_which(small: Path) -> None:
         assert done.returncode == 1, (words, done.stdout, done.stderr)
         assert f"the disk of {small}/.sandbox is full. Free some space." in done.stdout + done.stderr
         assert "internal error" not in done.stdout + done.stderr
-    assert str(system_errors.full([small / "not/there"])) == str(small)
+    assert str(bounds.full([small / "not/there"])) == str(small)
     with pytest.raises(OSError, match="No space left on device") as caught:
         write_atomically(small / "spark.lock", b"x" * 8192)
-    assert system_errors.sentence(caught.value) == f"{small}/spark.lock: No space left on device."
+    assert bounds.sentence(caught.value) == f"{small}/spark.lock: No space left on device."
 
 
 def test_init_on_a_full_disk_leaves_nothing_and_can_be_given_again(small: Path) -> None:

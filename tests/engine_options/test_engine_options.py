@@ -9,8 +9,8 @@ import pytest
 from sparkwright.engines import engine, option_history
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding
-from sparkwright.engines.llama_cpp import flag_values as llama_values
-from sparkwright.engines.sglang import flag_values as sglang_values
+from sparkwright.engines.llama_cpp import flags as llama_values
+from sparkwright.engines.sglang import flags as sglang_values
 from tests.engine_options import kept, table
 
 HISTORIES = {"sglang": sglang_values.HISTORY, "llama_cpp": llama_values.HISTORY}

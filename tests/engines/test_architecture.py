@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import READ, Architecture, by_substrings, classify, essence
-from sparkwright.engines.vllm.prediction.block_size import block_size
+from sparkwright.engines.vllm.prediction import block_size
 from tests.engines.configs import DATA, NAMES, WHAT_THEY_ARE, config
 
 RECURRENT_UNNAMED = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from sparkwright.engines.model import architecture_dense as dense
+from sparkwright.engines.model import architecture_tables as dense
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.engines.vllm.prediction.block_size import block_size, checkpoint_kv_dtype
+from sparkwright.engines.vllm.prediction import block_size, checkpoint_kv_dtype
 from tests.engines.configs import config
 
 LOGS = Path(__file__).parent.parent / "data" / "vllm-0.32.0"

@@ -8,8 +8,8 @@ from packaging.version import Version
 from sparkwright.engines import concepts
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.engine import of
-from sparkwright.engines.llama_cpp import flag_values
-from sparkwright.engines.vllm.flags import known_flags
+from sparkwright.engines.llama_cpp import flags
+from sparkwright.engines.vllm.flags import flag_types
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
 
 def test_every_name_is_one_of_its_engine() -> None:
     rows = concepts.CONCEPTS.values()
-    assert {item for row in rows for item in row["vllm"]} - {"model"} <= known_flags.ALL
-    assert {item for row in rows for item in row["llama_cpp"]} <= set(flag_values.known())
+    assert {item for row in rows for item in row["vllm"]} - {"model"} <= flag_types.ALL
+    assert {item for row in rows for item in row["llama_cpp"]} <= set(flags.known())
     assert all(set(row) == set(concepts.TITLES) for row in rows)

@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from sparkwright.engines.vllm import environment
-from sparkwright.engines.vllm.flags import known_flags
+from sparkwright.engines.vllm.flags import flag_types
 from sparkwright.engines.vllm.rules.options import unread_variable
 from sparkwright.engines.vllm.rules.rule import Example
 
@@ -48,7 +48,7 @@ def test_a_release_newer_than_the_table_may_read_what_the_table_lacks() -> None:
 
 
 def test_every_flag_that_took_over_is_a_flag() -> None:
-    known = known_flags.KNOWN[known_flags.NEWER]
+    known = flag_types.KNOWN[flag_types.NEWER]
     assert {flag for flag in environment.SUCCESSORS.values() if flag not in known} == set()
 
 

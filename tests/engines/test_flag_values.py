@@ -10,13 +10,13 @@ import pytest
 
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import rules, versions
-from sparkwright.engines.vllm.flags import flag_shapes, flag_types, flag_values, flags
+from sparkwright.engines.vllm.flags import flag_types, flag_values, flags
 from sparkwright.engines.vllm.rules.rule import DENSE
 
 DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
 ASKED: dict[str, Any] = json.loads((DATA / "flag-values.json").read_text())
 PARSER: dict[str, dict[str, Any]] = json.loads((DATA / "parser.json").read_text())
-HELP = flag_shapes.listed((DATA / "serve-help-all.txt").read_text())
+HELP = flag_values.listed((DATA / "serve-help-all.txt").read_text())
 #: the parser takes it for the beginning of --no-long-prefill-token-threshold-adaptive
 ANOTHER = ("long-prefill-token-threshold", False)
 
@@ -61,17 +61,17 @@ def test_the_tables_are_the_real_parsers() -> None:
 
 
 def test_an_image_like_the_known_release_differs_in_nothing() -> None:
-    assert flag_shapes.difference(HELP) == {"like": "0.32.0", "differ": {}}
-    assert flag_shapes.applied(flag_shapes.difference(HELP)) == HELP
+    assert flag_values.difference(HELP) == {"like": "0.32.0", "differ": {}}
+    assert flag_values.applied(flag_values.difference(HELP)) == HELP
 
 
 def test_the_options_of_another_image_come_back_from_what_differs() -> None:
     shapes = {name: shape for name, shape in HELP.items() if name != "kda-decode-backend"}
     shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    kept = flag_shapes.difference(shapes)
+    kept = flag_values.difference(shapes)
     assert kept["differ"] == {"kda-decode-backend": None, "brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    assert flag_shapes.applied(kept) == shapes
-    assert flag_shapes.applied({**kept, "like": "0.1.0"}) == {}
+    assert flag_values.applied(kept) == shapes
+    assert flag_values.applied({**kept, "like": "0.1.0"}) == {}
 
 
 def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:

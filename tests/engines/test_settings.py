@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines import engine as engines
-from sparkwright.engines.log import dump as log_dump
+from sparkwright.engines.log import resolution as log_dump
 from sparkwright.engines.vllm import log as dump
 
 VLLM = engines.of("vllm")

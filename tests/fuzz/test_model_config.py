@@ -16,8 +16,7 @@ from sparkwright.engines.model.architecture import classify, essence
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import rules
 from sparkwright.engines.vllm.parallel import PARALLEL
-from sparkwright.engines.vllm.prediction.block_size import block_size
-from sparkwright.engines.vllm.prediction.predict import VllmRequest, effective
+from sparkwright.engines.vllm.prediction import VllmRequest, block_size, effective
 from sparkwright.errors import Refused
 from sparkwright.sandbox.vllm import config
 from sparkwright.sandbox.vllm.command_line import arguments

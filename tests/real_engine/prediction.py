@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines.model.architecture import classify
-from sparkwright.engines.vllm import rules, versions
-from sparkwright.engines.vllm.prediction import predict
+from sparkwright.engines.vllm import prediction, rules, versions
 from tests.real_engine.cases import Case, Prediction
 from tests.real_engine.releases.install import NEWEST
 
@@ -29,5 +28,5 @@ def predicted(case: Case, model_config: Mapping[str, Any], release: str = NEWEST
         return Prediction(False, why=f"{errors[0].rule}: {errors[0].sentence}")
     if any(MAY_REFUSE in finding.sentence for finding in findings):
         return Prediction(None)
-    found = predict.effective(options, kind, version)
+    found = prediction.effective(options, kind, version)
     return Prediction(True, found.chunked_prefill, found.prefix_caching, found.mamba_cache_mode)

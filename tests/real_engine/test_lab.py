@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine as engines
-from sparkwright.engines.log import dump as log_dump
+from sparkwright.engines.log import resolution as log_dump
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm import log as vllm_settings
 from sparkwright.engines.vllm.http import HTTP

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.llama_cpp import flag_values, flags, help_text, options
+from sparkwright.engines.llama_cpp import flags, image, options
 from tests.real_llama.ask_parser import ask
 
 ROOT = Path(__file__).parents[2]
@@ -18,16 +18,16 @@ FETCH = frozenset(("fim-qwen-7b-spec", "fim-qwen-14b-spec", *options.DOWNLOADS))
 VALUES = ("abc", "1.5", "7", "-1", "on", "auto", "0", "all", "12k")
 
 
-def asked() -> list[flag_values.Option]:
-    skipped = END | FETCH | {name for name in flag_values.newest() if name.endswith("-default")}
-    return [option for name, option in flag_values.newest().items() if name not in skipped]
+def asked() -> list[flags.Option]:
+    skipped = END | FETCH | {name for name in flags.newest() if name.endswith("-default")}
+    return [option for name, option in flags.newest().items() if name not in skipped]
 
 
 def test_the_newer_builds_help_is_the_one_that_is_kept() -> None:
     command = [sys.executable, "-m", "tests.real_llama.llama_server", "--help"]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT).stdout
     kept = (ROOT / f"tests/data/llama.cpp/help-b{options.NEWER}.txt").read_text()
-    assert help_text.listed(printed) == help_text.listed(kept) != {}
+    assert image.options_in(printed) == image.options_in(kept) != {}
 
 
 def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> None:
@@ -41,8 +41,8 @@ def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> Non
     answers = ask([[case.words[0], text] for case, text in cases])
     let_through, refused_alone = [], []
     for (value, text), answer in zip(cases, answers, strict=True):
-        why = flag_values.misfit(value.name, text)
-        if answer is None and not why and not (value.kind in ("int", "float") and flag_values._FLOAT.fullmatch(text)):
+        why = flags.value_misfit(value.name, text)
+        if answer is None and not why and not (value.kind in ("int", "float") and flags._FLOAT.fullmatch(text)):
             let_through.append((value.name, text))
         if answer is not None and why:
             refused_alone.append((value.name, text))

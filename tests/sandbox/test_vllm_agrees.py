@@ -12,9 +12,8 @@ import pytest
 
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.model.architecture import classify
-from sparkwright.engines.vllm import rules, versions
+from sparkwright.engines.vllm import prediction, rules, versions
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.engines.vllm.prediction import predict
 from sparkwright.sandbox.vllm import config
 from sparkwright.sandbox.vllm import rules as refusals
 from sparkwright.sandbox.vllm.command_line import arguments
@@ -103,7 +102,7 @@ def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_
         settings, said = stand_in(case.argv(path), tmp_path, version)
         assert bool(errors) == (settings is None), f"{flags}: {errors} against {said[-300:]}"
         if settings is not None:
-            foretold = predict.effective(options, classify(model), versions.parse(version))
+            foretold = prediction.effective(options, classify(model), versions.parse(version))
             assert foretold.chunked_prefill == settings.chunked_prefill
             assert foretold.prefix_caching == settings.prefix_caching
 

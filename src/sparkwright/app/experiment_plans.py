@@ -22,7 +22,7 @@ from sparkwright.bench import experiment as lab_arms
 from sparkwright.bench.experiment import Arm, Experiment, order_of, turns
 from sparkwright.bench.order import Order, Room, planned
 from sparkwright.bench.results_file import Results
-from sparkwright.engines.log.dump import judged
+from sparkwright.engines.log.resolution import judged
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import Member
 from sparkwright.fleet.rollout import Roll

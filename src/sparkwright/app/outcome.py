@@ -15,7 +15,7 @@ from invoke.exceptions import Exit as InvokeExit
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError
 from sparkwright.program import typed
 from sparkwright.protocol import recap
-from sparkwright.trust import system_errors
+from sparkwright.trust import bounds
 
 #: exit codes of several hosts, worst first; for states of one host see health/record.py
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
@@ -112,7 +112,7 @@ def _without_reader() -> Iterator[None]:
 
 def _as_error(error: Exception) -> SparkwrightError:
     """Convert an unexpected exception to an error with a sentence. An operating system error names the place."""
-    if sentence := system_errors.sentence(error):
+    if sentence := bounds.sentence(error):
         return SparkwrightError(sentence)
     message = f"internal error: {type(error).__name__}: {error}."
     return SparkwrightError(message, fix="`--debug` shows the traceback; please report it.")

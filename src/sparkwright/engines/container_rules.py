@@ -9,7 +9,7 @@ from sparkwright.engines import dangers
 from sparkwright.engines.advice import Explained, ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.server_key import OPEN_WAY_OF_HOST
-from sparkwright.trust import network_words, security_words
+from sparkwright.trust import process_words, security_words
 
 DOCKER = "docker's documentation"
 
@@ -118,7 +118,7 @@ def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
     if box.get("pid") == "host":
         sentence = "pid: host: the container sees the processes of the host, and can end them."
         yield _warning(sentence, "remove it", "pid")
-    if network_words.parts(box.get("network") or "")[0] == network_words.HOST and request.open_to_network:
+    if process_words.parts(box.get("network") or "")[0] == process_words.HOST and request.open_to_network:
         own = f"port {request.published}, and each other" if request.published else "each port"
         sentence = f"network: host: {own} that the engine opens, is open on the host's addresses."
         yield _warning(sentence, OPEN_WAY_OF_HOST, "network")

@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from sparkwright.engines.advice import Advice
     from sparkwright.engines.compile_caches import CompileCaches
     from sparkwright.engines.files import Files
-    from sparkwright.engines.flags import Command, Flags
+    from sparkwright.engines.flags import Command, Flags, Imports
     from sparkwright.engines.http import Http
-    from sparkwright.engines.imports import Imports
     from sparkwright.engines.log.book import LogBook
     from sparkwright.engines.log.text import Text
     from sparkwright.engines.parallel import MemberLog, Parallel

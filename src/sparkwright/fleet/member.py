@@ -14,7 +14,7 @@ from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan
 from sparkwright.remote import Link, Need, open_link
 from sparkwright.secret import Secret
-from sparkwright.trust import system_errors
+from sparkwright.trust import bounds
 from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.names import VERSION
 
@@ -96,7 +96,7 @@ def broke(error: Exception) -> SparkwrightError:
     """Return an error as a sentence; an internal error says where it occurred."""
     if isinstance(error, SparkwrightError):
         return error
-    if sentence := system_errors.sentence(error):
+    if sentence := bounds.sentence(error):
         return SparkwrightError(sentence)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")

@@ -15,7 +15,7 @@ from typing import Any
 from sparkwright.protocol import docker_option as way
 from sparkwright.protocol.docker_option import DockerOption, option
 from sparkwright.trust import container_words as words
-from sparkwright.trust import network_words as net
+from sparkwright.trust import process_words as net
 from sparkwright.trust import process_words as process
 from sparkwright.trust import security_words as rights
 

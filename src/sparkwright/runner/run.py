@@ -20,7 +20,7 @@ from sparkwright.protocol.events import SCHEMA, Event, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.runner.rendezvous import Rendezvous
 from sparkwright.secret import Secret
-from sparkwright.trust import system_errors
+from sparkwright.trust import bounds
 from sparkwright.trust.names import STEP
 from sparkwright.trust.redact import Redactor
 
@@ -78,7 +78,7 @@ def play(
         recap = recap_of(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
         traceback.print_exc()
-        system = system_errors.sentence(error)
+        system = bounds.sentence(error)
         sentence = (
             system or f"internal error in the runner: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
         )

@@ -19,7 +19,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.containers import engine_socket
 from sparkwright.sandbox.cluster import fabric
 from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
-from sparkwright.trust import private, system_errors
+from sparkwright.trust import bounds, private
 from sparkwright.units import gib
 
 __all__ = ["FAULTS", "OF_MEMBERS", "default_folder", "down", "fault", "folder_of", "status", "up"]
@@ -77,7 +77,7 @@ def _start(folder: Path) -> dict[str, str]:
         if state is not None and state["pid"] == process.pid:
             return dict(state["env"])
         time.sleep(0.02)
-    if system_errors.full([folder]) is not None:
+    if bounds.full([folder]) is not None:
         raise Failed(f"the sandbox does not come up: the disk of {folder} is full.", fix="Free some space.")
     raise Failed("the sandbox does not come up.", fix=f"See {folder / 'daemon.log'}.")
 

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.flags import twice
-from sparkwright.engines.llama_cpp import command_line, flag_values, flags, help_text, options
+from sparkwright.engines.llama_cpp import command_line, flags, image, options
 
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
 
 
 @pytest.mark.parametrize("build", [options.OLDER, options.NEWER])
 def test_the_table_has_every_option_of_the_help(build: int) -> None:
-    listed = help_text.listed((DATA / f"help-b{build}.txt").read_text())
-    known = {name for name in flag_values.known() if flag_values.exists(name, build)}
+    listed = image.options_in((DATA / f"help-b{build}.txt").read_text())
+    known = {name for name in flags.known() if flags.exists(name, build)}
     assert known == set(listed) - {"usage", "version", "cache-list", "list-devices", "completion-bash"}
     for name in known:
-        here, there = flag_values.known()[name], listed[name]
+        here, there = flags.known()[name], listed[name]
         assert (set(here.words), set(here.off)) == (set(there.words), set(there.off)), name
         assert {"switch": 0, "bare": 0, "two": 2}.get(here.kind, 1) == there.takes, name
         assert here.kind == "on" or not there.choices or here.choices == there.choices, name
@@ -131,12 +131,12 @@ def test_a_good_value_is_taken(name: str, given: Any) -> None:
 
 
 def test_an_option_is_known_by_build() -> None:
-    assert flag_values.exists("mmap", options.OLDER) is True
-    assert flag_values.exists("mmap", options.NEWER) is False
-    assert flag_values.exists("mmap", 11000) is None
-    assert flag_values.exists("lazy-mode", options.OLDER) is False
-    assert flag_values.exists("ctx-size", None) is True
-    assert flag_values.exists("max-model-len", options.NEWER) is False
+    assert flags.exists("mmap", options.OLDER) is True
+    assert flags.exists("mmap", options.NEWER) is False
+    assert flags.exists("mmap", 11000) is None
+    assert flags.exists("lazy-mode", options.OLDER) is False
+    assert flags.exists("ctx-size", None) is True
+    assert flags.exists("max-model-len", options.NEWER) is False
 
 
 @pytest.mark.parametrize(

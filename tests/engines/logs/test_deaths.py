@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.engines.log.exceptions import EXCEPTIONS, Exceptions
+from sparkwright.engines.log.last_words import EXCEPTIONS, Exceptions
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm.log import LOG
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.log import dump, resolution
+from sparkwright.engines.log import resolution
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import lines_of
@@ -156,8 +156,8 @@ def test_a_weight_only_kernel_in_place_of_another_is_told_with_its_cost() -> Non
 
 @pytest.mark.parametrize("text", ["(" * 5000, "{'a': " * 4000, "a=" * 5000, "X(a=1", "{'a': 'b"])
 def test_a_dump_that_nobody_printed_is_read_in_bounds(text: str) -> None:
-    dump.nested(text)
-    list(dump.pairs(text))
+    resolution.nested(text)
+    list(resolution.pairs(text))
 
 
 def test_sglang_is_compared_with_the_arguments_that_it_resolved() -> None:

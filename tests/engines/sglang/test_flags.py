@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.sglang import command_line, flag_values, flags, image, options
+from sparkwright.engines.sglang import command_line, flags, image, options
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def test_a_flag_has_one_name_however_it_is_written(written: str, name: str) -> N
 
 
 def test_the_aliases_are_of_flags_that_are_known() -> None:
-    assert set(options.ALIASES.values()) <= set(flag_values.kinds())
-    assert not set(options.ALIASES) & set(flag_values.kinds())
-    assert {*options.CHOICES, *options.AT_LEAST, *options.SHARES} <= set(flag_values.kinds())
+    assert set(options.ALIASES.values()) <= set(flags.kinds())
+    assert not set(options.ALIASES) & set(flags.kinds())
+    assert {*options.CHOICES, *options.AT_LEAST, *options.SHARES} <= set(flags.kinds())
     for name in (flags.CONTEXT, flags.SLOTS, flags.CHUNK, flags.MEMORY, flags.METRICS, flags.IDLE, *flags.KEYS):
         assert name in flags.properties()
     assert flags.MODEL not in flags.properties()
@@ -141,12 +141,12 @@ def help_of(kinds: dict[str, str]) -> str:
 
 
 def test_an_images_own_help_lists_its_options() -> None:
-    language = {name: kind for name, kind in flag_values.kinds().items() if name != "model-type"}
+    language = {name: kind for name, kind in flags.kinds().items() if name != "model-type"}
     around = "Use `sglang serve --model-type BACKEND --help` for backend-specific help.\n"
     images = "usage: sglang serve [-h]\n\noptions:\n  --num-gpus NUM_GPUS\n"
     found = image.listed("INFO something imported\n" + around + help_of(language) + images)
     assert found == dict(image.usual())
-    newer = {**flag_values.kinds(), "a-new-flag": "int"}
+    newer = {**flags.kinds(), "a-new-flag": "int"}
     newer.pop("sleep-on-idle")
     kept = image.difference(image.listed(help_of(newer)))
     assert kept == {"like": options.SOURCE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}

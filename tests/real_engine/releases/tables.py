@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.engines.vllm import architecture_support, environment, versions
-from sparkwright.engines.vllm.flags import flag_history, flag_shapes, flag_types, known_flags
-from sparkwright.engines.vllm.prediction import predict
+from sparkwright.engines.vllm import architecture_support, environment, prediction, versions
+from sparkwright.engines.vllm.flags import flag_history, flag_types, flag_values
 from sparkwright.engines.vllm.rules import access
 from tests.real_engine.cases import Case, Prediction
 from tests.real_engine.prediction import LATE, predicted
@@ -96,14 +95,14 @@ def _became(did: Did) -> str:
 
 def _options(report: Report) -> Iterator[str]:
     version = versions.parse(report.version)
-    for name in sorted({*known_flags.ALL, *flag_history.BY_FLAG, *report.options}):
+    for name in sorted({*flag_types.ALL, *flag_history.BY_FLAG, *report.options}):
         if name.startswith("no-") or name == "help":
             continue
         said, has = flag_history.existence(name, version).exists, _has_option(name, report)
         if said is not None and said != has:
             yield f"--{name}: the tables say it {'exists' if said else 'does not exist'}, and it {'does' if has else 'does not'}"
-    usual = flag_shapes.usual()
-    everywhere = known_flags.KNOWN[known_flags.OLDER] & known_flags.KNOWN[known_flags.NEWER]
+    usual = flag_values.usual()
+    everywhere = flag_types.KNOWN[flag_types.OLDER] & flag_types.KNOWN[flag_types.NEWER]
     for name in sorted(everywhere & {name for name, shape in report.options.items() if shape} & set(usual)):
         here, there = _class(report.options[name]), _class(usual[name])
         if here != there:
@@ -112,7 +111,7 @@ def _options(report: Report) -> Iterator[str]:
 
 def _has_option(name: str, report: Report) -> bool:
     """Of an option with a row of its own its beginning is another option: --device became --device-ids, shortened."""
-    meant = [name] if name in flag_history.BY_FLAG else known_flags.completed(name, report.options)
+    meant = [name] if name in flag_history.BY_FLAG else flag_types.completed(name, report.options)
     return len(meant) == 1 and meant[0] in report.options
 
 
@@ -126,7 +125,7 @@ def _class(shape: str) -> str:
     """A shape without its choices: a list of them is one word."""
     if not shape.startswith("{"):
         return shape
-    return "words" if shape.endswith(flag_shapes.MANY) else "word"
+    return "words" if shape.endswith(flag_values.MANY) else "word"
 
 
 def _architectures(report: Report) -> Iterator[str]:
@@ -194,7 +193,7 @@ def _gone(row: flag_history.Row) -> Seen:
 
 
 def _of_settings() -> Iterator[Change]:
-    for row in predict.DEFAULTS[predict.MEMORY_UTILIZATION][1:]:
+    for row in prediction.DEFAULTS[prediction.MEMORY_UTILIZATION][1:]:
         usual = repr(row.value)
         yield Change(
             row.since,
@@ -204,21 +203,21 @@ def _of_settings() -> Iterator[Change]:
                 report.defaults["gpu_memory_utilization"] == usual if report.defaults else None
             ),
         )
-    for row in predict.DEFAULTS[predict.PREFIX_CACHING_HYBRID][1:]:
+    for row in prediction.DEFAULTS[prediction.PREFIX_CACHING_HYBRID][1:]:
         what = "prefix caching of a recurrent hybrid is on by default"
         yield Change(row.since, what, row.source, _setting("hybrid-defaults", "prefix_caching", row.value))
     what = "chunked prefill can be turned off"
-    since = predict.CHUNKED_PREFILL_OPTIONAL_SINCE
+    since = prediction.CHUNKED_PREFILL_OPTIONAL_SINCE
     yield Change(since, what, "source of 0.11.0", _setting("dense-chunked-off", "chunked_prefill", False))
     what = "prefix caching of a recurrent hybrid can be turned on"
-    since = predict.RECURRENT_PREFIX_CACHING_SINCE
+    since = prediction.RECURRENT_PREFIX_CACHING_SINCE
     yield Change(since, what, "source of 0.11.0", _setting("hybrid-prefix-on", "prefix_caching", True))
     what = "the cache mode of Mamba2 models is `align`, not `all`, with prefix caching"
-    since = predict.ALIGN_ONLY_SINCE
+    since = prediction.ALIGN_ONLY_SINCE
     yield Change(since, what, "source of 0.17.1", _setting("mamba2-prefix-on", "mamba_cache_mode", "align"))
     what = "a recurrent hybrid with prefix caching is refused without chunked prefill"
     yield Change("0.15.0", what, "source of 0.17.1 and 0.33.0", _refused("hybrid-prefix-on-chunked-off"))
-    since = predict.ALL_REFUSED_SINCE
+    since = prediction.ALL_REFUSED_SINCE
     yield Change(since, "`--mamba-cache-mode all` is refused", "the help of 0.32.0", _refused("mamba-cache-all"))
     what = "the log hides the API key of the command line"
     yield Change(access.LOG_HIDES_KEY_SINCE, what, "a real start of 0.32.0", _key_hidden)

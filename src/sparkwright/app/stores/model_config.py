@@ -11,7 +11,7 @@ from urllib.parse import quote
 from sparkwright.engines.model import chat_template, chat_template_tree, config_parts
 from sparkwright.engines.model.architecture import Architecture, by_substrings, classify
 from sparkwright.engines.vllm import architecture_support
-from sparkwright.engines.vllm.prediction.block_size import block_size
+from sparkwright.engines.vllm.prediction import block_size
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, TooLarge, TransportError

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparkwright.engines.flags import Command, plain_value
-from sparkwright.engines.imports import Imports
-from sparkwright.engines.llama_cpp import flag_values, flags, http
+from sparkwright.engines.flags import Command, Imports, plain_value
+from sparkwright.engines.llama_cpp import flags, http
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
 
@@ -18,7 +17,7 @@ def parsed(words: Sequence[str]) -> Command:
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        option, off = flag_values.by_word().get(word.lstrip("-").replace("_", "-"), (None, False))
+        option, off = flags.by_word().get(word.lstrip("-").replace("_", "-"), (None, False))
         if not word.startswith("-"):
             continue
         if option is None:
@@ -32,7 +31,7 @@ def parsed(words: Sequence[str]) -> Command:
     return Command(str(found.pop(flags.MODEL, "")), found)
 
 
-def _given(option: flag_values.Option, words: Sequence[str]) -> Any:
+def _given(option: flags.Option, words: Sequence[str]) -> Any:
     if option.kind == "two":
         return [_plain(word) for word in words]
     word = words[0] if words else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.llama_cpp import flags as flag_words
-from sparkwright.engines.llama_cpp.flag_values import number
+from sparkwright.engines.llama_cpp.flags import number
 from sparkwright.engines.llama_cpp.gguf import Header
 from sparkwright.trust.bounds import count_of
 from sparkwright.units import GIB, MIB

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules
-from sparkwright.engines.llama_cpp import flag_values, flags, options
+from sparkwright.engines.llama_cpp import flags, options
 from sparkwright.engines.option_history import Existence
 
 
@@ -25,7 +25,7 @@ class Case:
 
     def exists(self, name: str) -> Existence:
         """Return the existence of an option in this engine: its own help decides, else the table of builds."""
-        known = flag_values.HISTORY.existence(name, self.release)
+        known = flags.HISTORY.existence(name, self.release)
         if not self.listed:
             return known
         return Existence(name in self.listed, known.why if known.exists is False else "its own help does not list it")
@@ -33,7 +33,7 @@ class Case:
     @property
     def options(self) -> Collection[str]:
         """The names of the options that this engine has, as far as known."""
-        return self.listed or [name for name in flag_values.known() if self.exists(name).exists is not False]
+        return self.listed or [name for name in flags.known() if self.exists(name).exists is not False]
 
     @property
     def release(self) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sparkwright.engines import concepts
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Severity, Way
-from sparkwright.engines.llama_cpp import flag_values, flags, options
+from sparkwright.engines.llama_cpp import flags, options
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.rule import RULES, Case, rule
 from sparkwright.engines.option_history import advice
@@ -127,7 +127,7 @@ def speculation(case: Case) -> Iterator[Finding]:
 @rule(
     "unknown-flag",
     sources=(
-        f"llama-server --help of {len(flag_values.HISTORY.releases)} builds, {flag_values.HISTORY.releases[0]} to b{options.NEWER}",
+        f"llama-server --help of {len(flags.HISTORY.releases)} builds, {flags.HISTORY.releases[0]} to b{options.NEWER}",
         "`error: invalid argument: --x`, exit code 1",
     ),
     example=ServerRequest({"model": "a.gguf", "mmap": False}),
@@ -141,7 +141,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         known = case.exists(name)
         if given is None or known.exists:
             continue
-        whose = "" if name in flag_values.known() else concepts.elsewhere("llama_cpp", name)
+        whose = "" if name in flags.known() else concepts.elsewhere("llama_cpp", name)
         severity: Severity = "error" if known.exists is False or whose else "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
         sentence = f"{whose or f'{name}: {known.why}'}; {case.engine} {outcome} to start."
@@ -150,7 +150,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
 
 def _instead(case: Case, name: str, given: object, foreign: bool) -> Way:
     if not foreign:
-        return advice(flag_values.HISTORY, name, given, case.release, case.options)
+        return advice(flags.HISTORY, name, given, case.release, case.options)
     same, other = concepts.here("llama_cpp", name), concepts.counterpart("llama_cpp", name)
     if same:
         return Way(f"write {same}", {name: None, same: given})
@@ -181,7 +181,7 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
     `fit` is on by default: when memory is short at the start, the context gets shorter or layers stay on the CPU, and only a verbose log
     tells. With both given, or `fit: off`, a start that does not fit fails instead.
     """
-    if flag_values.is_on(case.flag(flags.FIT)) is False:
+    if flags.is_on(case.flag(flags.FIT)) is False:
         return
     unset = [name for name in (flags.CONTEXT, flags.LAYERS) if case.flag(name) in (None, 0, "0", "auto")]
     if unset:
@@ -240,7 +240,7 @@ def quantised_v_cache(case: Case) -> Iterator[Finding]:
     With `flash-attn: off` llama-server loads the model and then ends with exit code 1.
     """
     kind = case.flag("cache-type-v")
-    if kind in (None, "f32", "f16", "bf16") or flag_values.is_on(case.flag("flash-attn")) is not False:
+    if kind in (None, "f32", "f16", "bf16") or flags.is_on(case.flag("flash-attn")) is not False:
         return
     ways = (Way("remove flash-attn: off", {"flash-attn": None}), Way("use an f16 V cache", {"cache-type-v": None}))
     sentence = f"cache-type-v {kind} requires flash attention, which is off: llama-server refuses to start."

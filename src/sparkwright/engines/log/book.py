@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sparkwright.engines.log.exceptions import WINDOWS
-from sparkwright.engines.log.last_words import Death
+from sparkwright.engines.log.last_words import WINDOWS, Death
 from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import Line

@@ -8,8 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from sparkwright.engines.log.book import LogBook
-from sparkwright.engines.log.exceptions import Exceptions
-from sparkwright.engines.log.last_words import LastWords, Words
+from sparkwright.engines.log.last_words import Exceptions, LastWords, Words
 from sparkwright.engines.log.state import EngineState, Reading, shortened
 from sparkwright.engines.log.text import (
     LINE_BYTES,

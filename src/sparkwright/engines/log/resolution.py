@@ -1,22 +1,120 @@
-"""Comparison of a command line's flags with the settings and kernels that the engine resolved them to.
-
-The engine's own output is compared: its settings dump, and the lines after it. A flag that appears in neither is not compared,
-and proves nothing. Values that leave the choice to the engine ("auto", -1) match any result.
-"""
+"""Settings as the engine resolved them: the parser of settings dumps, and the comparison with a command line's flags."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from sparkwright.engines.log import dump
+from sparkwright.engines.engine import Engine
 
 if TYPE_CHECKING:
-    from sparkwright.engines.engine import Engine
     from sparkwright.engines.log.book import LogBook
     from sparkwright.engines.log.state import EngineState
+
+
+OPENING, CLOSING = "([{<", ")]}>"
+#: levels of nested objects that are read; no real dump has more than four
+MOST_DEPTH = 6
+_KEY = re.compile(r"""^\s*(?:'(?P<key>[^']{1,200})'|"(?P<text>[^"]{1,200})")\s*:(?P<value>.*)$""", re.DOTALL)
+_PAIR = re.compile(r"^\s*(?P<key>[A-Za-z_]\w{0,199})=(?P<value>.*)$", re.DOTALL)
+_OBJECT = re.compile(r"^(?:[A-Za-z_][\w.]{0,199})?\((?P<inside>.*)\)$", re.DOTALL)
+_MAPPING = re.compile(r"^\{(?P<inside>.*)\}$", re.DOTALL)
+
+Nested = str | dict[str, "Nested"]
+
+
+def parts(text: str) -> Iterator[str]:
+    """Yield the parts of a text between commas that are outside of brackets and quotes."""
+    depth, quote, start = 0, "", 0
+    for at, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        elif sign in OPENING:
+            depth += 1
+        elif sign in CLOSING:
+            depth -= 1
+        elif sign == "," and depth <= 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
+
+
+def pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of `name=value, ...` or `'name': value, ...`."""
+    for part in parts(text):
+        found = _PAIR.match(part) or _KEY.match(part)
+        if found:
+            named = found.groupdict()
+            yield named["key"] or named.get("text") or "", found["value"].strip()
+
+
+def nested(value: str, depth: int = MOST_DEPTH) -> Nested:
+    """Return an object or a dictionary as a mapping, any other value as its text."""
+    value = value.strip()
+    found = _OBJECT.match(value) or _MAPPING.match(value)
+    inside = dict(pairs(found["inside"])) if found and depth else {}
+    if not inside:
+        return value
+    return {name: nested(text, depth - 1) for name, text in inside.items()}
+
+
+def leaf(value: str) -> tuple[str, ...]:
+    """Return the spellings of a printed value: without quotes, an enumeration by its name and its number."""
+    value = value.strip()
+    member = re.match(r"^<[\w.]{0,200}?(\w+): (.{1,200})>$", value)
+    if member:
+        return member[1], member[2].strip("'\"")
+    return (value.strip("'\"").removeprefix("torch."),)
+
+
+# Comparison of two starts of an engine: every setting of their config dumps, and the effect of a flag.
+#
+# The dump is the engine's own report of its settings. Not all flags appear in it: for a flag that does not, equal dumps prove
+# nothing.
+
+Verdict = Literal["differs", "same", "not shown"]
+
+
+def differences(first: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """Return the settings that differ, with both values."""
+    names = [*first, *(name for name in other if name not in first)]
+    return {name: (first.get(name), other.get(name)) for name in names if first.get(name) != other.get(name)}
+
+
+def compared(first: Mapping[str, str], other: Mapping[str, str], changed: Collection[str], engine: Engine) -> Verdict:
+    """Return the verdict on two starts' settings. changed: the flags in which their commands differ.
+
+    "same" is proof: all these flags show in the dumps, and the dumps do not differ.
+    """
+    if differences(first, other):
+        return "differs"
+    return "same" if first and all(_shown(flag, first, engine) for flag in changed) else "not shown"
+
+
+def _shown(flag: str, settings: Mapping[str, str], engine: Engine) -> bool:
+    name = engine.flags.canonical(flag)
+    usual = (name.replace("-", "_"),)
+    return any(known in settings for known in engine.log.setting_names.get(name, usual))
+
+
+def judged(against: dict[str, Any] | None, found: dict[str, str], changed: list[str], engine: Engine) -> dict[str, Any]:
+    """Return the verdict on two dumps, with the differences."""
+    if not against:
+        return {"verdict": "", "same": False, "differs": {}}
+    verdict = compared(against, found, changed, engine)
+    differs = {name: list(values) for name, values in differences(against, found).items()}
+    return {"verdict": verdict, "same": verdict == "same", "differs": differs}
+
+
+# Comparison of a command line's flags with the settings and kernels that the engine resolved them to.
+#
+# The engine's own output is compared: its settings dump, and the lines after it. A flag that appears in neither is
+# not compared, and proves nothing. Values that leave the choice to the engine ("auto", -1) match any result.
+
 
 #: values with which a flag leaves the choice to the engine
 OPEN = frozenset(("auto", "none", "default", "-1", ""))
@@ -90,13 +188,13 @@ def _of_flag(
         return
     reading = state.reading(table.readings.get(name) or table.turns_off.get(name, ""))
     if reading.value is not None:
-        resolved: dump.Nested = str(reading.value)
+        resolved: Nested = str(reading.value)
         requested = not requested if name in table.turns_off and isinstance(requested, bool) else requested
         yield from _compared(name, requested, resolved, reading.evidence, table)
         return
     for setting in engine.log.setting_names.get(name, (name.replace("-", "_"),)):
         if setting in settings:
-            resolved = dump.nested(settings[setting])
+            resolved = nested(settings[setting])
             yield from _compared(name, requested, resolved, f"{setting}={settings[setting]}", table)
             return
 
@@ -112,7 +210,7 @@ def _of_kernel(name: str, requested: Any, state: EngineState, table: Resolution)
     yield Mismatch(name, str(requested), ", ".join(sorted(resolved)), next(iter(resolved.values())))
 
 
-def _compared(name: str, requested: Any, resolved: dump.Nested, evidence: str, table: Resolution) -> Iterator[Mismatch]:
+def _compared(name: str, requested: Any, resolved: Nested, evidence: str, table: Resolution) -> Iterator[Mismatch]:
     if isinstance(requested, Mapping):
         if isinstance(resolved, dict):
             for key, value in requested.items():
@@ -122,9 +220,9 @@ def _compared(name: str, requested: Any, resolved: dump.Nested, evidence: str, t
         return
     if isinstance(resolved, dict) or (isinstance(requested, Sequence) and not isinstance(requested, str)):
         return
-    if requested is None or str(requested).casefold() in OPEN or _matches(requested, dump.leaf(resolved), table):
+    if requested is None or str(requested).casefold() in OPEN or _matches(requested, leaf(resolved), table):
         return
-    yield Mismatch(name, _shown(requested), _shown(dump.leaf(resolved)[0]), evidence)
+    yield Mismatch(name, _shown_setting(requested), _shown_setting(leaf(resolved)[0]), evidence)
 
 
 def _matches(requested: Any, resolved: tuple[str, ...], table: Resolution) -> bool:
@@ -151,7 +249,7 @@ def _letters(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.casefold())
 
 
-def _shown(value: Any) -> str:
+def _shown_setting(value: Any) -> str:
     text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
     text = {"True": "on", "False": "off"}.get(text, text)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} ..."

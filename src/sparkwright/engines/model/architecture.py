@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from sparkwright.engines.model import architecture_dense as dense
+from sparkwright.engines.model import architecture_tables as dense
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.model.architecture_rules import RULES, Found, Kind, draft, mechanism

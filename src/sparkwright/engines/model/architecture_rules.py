@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from sparkwright.engines.model import architecture_dense as dense
+from sparkwright.engines.model import architecture_tables as dense
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.config_parts import Part, architecture_name, text
 

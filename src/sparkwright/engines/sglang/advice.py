@@ -20,8 +20,8 @@ from sparkwright.engines.advice import (
 )
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
-from sparkwright.engines.sglang import flag_values, options, rules
 from sparkwright.engines.sglang import flags as own
+from sparkwright.engines.sglang import options, rules
 from sparkwright.trust.bounds import count_of
 from sparkwright.units import MIB
 
@@ -107,7 +107,7 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
         chunked_prefill=None if size is None else size > 0,
         prefix_caching=own.value(flags, own.RADIX_OFF) is not True,
         budget=size or None,
-        max_num_seqs=flag_values.number(own.value(flags, own.SLOTS)) or 0,
+        max_num_seqs=own.number(own.value(flags, own.SLOTS)) or 0,
         max_model_len=own.context(flags),
         memory_utilization=own.share(flags) or None,
     )
@@ -128,7 +128,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     if not share:
         return Memory()
     chunk = own.chunk(flags)
-    prefill = flag_values.number(own.value(flags, own.PREFILL)) or LONGEST_PROMPT
+    prefill = own.number(own.value(flags, own.PREFILL)) or LONGEST_PROMPT
     tokens = max(LEAST_CHUNK, USUAL_CHUNK if chunk is None else chunk or prefill)
     graphs = 0 if own.value(flags, GRAPHS_OFF) is True else GRAPH_REQUESTS
     computes = 512 * MIB + tokens * MIB * 3 // 2 + graphs * 2 * MIB

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparkwright.engines.flags import Command, grouped_words, plain_value
-from sparkwright.engines.imports import Imports
+from sparkwright.engines.flags import Command, Imports, grouped_words, plain_value
 from sparkwright.engines.probes.probe import ProbeFlags
-from sparkwright.engines.sglang import flag_values, flags, http, options
+from sparkwright.engines.sglang import flags, http, options
 from sparkwright.engines.tasks import TaskFlags
 
 #: words before the flags in a command; older guides start the module
@@ -31,8 +30,8 @@ def parsed(words: Sequence[str]) -> Command:
 
 
 def _value(name: str, words: list[str]) -> Any:
-    kind = flag_values.kinds().get(name, "")
-    if kind in flag_values.SWITCHES or not words:
+    kind = flags.kinds().get(name, "")
+    if kind in flags.SWITCHES or not words:
         return True
     if kind == "list" or len(words) > 1:
         return [plain_value(word) for word in words]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from sparkwright.engines.sglang import flag_values, options
+from sparkwright.engines.sglang import flags, options
 
 ASK_VERSION = ("sglang", "version")
 ASK_OPTIONS = ("sglang", "serve", "--help")
@@ -49,7 +49,7 @@ def listed(text: str) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
     """Return the options of the release in options.py, with the number of words that each takes."""
-    return {name: "0" if kind in flag_values.SWITCHES else "1" for name, kind in flag_values.kinds().items()}
+    return {name: "0" if kind in flags.SWITCHES else "1" for name, kind in flags.kinds().items()}
 
 
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sparkwright.engines.log import dump
+from sparkwright.engines.log import resolution
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.last_words import Death, death
 from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
@@ -179,7 +179,7 @@ def settings_of_line(text: str) -> dict[str, str] | None:
     if not found:
         return None
     inside = text[found.end() :].rstrip().removesuffix(")").removesuffix("}")
-    return {name: value for name, value in dump.pairs(inside) if not UNSHOWN.search(name)}
+    return {name: value for name, value in resolution.pairs(inside) if not UNSHOWN.search(name)}
 
 
 #: source 0.5.23, server_args.py: printed after it resolved them

@@ -16,7 +16,7 @@ from sparkwright.engines.findings import Finding, Rules, Severity, Way
 from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
 from sparkwright.engines.option_history import Existence, advice
 from sparkwright.engines.server_key import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.sglang import flag_values, flags, options
+from sparkwright.engines.sglang import flags, options
 from sparkwright.trust.image_name import tagged
 from sparkwright.visible import one_line
 
@@ -50,7 +50,7 @@ class Case:
 
     def exists(self, name: str) -> Existence:
         """Return the existence of an option in this engine: its own help decides, else the table of releases."""
-        known = flag_values.HISTORY.existence(name, self.version)
+        known = flags.HISTORY.existence(name, self.version)
         if not self.listed:
             return known
         here = name in self.listed or options.FORMER.get(name) in self.listed
@@ -59,10 +59,8 @@ class Case:
     @property
     def options(self) -> Collection[str]:
         """The names of the options that this engine has, as far as known."""
-        gone = flag_values.HISTORY.kinds()
-        return self.listed or [
-            name for name in {**flag_values.kinds(), **gone} if self.exists(name).exists is not False
-        ]
+        gone = flags.HISTORY.kinds()
+        return self.listed or [name for name in {**flags.kinds(), **gone} if self.exists(name).exists is not False]
 
     @property
     def engine(self) -> str:
@@ -103,7 +101,7 @@ def rule(
 @rule(
     "unknown-flag",
     sources=(
-        f"the parsers of {flag_values.HISTORY.releases[0]} to {options.SOURCE}, asked without a GPU",
+        f"the parsers of {flags.HISTORY.releases[0]} to {options.SOURCE}, asked without a GPU",
         "an image's own help",
     ),
     example=ServerRequest({"mamba-scheduler-strategy": "extra_buffer"}),
@@ -126,7 +124,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
 
 def _instead(case: Case, name: str, given: Any, foreign: bool) -> Way:
     if not foreign:
-        return advice(flag_values.HISTORY, name, given, case.version, case.options)
+        return advice(flags.HISTORY, name, given, case.version, case.options)
     same, other = concepts.here("sglang", name), concepts.counterpart("sglang", name)
     if same:
         return Way(f"write {same}", {name: None, same: given})

@@ -14,12 +14,11 @@ from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
-from sparkwright.engines.vllm import rules, versions
+from sparkwright.engines.vllm import prediction, rules, versions
 from sparkwright.engines.vllm.flags import flags as own
-from sparkwright.engines.vllm.parallel.case import as_keys
 from sparkwright.engines.vllm.parallel.rules import SPLITS
-from sparkwright.engines.vllm.prediction import predict
-from sparkwright.engines.vllm.prediction.predict import CACHE_MODE_ALL, VllmRequest
+from sparkwright.engines.vllm.parallel.split import as_keys
+from sparkwright.engines.vllm.prediction import CACHE_MODE_ALL, VllmRequest
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.units import GIB
 
@@ -69,7 +68,7 @@ def check(
 
 def effective(request: advice.ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """See `predict.effective`."""
-    return predict.effective(_own(request), kind(model), version)
+    return prediction.effective(_own(request), kind(model), version)
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
@@ -159,7 +158,7 @@ def _own(request: advice.ServerRequest) -> VllmRequest:
     given = {field.name: getattr(request, field.name) for field in fields(advice.ServerRequest)}
     if request.ascend is not None:
         settings = {"enabled": request.ascend["scheduler"], "chunked": request.ascend["chunked_prefill"]}
-        given["flags"] = predict.with_scheduler(own.named(request.flags), **settings)
+        given["flags"] = prediction.with_scheduler(own.named(request.flags), **settings)
     return VllmRequest(**given)
 
 
@@ -211,11 +210,11 @@ def _enabled(request: VllmRequest) -> Decision:
 def _impossible(
     request: VllmRequest, architecture: Architecture, version: Version | None
 ) -> tuple[str, tuple[Way, ...], str] | None:
-    if at_least(version, predict.CHUNKED_PREFILL_OPTIONAL_SINCE) is False:
+    if at_least(version, prediction.CHUNKED_PREFILL_OPTIONAL_SINCE) is False:
         sentence = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
         return sentence, (Way("take an image with vLLM 0.12 or newer"),), "on, as it always is there"
     wants_prefix = architecture.kind == "recurrent" and request.flag(PREFIX) is True
-    by_blocks = architecture.name not in CACHE_MODE_ALL or at_least(version, predict.ALIGN_ONLY_SINCE) is not False
+    by_blocks = architecture.name not in CACHE_MODE_ALL or at_least(version, prediction.ALIGN_ONLY_SINCE) is not False
     if not wants_prefix or not by_blocks:
         return None
     ways = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparkwright.engines.flags import Command, grouped_words, plain_value
-from sparkwright.engines.imports import Imports
+from sparkwright.engines.flags import Command, Imports, grouped_words, plain_value
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
 from sparkwright.engines.vllm.flags import flag_types, flag_values, flags

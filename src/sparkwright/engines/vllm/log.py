@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkwright.engines.log import dump
+from sparkwright.engines.log import resolution
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import Line, integer, line, number
 from sparkwright.engines.vllm import log_lines
-from sparkwright.engines.vllm.failures.failures import CONSEQUENCES, FAILURES
+from sparkwright.engines.vllm.failures import CONSEQUENCES, FAILURES
 from sparkwright.engines.vllm.flags import flags
 
 #: flags that have another name in the dump. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
@@ -27,7 +27,7 @@ PLACES = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
 def of_line(line: str) -> dict[str, str] | None:
     """Return the settings of a config dump by name; None for any other line."""
     found = log_lines.CONFIG_DUMP.match(line)
-    return dict(dump.pairs(PLACES.sub("", found.group("config")))) if found else None
+    return dict(resolution.pairs(PLACES.sub("", found.group("config")))) if found else None
 
 
 # The kernels and backends that vLLM names in its log, and the settings to compare its flags with.

@@ -12,7 +12,7 @@ from sparkwright.host.containers.option_table import OPTIONS, Inspect
 from sparkwright.host.images.image_names import digests_of, proves
 from sparkwright.protocol.container import KEPT, ContainerSpec
 from sparkwright.protocol.result import Change
-from sparkwright.trust import network_words, secret_patterns
+from sparkwright.trust import process_words, secret_patterns
 from sparkwright.trust.image_name import digest_of
 
 
@@ -79,7 +79,7 @@ def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
         "ExposedPorts": {key: {} for key in port_bindings(spec.ports)},
         "HostConfig": given["HostConfig"],
     }
-    network, aliases = network_words.parts(spec.network)
+    network, aliases = process_words.parts(spec.network)
     if aliases:
         body["NetworkingConfig"] = {"EndpointsConfig": {network: {"Aliases": aliases}}}
     return {**body, "Entrypoint": entrypoint[:1]} if entrypoint else body

@@ -21,7 +21,7 @@ from sparkwright.engines.engine import LABEL
 from sparkwright.host.containers import engine_words as engine
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
-from sparkwright.trust import network_words, process_words, security_words
+from sparkwright.trust import process_words, security_words
 
 Inspect = Mapping[str, Any]
 #: returns an option's value from the spec, the container's inspect, and its image's inspect (empty if the image is gone)
@@ -131,23 +131,23 @@ def _compared(labels: Mapping[str, str]) -> dict[str, str]:
 def _networks(container: Inspect) -> tuple[str, list[str]]:
     """Return the network that a container was created in, and further ones that it joined, with their aliases."""
     mode = str(container["HostConfig"].get("NetworkMode") or "default")
-    first = network_words.BRIDGE if mode == "default" else mode
+    first = process_words.BRIDGE if mode == "default" else mode
     own = {str(container.get("Id", ""))[:12], container["Config"].get("Hostname")}
     rows = (container.get("NetworkSettings") or {}).get("Networks") or {}
     aliases = {name: {*((row or {}).get("Aliases") or ())} - own for name, row in rows.items()}
-    joined = sorted(network_words.spelled(name, aliases[name]) for name in aliases if name != first)
-    return network_words.spelled(first, aliases.get(first, ())), joined
+    joined = sorted(process_words.spelled(name, aliases[name]) for name in aliases if name != first)
+    return process_words.spelled(first, aliases.get(first, ())), joined
 
 
 def _spelled(network: str) -> str:
-    return network_words.spelled(*network_words.parts(network))
+    return process_words.spelled(*process_words.parts(network))
 
 
 def _hostname(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
     """Return the wanted hostname; without one, the container's id, or the host's own name on the host's network."""
     found = container["Config"].get("Hostname")
     own = found in (None, "", str(container.get("Id", ""))[:12])
-    shared = container["HostConfig"].get("NetworkMode") == network_words.HOST
+    shared = container["HostConfig"].get("NetworkMode") == process_words.HOST
     return spec.hostname or (None if own or shared else "")
 
 
@@ -252,11 +252,11 @@ _ROWS: dict[str, Option] = {
         Option("labels", lambda s, c, i: _compared(s.labels), _own_labels),
         Option(
             "network",
-            lambda s, c, i: _spelled(s.network or network_words.BRIDGE),
+            lambda s, c, i: _spelled(s.network or process_words.BRIDGE),
             lambda s, c, i: _networks(c)[0],
             DOCKER_OPTIONS["network"].why,
             "NetworkMode",
-            asked=lambda s: network_words.parts(s.network)[0] or None,
+            asked=lambda s: process_words.parts(s.network)[0] or None,
         ),
         Option("networks", lambda s, c, i: sorted(map(_spelled, s.networks)), lambda s, c, i: _networks(c)[1]),
         Option(

@@ -18,7 +18,7 @@ from sparkwright.host.records import servers
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change
-from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
+from sparkwright.trust.model_files import FOLDER as FILES_FOLDER
 
 #: limit of a content in a diff, characters
 SHOWN_CHARS = 1 << 16

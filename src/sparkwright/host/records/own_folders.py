@@ -17,7 +17,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
-from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
+from sparkwright.trust.model_files import FOLDER as FILES_FOLDER
 
 SHARE = ".local/share/sparkwright"
 #: limit of counted entries

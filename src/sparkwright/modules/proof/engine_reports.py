@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright.engines.engine import USUAL, Engine
-from sparkwright.engines.log import dump
+from sparkwright.engines.log import resolution
 from sparkwright.engines.log.reader import EngineState, Reader
 from sparkwright.engines.log.state import FIELDS, SETTINGS
 from sparkwright.engines.log.text import lines_of, plain
@@ -98,7 +98,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
         data: dict[str, Any] = {"arm": args.arm, "settings": dict(found), "state": readings(state)}
         if args.series:
             baselines.write_cell(context.state, args.series, args.key, data)
-        verdict = dump.judged(args.against, dict(found), args.changed, engine)
+        verdict = resolution.judged(args.against, dict(found), args.changed, engine)
         return Result(msg=_sentence(state, engine), data={**data, **verdict})
 
 

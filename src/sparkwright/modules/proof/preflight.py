@@ -19,7 +19,7 @@ from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Result, arg
-from sparkwright.trust import bounds, network_words, process_words, security_words
+from sparkwright.trust import bounds, process_words, security_words
 from sparkwright.visible import count
 
 MARGIN = 1.05
@@ -156,7 +156,7 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     except SparkwrightError:
         return
     if holder:
-        host_network = network_words.parts(spec.get("network", ""))[0] == network_words.HOST
+        host_network = process_words.parts(spec.get("network", ""))[0] == process_words.HOST
         ways = ["the engine's flag `port` in the recipe"] if host_network else []
         fix = containers.to_stop_a_rank(rank) if rank else containers.to_free_a_port(holder, *ways, ours=replaceable)
         yield PreflightFinding("port", "bad", f"port {port} is in use by {holder}.", fix)
@@ -172,7 +172,7 @@ def _ours(holder: str, context: Context) -> bool:
 
 def _networks(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     spec = args.container or {}
-    wanted = network_words.own_names([spec.get("network", ""), *spec.get("networks", ())])
+    wanted = process_words.own_names([spec.get("network", ""), *spec.get("networks", ())])
     if not wanted:
         return
     try:

@@ -26,7 +26,7 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
-from sparkwright.trust import network_words
+from sparkwright.trust import process_words
 from sparkwright.visible import count
 
 #: files of a model that no engine reads
@@ -188,7 +188,7 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> 
         if took != image["Id"]:
             moved = f"the tag {config['Image']} moved to {took} while {spec.name} was being created."
             raise Failed(moved, fix="Run the command again.")
-        for network, aliases in map(network_words.parts, spec.networks):
+        for network, aliases in map(process_words.parts, spec.networks):
             lifecycle.connect(context, created, network, aliases or None)
     except Exception:
         lifecycle.discard(context, created)

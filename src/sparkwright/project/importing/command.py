@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.imports import Imports
+from sparkwright.engines.flags import Imports
 from sparkwright.errors import Refused
 from sparkwright.project.importing import docker_words
 from sparkwright.project.importing.docker_words import split

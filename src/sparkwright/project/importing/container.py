@@ -10,7 +10,7 @@ from sparkwright.project.importing.command import Serving
 from sparkwright.project.importing.docker_words import assignments, unwrapped, variables
 from sparkwright.project.importing.foreign import DROP, Foreign, Report, shown
 from sparkwright.trust.image_name import Name, why_not_an_image
-from sparkwright.trust.network_words import HOST
+from sparkwright.trust.process_words import HOST
 from sparkwright.trust.secret_names import is_secret, names_a_secret
 from sparkwright.visible import one_line
 

@@ -10,7 +10,7 @@ from sparkwright.engines.flags import Role
 from sparkwright.errors import Refused
 from sparkwright.project.importing.command import Serving
 from sparkwright.project.importing.foreign import DROP, KEEP, PIN, Foreign, Report, shown
-from sparkwright.trust.file_words import why_not_a_place
+from sparkwright.trust.model_files import why_not_a_place
 from sparkwright.visible import one_line
 
 MOST_HOSTS = 64

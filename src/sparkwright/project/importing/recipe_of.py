@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from sparkwright.engines import dangers
+from sparkwright.engines.flags import Imports
 from sparkwright.engines.http import GENERATE
-from sparkwright.engines.imports import Imports
 from sparkwright.errors import Refused
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document

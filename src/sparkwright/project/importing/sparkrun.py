@@ -31,7 +31,7 @@ from sparkwright.project.importing.foreign import (
     words,
 )
 from sparkwright.trust.names import why_not_a_file
-from sparkwright.trust.network_words import HOST
+from sparkwright.trust.process_words import HOST
 from sparkwright.visible import first, one_line
 
 #: known values of `recipe_version`

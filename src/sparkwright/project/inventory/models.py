@@ -14,7 +14,7 @@ from sparkwright.gateway import clients
 from sparkwright.project.documents.validation import Strict, rule
 from sparkwright.trust.container_words import is_address
 from sparkwright.trust.image_name import why_not_an_image
-from sparkwright.trust.network_words import hostname
+from sparkwright.trust.process_words import hostname
 
 
 class SecretSource(Strict):

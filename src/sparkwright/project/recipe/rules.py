@@ -16,7 +16,7 @@ from sparkwright.project.recipe import section_rules
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.project.recipe.section_rules import Mistake, flag_place, on_host_network, written_flags
 from sparkwright.trust import container_words
-from sparkwright.trust.file_words import why_not_a_place
+from sparkwright.trust.model_files import why_not_a_place
 from sparkwright.trust.secret_names import plain_secrets
 from sparkwright.visible import one_line
 

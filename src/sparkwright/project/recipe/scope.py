@@ -24,8 +24,8 @@ from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import ContainerSpec, start_key
 from sparkwright.trust.container_words import size_bytes
-from sparkwright.trust.file_words import FOLDER
 from sparkwright.trust.image_name import digest_of
+from sparkwright.trust.model_files import FOLDER
 from sparkwright.trust.secret_names import token_line
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from sparkwright.engines.parallel import Parallel
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.recipe.models import Adapter, RecipeFile
-from sparkwright.trust import container_words, network_words, process_words, security_words
+from sparkwright.trust import container_words, process_words, security_words
 from sparkwright.trust.container_words import lies_in
 
 #: message, place in the file, and fix
@@ -29,11 +29,11 @@ def mistakes(file: Any, source: Document) -> Iterator[Mistake]:
 
 def on_host_network(file: Any) -> bool:
     """Return True if the container has no addresses of its own: its server listens on the host's."""
-    return bool(network_words.parts(file.container.network)[0] == network_words.HOST)
+    return bool(process_words.parts(file.container.network)[0] == process_words.HOST)
 
 
 def _unreachable(file: Any) -> Iterator[Mistake]:
-    if file.container.network == network_words.NONE:
+    if file.container.network == process_words.NONE:
         message = "`container.network: none`: nothing can reach the server."
         yield message, ("container", "network"), "Remove it, or name a network."
 
@@ -54,9 +54,9 @@ def _ports_of_the_host(file: Any) -> Iterator[Mistake]:
 
 def _networks(file: Any) -> Iterator[Mistake]:
     box = file.container
-    names = [network_words.parts(network)[0] for network in box.networks]
-    first = network_words.parts(box.network)[0] or network_words.BRIDGE
-    if names and first in (network_words.HOST, network_words.NONE):
+    names = [process_words.parts(network)[0] for network in box.networks]
+    first = process_words.parts(box.network)[0] or process_words.BRIDGE
+    if names and first in (process_words.HOST, process_words.NONE):
         message = f"`container.networks`: with `network: {first}` a container joins no other network."
         yield message, ("container", "networks"), "Remove one of them."
     for n, name in enumerate(names):
@@ -238,7 +238,7 @@ def applied(file: RecipeFile, source: Document) -> RecipeFile:
     for message, place, fix in _mistakes(file, source):
         raise Refused(message, where=source.where(*place), fix=fix)
     return file.model_copy(
-        update={"container": file.container.model_copy(update={"network": network_words.HOST, "networks": ()})}
+        update={"container": file.container.model_copy(update={"network": process_words.HOST, "networks": ()})}
     )
 
 
@@ -260,7 +260,7 @@ def _mistakes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _network(file: RecipeFile) -> Iterator[Mistake]:
     box: Any = file.container
-    if box.network and network_words.parts(box.network)[0] != network_words.HOST:
+    if box.network and process_words.parts(box.network)[0] != process_words.HOST:
         message = "`container.network` must be `host` with `parallel`: the ranks reach each other over the host's own interfaces."
         yield message, ("container", "network"), "Remove it."
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.llama_cpp import command_line, flag_values, flags
+from sparkwright.engines.llama_cpp import command_line, flags
 
 #: of the simulated models
 TRAINED = 131072
@@ -80,7 +80,7 @@ def config(words: Sequence[str]) -> Config:
     if not command.model:
         raise Refused("error: no model is given", "exiting due to model loading error")
     kinds = str(given.get("cache-type-k") or "f16"), str(given.get("cache-type-v") or "f16")
-    if kinds[1].startswith(("q", "iq")) and flag_values.is_on(given.get("flash-attn", "auto")) is False:
+    if kinds[1].startswith(("q", "iq")) and flags.is_on(given.get("flash-attn", "auto")) is False:
         raise Refused(
             "llama_init_from_model: quantized V cache requires flash_attn to be enabled",
             f"srv    load_model: failed to create context with model, '{command.model}'",
@@ -99,7 +99,7 @@ def config(words: Sequence[str]) -> Config:
         keys=keys,
         metrics=bool(given.get(flags.METRICS)),
         verbosity=_number(given.get(flags.VERBOSITY), 3),
-        jinja=flag_values.is_on(given.get("jinja", True)) is not False,
+        jinja=flags.is_on(given.get("jinja", True)) is not False,
         sees=bool(given.get("mmproj")),
         thinks=given.get("reasoning-format", "auto") != "none",
         adapters=tuple(path for path in str(given.get("lora") or "").split(",") if path),
@@ -111,7 +111,7 @@ def _refuse(words: Sequence[str]) -> None:
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        option, _ = flag_values.by_word().get(word.lstrip("-").replace("_", "-"), (None, False))
+        option, _ = flags.by_word().get(word.lstrip("-").replace("_", "-"), (None, False))
         if option is None or not word.startswith("-"):
             raise Refused(f"error: invalid argument: {word}")
         if option.kind in ("switch", "bare"):
@@ -121,11 +121,11 @@ def _refuse(words: Sequence[str]) -> None:
         value = rest.pop(0)
         if option.kind == "two" and rest:
             rest.pop(0)
-        elif flag_values.misfit(option.name, value):
+        elif flags.value_misfit(option.name, value):
             why = f"Unsupported cache type: {value}" if option.name.startswith("cache-type") else "stoi"
             raise Refused(f'error while handling argument "{word}": {why}', "", "usage:", f"{word} ...")
 
 
 def _number(given: Any, usual: int) -> int:
-    found = flag_values.number(given)
+    found = flags.number(given)
     return usual if found is None else found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sparkwright.engines.sglang import flag_values, options
+from sparkwright.engines.sglang import flags, options
 from sparkwright.engines.sglang.http import PAGE, PORT
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.trust import bounds
@@ -207,7 +207,7 @@ class _Parser(argparse.ArgumentParser):
 
 def human_readable_int(value: str) -> int:
     """Parse 128, 128k or 128Ki. The parser names this function in its error, as the real one does."""
-    found = flag_values.number(value)
+    found = flags.number(value)
     if found is None:
         raise ValueError(value)
     return found
@@ -232,7 +232,7 @@ def help_text() -> str:
 @functools.lru_cache(maxsize=1)
 def _parser() -> _Parser:
     made = _Parser(prog=PROGRAM, formatter_class=functools.partial(argparse.HelpFormatter, width=COLUMNS))
-    for name, kind in flag_values.kinds().items():
+    for name, kind in flags.kinds().items():
         spelled = [f"--{item}" for item in (name, *(alias for alias, own in options.ALIASES.items() if own == name))]
         made.add_argument(*spelled, dest=name.replace("-", "_"), **_takes(name, kind))
     return made

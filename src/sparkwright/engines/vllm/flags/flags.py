@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines.flags import AdapterFlags, ModelFlag, Role
-from sparkwright.engines.vllm.flags import flag_types, flag_values, known_flags
+from sparkwright.engines.vllm.flags import flag_types, flag_values
 
 MODEL = "model"
 SERVED_NAME = "served-model-name"
@@ -169,7 +169,7 @@ def _is_switch(name: str) -> bool:
 def _complete(name: str) -> str:
     """Return the full name for a short form, an alias or a prefix; the name itself if that is not unambiguous."""
     name = flag_types.ALIASES.get(name) or flag_types.SHORT.get(name) or name
-    meant = known_flags.completed(name, known_flags.ALL) if name else []
+    meant = flag_types.completed(name, flag_types.ALL) if name else []
     meant = [*dict.fromkeys(flag_types.ALIASES.get(item, item) for item in meant)]
     return meant[0] if len(meant) == 1 else name
 

@@ -7,7 +7,7 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     if name == "MEMBER":
-        from sparkwright.engines.vllm.parallel.log import member
+        from sparkwright.engines.vllm.parallel.proof import member
 
         return member
     if name != "PARALLEL":

@@ -12,10 +12,8 @@ from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import ClusterMember, Share, Split
 from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.parallel import member_flags
-from sparkwright.engines.vllm.parallel.case import SplitCase
-from sparkwright.engines.vllm.parallel.log import member as member
-from sparkwright.engines.vllm.parallel.log import of_another as of_another
 from sparkwright.engines.vllm.parallel.rules import SPLITS
+from sparkwright.engines.vllm.parallel.split import SplitCase
 
 MASTER_PORT = member_flags.DEFAULT_MASTER_PORT
 SET_BY: Mapping[str, str] = member_flags.SET_BY

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm.flags import flags as own
-from sparkwright.engines.vllm.parallel import member_flags, split_limits
-from sparkwright.engines.vllm.parallel.case import SOURCE, SPLITS, SplitCase, SplitExample, rule
+from sparkwright.engines.vllm.parallel import member_flags, split
+from sparkwright.engines.vllm.parallel.split import SOURCE, SPLITS, SplitCase, SplitExample, rule
 
 __all__ = ["SPLITS"]
 
@@ -114,11 +114,11 @@ def undivided_heads(case: SplitCase) -> Iterator[Finding]:
     splits between layers and has no such limit: three hosts mostly mean `parallel: {pipeline: 3}`.
     """
     hosts = case.split.tensor
-    certain = split_limits.heads(case.architecture, hosts)
-    why = certain or split_limits.other_heads(case.architecture, hosts)
+    certain = split.heads(case.architecture, hosts)
+    why = certain or split.other_heads(case.architecture, hosts)
     if not why:
         return
-    is_error = bool(certain) or case.within("", split_limits.UNTIL) is True
+    is_error = bool(certain) or case.within("", split.UNTIL) is True
     outcome = "cannot" if is_error else "may not"
     sentence = f"{case.model} {outcome} be split over {hosts} hosts by tensor parallelism: {why}."
     yield Finding("error" if is_error else "warning", sentence, case.ways(), SOURCE)
@@ -136,7 +136,7 @@ def few_layers(case: SplitCase) -> Iterator[Finding]:
     """Pipeline parallelism needs a layer for every host.
     Hosts without a layer would only pass on what the others compute.
     """
-    if why := split_limits.pipeline(case.architecture, case.split.pipeline):
+    if why := split.pipeline(case.architecture, case.split.pipeline):
         sentence = f"{case.model} cannot be split over {case.split.pipeline} hosts by pipeline parallelism: {why}."
         yield Finding("error", sentence, case.ways(), "vLLM's get_pp_indices")
 
@@ -145,7 +145,7 @@ def few_layers(case: SplitCase) -> Iterator[Finding]:
     "parallel-pipeline-model",
     sources=(
         f"{SOURCE} (0.32.0): Pipeline parallelism is not supported for this model",
-        "asked of the installed 0.32.0, class by class (engines/vllm/parallel/split_limits.py)",
+        "asked of the installed 0.32.0, class by class (engines/vllm/parallel/split.py)",
     ),
     example=SplitExample(
         Split(pipeline=2),
@@ -162,9 +162,9 @@ def no_pipeline_model(case: SplitCase) -> Iterator[Finding]:
     A model's class in vLLM has to support pipeline parallelism; the engine refuses those that do not with "Pipeline parallelism is not supported
     for this model". The list is that of 0.32.0: a later release may support more.
     """
-    if case.split.pipeline == 1 or case.architecture.name not in split_limits.MODELS:
+    if case.split.pipeline == 1 or case.architecture.name not in split.MODELS:
         return
-    certain = case.within("", split_limits.UNTIL) is True
+    certain = case.within("", split.UNTIL) is True
     outcome = "refuses" if certain else "may refuse"
     sentence = f"{case.model} does not support pipeline parallelism: {case.engine} {outcome} to start."
     yield Finding("error" if certain else "warning", sentence, case.ways(), SOURCE)
@@ -203,9 +203,7 @@ def broken_pipeline(case: SplitCase) -> Iterator[Finding]:
     """Pipeline parallelism over hosts needs vLLM 0.20 or newer.
     It failed in 0.18 and was repaired in 0.20; tensor parallelism was not affected.
     """
-    if case.split.pipeline > 1 and split_limits.old_pipeline(case.version):
-        sentence = (
-            f"{case.engine} fails with pipeline parallelism over hosts (repaired in {split_limits.PIPELINE_SINCE})."
-        )
-        ways = (Way(f"use an image with vLLM {split_limits.PIPELINE_SINCE} or newer"), *case.ways())
+    if case.split.pipeline > 1 and split.old_pipeline(case.version):
+        sentence = f"{case.engine} fails with pipeline parallelism over hosts (repaired in {split.PIPELINE_SINCE})."
+        ways = (Way(f"use an image with vLLM {split.PIPELINE_SINCE} or newer"), *case.ways())
         yield Finding("error", sentence, ways, "vLLM #40150")

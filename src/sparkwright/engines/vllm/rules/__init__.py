@@ -8,8 +8,8 @@ from packaging.version import Version
 
 from sparkwright.engines.findings import SEVERITIES, Finding, Way
 from sparkwright.engines.model.architecture import Architecture
-from sparkwright.engines.vllm.prediction.predict import VllmRequest
-from sparkwright.engines.vllm.rules import access, images, memory, model, options, requests, scheduler, speculation  # noqa: F401 - importing a file registers its rules
+from sparkwright.engines.vllm.prediction import VllmRequest
+from sparkwright.engines.vllm.rules import access, images, model, options, scheduler, speculation  # noqa: F401 - importing a file registers its rules
 from sparkwright.engines.vllm.rules.rule import RULES, Case
 
 __all__ = ["RULES", "SEVERITIES", "Case", "Finding", "VllmRequest", "Way", "check"]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.vllm.flags import known_flags
-from sparkwright.engines.vllm.prediction import predict
+from sparkwright.engines.vllm import prediction
+from sparkwright.engines.vllm.flags import flag_types
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 from sparkwright.trust.image_name import tagged
 
@@ -74,13 +74,13 @@ def newer_release(case: Case) -> Iterator[Finding]:
     Options that its own `--help` lists are taken as they are, and judged by no table; a default, a log line or a metric that changed
     since is not known. What a deploy proves is proved by the running server all the same.
     """
-    if case.version is not None and case.version.release[:2] > Version(known_flags.NEWEST).release[:2]:
+    if case.version is not None and case.version.release[:2] > Version(flag_types.NEWEST).release[:2]:
         sentence = (
-            f"{case.engine} is newer than {known_flags.NEWEST}, the newest release that is known here: its options are judged by the "
+            f"{case.engine} is newer than {flag_types.NEWEST}, the newest release that is known here: its options are judged by the "
             "image's own help, its defaults as those of that release."
         )
         way = Way("update sparkwright, if there is a newer one")
-        yield Finding("info", sentence, (way,), f"read up to {known_flags.NEWEST}")
+        yield Finding("info", sentence, (way,), f"read up to {flag_types.NEWEST}")
 
 
 @rule(
@@ -109,7 +109,7 @@ def _tag(case: Case) -> str:
 
 
 SOURCE = "Ascend-vLLM's guide to its features and scheduler"
-CHUNKED = {predict.CONFIG: {predict.SCHEDULER: {predict.ENABLED: True, predict.CHUNKED: True}}}
+CHUNKED = {prediction.CONFIG: {prediction.SCHEDULER: {prediction.ENABLED: True, prediction.CHUNKED: True}}}
 
 
 @rule(
@@ -123,7 +123,7 @@ def exclusive(case: Case) -> Iterator[Finding]:
     """
     if case.asked.platform != "ascend" or case.effective.chunked_prefill is not True:
         return
-    off = Way("turn chunked prefill off", predict.with_scheduler(case.asked.flags, enabled=True, chunked=False))
+    off = Way("turn chunked prefill off", prediction.with_scheduler(case.asked.flags, enabled=True, chunked=False))
     if case.flag("enable-prefix-caching") is True:
         ways = (off, Way("turn prefix caching off", {"enable-prefix-caching": False}))
         sentence = "chunked prefill and prefix caching exclude each other on Ascend."
@@ -146,10 +146,10 @@ def budget(case: Case) -> Iterator[Finding]:
     now = case.effective
     if case.asked.platform != "ascend" or now.budget is None:
         return
-    least = max(predict.BUDGET_STEP, now.max_model_len or 0)
-    wanted = -(-max(least, now.budget) // predict.BUDGET_STEP) * predict.BUDGET_STEP
+    least = max(prediction.BUDGET_STEP, now.max_model_len or 0)
+    wanted = -(-max(least, now.budget) // prediction.BUDGET_STEP) * prediction.BUDGET_STEP
     if wanted != now.budget:
-        sentence = f"max-num-batched-tokens {now.budget} must be a multiple of {predict.BUDGET_STEP} and at least {least} on Ascend."
+        sentence = f"max-num-batched-tokens {now.budget} must be a multiple of {prediction.BUDGET_STEP} and at least {least} on Ascend."
         way = Way(f"set it to {wanted}", {"max-num-batched-tokens": wanted})
         yield Finding("error", sentence, (way,), SOURCE, "max-num-batched-tokens")
 
@@ -158,7 +158,7 @@ def budget(case: Case) -> Iterator[Finding]:
     "ascend-scheduler",
     sources=(SOURCE,),
     example=Example(
-        {"enable-chunked-prefill": True, predict.CONFIG: {predict.SCHEDULER: {predict.ENABLED: True}}},
+        {"enable-chunked-prefill": True, prediction.CONFIG: {prediction.SCHEDULER: {prediction.ENABLED: True}}},
         platform="ascend",
     ),
 )
@@ -166,10 +166,10 @@ def scheduler(case: Case) -> Iterator[Finding]:
     """Ascend's own scheduler turns chunked prefill off.
     ascend_scheduler_config.enabled does so unless chunked_prefill_enabled is set with it; --enable-chunked-prefill is then ignored.
     """
-    if case.asked.platform != "ascend" or not predict.scheduler(case.asked.flags).get(predict.ENABLED):
+    if case.asked.platform != "ascend" or not prediction.scheduler(case.asked.flags).get(prediction.ENABLED):
         return
     if case.flag("enable-chunked-prefill") is True and case.effective.chunked_prefill is False:
-        change = predict.with_scheduler(case.asked.flags, enabled=True, chunked=True)
+        change = prediction.with_scheduler(case.asked.flags, enabled=True, chunked=True)
         sentence = "ascend_scheduler_config.enabled turns chunked prefill off despite enable-chunked-prefill."
-        way = Way("also set chunked_prefill_enabled", {predict.CONFIG: change[predict.CONFIG]})
-        yield Finding("error", sentence, (way,), SOURCE, predict.CONFIG)
+        way = Way("also set chunked_prefill_enabled", {prediction.CONFIG: change[prediction.CONFIG]})
+        yield Finding("error", sentence, (way,), SOURCE, prediction.CONFIG)

@@ -9,10 +9,10 @@ from typing import Any
 from sparkwright.engines import concepts, option_history
 from sparkwright.engines.findings import Finding, Severity, Way
 from sparkwright.engines.vllm import environment
-from sparkwright.engines.vllm.flags import flag_shapes, flag_types, flag_values, known_flags
+from sparkwright.engines.vllm.flags import flag_types, flag_values
 from sparkwright.engines.vllm.flags.flag_history import Existence, existence
 from sparkwright.engines.vllm.flags.flag_values import Misfit
-from sparkwright.engines.vllm.prediction.predict import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
+from sparkwright.engines.vllm.prediction import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, graded, rule
 from sparkwright.engines.vllm.versions import at_least, within
 
@@ -49,7 +49,7 @@ def _instead(written: str, value: Any, known: Existence, listed: Collection[str]
         return Way(f"use {other} instead", {written: None})
     if known.near:
         return Way(f"write {known.near}", {written: None, known.near: value})
-    other = "" if known.instead else option_history.opposite(written, listed or known_flags.KNOWN[known_flags.NEWER])
+    other = "" if known.instead else option_history.opposite(written, listed or flag_types.KNOWN[flag_types.NEWER])
     if other and isinstance(value, bool):
         return Way(f"write {other}: {str(not value).lower()}", {written: None, other: not value})
     change: dict[str, Any] = {written: None}
@@ -70,7 +70,7 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
     arguments. In a recipe, write a switch as true or false, without quotes.
     """
     for written, value in case.asked.flags.items():
-        option = flag_shapes.option(written, case.listed)
+        option = flag_values.option(written, case.listed)
         if option is None or "switch" not in option.kind or value is None or isinstance(value, bool):
             continue
         means = str(value).strip().lower() not in ("false", "0", "no", "off", "")
@@ -212,7 +212,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
     0.32.0 do, and what may differ in this release is a warning.
     """
     for name, value in case.asked.flags.items():
-        option = flag_shapes.option(name, case.listed)
+        option = flag_values.option(name, case.listed)
         if option is None or (isinstance(value, str) and (name, value) in ELSEWHERE):
             continue
         wrong = flag_values.misfit(name, value, option)
@@ -247,7 +247,7 @@ def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
     if wrong.sort == "name":
         return same or (own and name in flag_types.LISTED) or (None if wrong.near else False)
     if wrong.sort == "kind":
-        everywhere = name in known_flags.KNOWN[known_flags.OLDER] and name in known_flags.KNOWN[known_flags.NEWER]
+        everywhere = name in flag_types.KNOWN[flag_types.OLDER] and name in flag_types.KNOWN[flag_types.NEWER]
         return own or everywhere or at_least(case.version, flag_types.VERSION) or None
     since, _ = flag_values.ranges()[name]
     return (case.version is None and since == flag_types.OLDEST) or at_least(case.version, since) or None

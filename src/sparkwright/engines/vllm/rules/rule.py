@@ -12,7 +12,7 @@ from sparkwright.engines.advice import Effective
 from sparkwright.engines.findings import Rules, Severity
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.prediction.predict import VllmRequest, effective
+from sparkwright.engines.vllm.prediction import VllmRequest, effective
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Reasons why an engine did not start or failed."""

@@ -1,1 +1,0 @@
-"""Predictions of vLLM's behaviour with given flags: defaults, block size, effective settings."""
