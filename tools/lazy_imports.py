@@ -94,7 +94,6 @@ GROUPS = (
         ("ssl", "urllib.request"),
     ),
     Group("a sentence about a mistake names the nearest word (2 ms)", ("protocol/signature.py",), ("difflib",)),
-    Group("charts, which are an extra", ("html/svg.py",), ("matplotlib",)),
     Group(
         "docker's SDK: a laptop loads modules for their arguments, and an answer to `status` asks the socket itself (60 ms)",
         ("host/*", "modules/*"),

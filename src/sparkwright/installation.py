@@ -16,8 +16,8 @@ from pathlib import Path
 from sparkwright import shell
 
 NAME = "sparkwright"
-#: the extras of pyproject.toml, which a test compares with these
-EXTRAS = {"mcp": ("mcp>=2.3,<3",), "report": ("matplotlib>=3.9",)}
+#: the extras of pyproject.toml that need packages, which a test compares with these
+EXTRAS = {"mcp": ("mcp>=2.3,<3",)}
 
 
 class Kind(Enum):

@@ -12,21 +12,22 @@ from typing import Any
 import pytest
 
 from sparkwright.bench.results_file import Results
-from sparkwright.html import charts, experiment_page, svg
+from sparkwright.html import experiment_page, plot
 from tests.bench import made
+from tests.html.test_hosts_page import refuse_disorder
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 #: asked of the page when it is laid out; the answer stands in the document's title
 PROBE = """<script>
-const box = one => one.getBoundingClientRect();
+const box = one => { const b = one.getBoundingClientRect(); return {x: b.x, y: b.y, w: b.width, h: b.height}; };
 const pictures = [...document.querySelectorAll('figure > svg')];
 const ids = [...document.querySelectorAll('[id]')].map(one => one.id);
 document.title = JSON.stringify({
   pictures: pictures.map(one => ({
     name: document.getElementById(one.getAttribute('aria-labelledby'))?.textContent, role: one.getAttribute('role'),
-    wide: Math.round(box(one).width), high: Math.round(box(one).height), marks: one.querySelectorAll('path, use, rect').length,
-    words: one.textContent.trim().split(/\\s+/).length,
+    box: box(one), texts: [...one.querySelectorAll('text')].map(t => ({words: t.textContent, ...box(t)})),
+    shapes: [...one.querySelectorAll('path, rect, polyline')].map(s => ({kind: s.getAttribute('class'), fill: getComputedStyle(s).fill, ...box(s)})),
     table: one.closest('section').querySelectorAll('table tbody tr').length,
   })),
   headings: [...document.querySelectorAll('h1, h2')].map(one => one.textContent),
@@ -73,12 +74,16 @@ def seen(results: Results, folder: Path, width: int = 1200) -> dict[str, Any]:
 def test_a_browser_shows_every_plot_with_its_table(tmp_path: Path) -> None:
     results = made.ab()
     found = seen(results, tmp_path)
-    assert [picture["name"] for picture in found["pictures"]] == [chart.title for chart in charts.of(results)]
+    assert [picture["name"] for picture in found["pictures"]] == [
+        chart.title for chart in experiment_page.charts_of(results)
+    ]
     assert {picture["role"] for picture in found["pictures"]} == {"img"}
     for picture in found["pictures"]:
-        assert picture["wide"] > 400 and picture["high"] > 200, picture
-        assert picture["marks"] > 10 and picture["words"] > 5, picture
+        assert picture["box"]["w"] > 400 and picture["box"]["h"] > 200, picture
+        assert picture["shapes"] and len(picture["texts"]) > 5, picture
+        assert all(shape["w"] > 1 for shape in picture["shapes"]), picture
         assert picture["table"] >= 2, picture
+        refuse_disorder(picture)
     assert any(name.startswith("Gaps over time") for name in found["headings"])
     assert any(name.startswith("H2:") for name in found["headings"])
     assert (found["twice"], found["loaded"], found["heads"], found["bold"]) == ([], 0, True, 0)
@@ -89,7 +94,7 @@ def test_a_narrow_window_does_not_spill(tmp_path: Path) -> None:
 
 
 def test_a_sweep_shows_latencies_against_chunk_size() -> None:
-    found = {chart.key: chart for chart in charts.of(made.sweep())}
+    found = {chart.key: chart for chart in experiment_page.charts_of(made.sweep())}
     assert found["sweep-ttft_p50_ms"].lines[0].points == ((1024, 390.625), (4096, 97.65625))
     assert found["sweep-itl_p99_ms"].table == (
         ("max_num_batched_tokens", "serve c=8, ms"),
@@ -101,38 +106,34 @@ def test_a_sweep_shows_latencies_against_chunk_size() -> None:
 
 def test_two_swept_flags_are_a_heat_map_with_its_table(tmp_path: Path) -> None:
     results = made.swept((1, 4), (1, 8), (3, 4), (3, 8))
-    throughput = next(chart for chart in charts.of(results) if chart.key == "grid-0-output_tok_per_s")
+    throughput = next(chart for chart in experiment_page.charts_of(results) if chart.key == "grid-0-output_tok_per_s")
     assert (throughput.kind, throughput.bars, [line.name for line in throughput.lines]) == (
         "heat",
         ("4", "8"),
         ["1", "3"],
     )
     assert throughput.table[1:] == (("1", "100.0", "110.0"), ("3", "120.0", "-"))
-    picture = svg.svg(throughput)
+    picture = plot.chart_of(throughput)
     assert all(f">{figure}<" in picture for figure in ("100.0", "110.0", "120.0"))
     assert "data:image" not in picture
     found = seen(results, tmp_path)
+    cells = [shape for shape in found["pictures"][0]["shapes"] if shape["kind"] == "cell"]
+    first, second, third = (round(cell["x"]) for cell in cells)
+    assert first == third < second
+    refuse_disorder(found["pictures"][0])
     assert throughput.title in [picture["name"] for picture in found["pictures"]]
 
 
 def test_a_swept_flag_is_a_line_over_numbers_and_bars_over_words() -> None:
-    depth = {chart.key: chart for chart in charts.of(made.swept(1, 2, 4, 8))}["sweep-output_tok_per_s"]
+    depth = {chart.key: chart for chart in experiment_page.charts_of(made.swept(1, 2, 4, 8))}["sweep-output_tok_per_s"]
     assert (depth.kind, depth.x) == ("lines", "speculative-config.num_speculative_tokens")
     assert depth.lines[0].points == ((1, 100.0), (2, 110.0), (4, 120.0))
-    words = {chart.key: chart for chart in charts.of(made.swept("unset", 2, 3))}["sweep-output_tok_per_s"]
+    words = {chart.key: chart for chart in experiment_page.charts_of(made.swept("unset", 2, 3))}[
+        "sweep-output_tok_per_s"
+    ]
     assert (words.kind, words.bars) == ("bars", ("unset", "2", "3"))
     assert words.table[1:] == (("unset", "100.0"), ("2", "110.0"), ("3", "-"))
     assert "most output with arm 2, 120.0 tok/s" in experiment_page.html(made.swept(1, 2, 4, 8))
-
-
-def test_without_matplotlib_the_tables_are_there_and_the_page_says_how_to_get_plots(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(svg, "available", lambda: False)
-    text = experiment_page.html(made.ab())
-    assert "<svg" not in text
-    assert "matplotlib&gt;=3.9" in text and "sparkwright[" not in text
-    assert text.count("The same as figures") == len(charts.of(made.ab()))
 
 
 def test_what_a_recipe_says_is_text_in_the_page_not_markup() -> None:
@@ -144,3 +145,17 @@ def test_what_a_recipe_says_is_text_in_the_page_not_markup() -> None:
 def test_a_page_asks_nothing_of_the_network() -> None:
     text = re.sub(r'xmlns(:\w+)?="[^"]*"', "", experiment_page.html(made.ab()))
     assert not re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?(?:https?:)?//', text)
+
+
+@pytest.mark.parametrize("lines", [1, 7, 12])
+def test_each_line_of_a_chart_is_named_and_drawn_apart_from_the_others(tmp_path: Path, lines: int) -> None:
+    arms = [f"{n}: {'an arm with a long name ' * (n % 3)}" for n in range(lines)]
+    chart = plot.Chart(
+        "many", "Many", "", "x", "y, ms", tuple(plot.Line(arm, ((1, 1), (1000, 10 + n))) for n, arm in enumerate(arms))
+    )
+    picture = plot.chart_of(chart)
+    assert picture.count("<polyline") == lines
+    looks = re.findall(r'<polyline class="series (series\d)" points="[^"]*"( stroke-dasharray="[^"]*")?/>', picture)
+    assert len(set(looks)) == lines
+    if lines > 1:
+        assert all(f">{arm.strip()[:60]}" in picture for arm in arms)

@@ -86,6 +86,22 @@ def browsed(page: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     return dict(json.loads(html.unescape(found[1])))
 
 
+def refuse_disorder(plot: dict[str, Any]) -> None:
+    """Fail if a part of a plot, as the browser laid it out, leaves its frame, or a word covers another one."""
+    frame = plot["box"]
+    for part in [*plot["shapes"], *plot["texts"]]:
+        assert part["x"] >= frame["x"] - 1, part
+        assert part["x"] + part["w"] <= frame["x"] + frame["w"] + 1, part
+        assert part["y"] >= frame["y"] - 1, part
+        assert part["y"] + part["h"] <= frame["y"] + frame["h"] + 2, part
+    words = [text for text in plot["texts"] if text["w"]]
+    for at, word in enumerate(words):
+        for other in words[at + 1 :]:
+            apart = word["x"] + word["w"] <= other["x"] + 1 or other["x"] + other["w"] <= word["x"] + 1
+            above = word["y"] + word["h"] <= other["y"] + 2 or other["y"] + other["h"] <= word["y"] + 2
+            assert apart or above, (word, other)
+
+
 def test_every_plot_is_drawn_and_named(browsed: dict[str, Any]) -> None:
     assert len(browsed["plots"]) == PLOTS_A_HOST
     for plot in browsed["plots"]:
@@ -99,18 +115,7 @@ def test_every_plot_is_drawn_and_named(browsed: dict[str, Any]) -> None:
 
 def test_nothing_is_drawn_outside_its_plot_or_over_another_word(browsed: dict[str, Any]) -> None:
     for plot in browsed["plots"]:
-        frame = plot["box"]
-        for text in [*plot["shapes"], *plot["texts"]]:
-            assert text["x"] >= frame["x"] - 1, text
-            assert text["x"] + text["w"] <= frame["x"] + frame["w"] + 1, text
-            assert text["y"] >= frame["y"] - 1, text
-            assert text["y"] + text["h"] <= frame["y"] + frame["h"] + 2, text
-        words = [text for text in plot["texts"] if text["w"]]
-        for at, word in enumerate(words):
-            for other in words[at + 1 :]:
-                apart = word["x"] + word["w"] <= other["x"] + 1 or other["x"] + other["w"] <= word["x"] + 1
-                above = word["y"] + word["h"] <= other["y"] + 2 or other["y"] + other["h"] <= word["y"] + 2
-                assert apart or above, (word, other)
+        refuse_disorder(plot)
 
 
 def test_states_differ_in_colour_and_a_line_is_broken_where_nothing_is_known(browsed: dict[str, Any]) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 
-from sparkwright import installation
 from sparkwright.bench import compare, results_file, summary
-from sparkwright.bench.results_file import Arm, Results
+from sparkwright.bench.axis import shown
+from sparkwright.bench.results_file import Arm, Results, load_words, rows_rows
+from sparkwright.bench.summary import number
 from sparkwright.host.state import write_atomically
-from sparkwright.html import charts, svg
+from sparkwright.html import plot
 from sparkwright.html.page import render
+from sparkwright.html.plot import Chart, Line
+
+#: the only flag of the first sweeps
+BUDGET = "max-num-batched-tokens"
 
 
 def write(folder: Path, results: Results) -> str:
@@ -19,20 +26,16 @@ def write(folder: Path, results: Results) -> str:
 
 
 def html(results: Results) -> str:
-    plots = svg.available()
-    found = charts.of(results)
     return render(
         "experiment_page.html.j2",
         results=results,
         words=_words(results),
         notes=[*summary.extras(results), *summary.verdicts(results)],
-        table=_table(results),
+        table=_rows(results),
         differences=compare.arms(results),
         sides=results.sides,
         number=summary.number,
-        charts=[(chart, svg.svg(chart) if plots else "") for chart in found],
-        plots=plots or not found,
-        install="" if plots else installation.adding("report"),
+        charts=[(chart, plot.chart_of(chart)) for chart in charts_of(results)],
         effective=_effective,
     )
 
@@ -42,7 +45,7 @@ def _words(results: Results) -> str:
     return f"{results.experiment} {where}{summary.MEASURED[results.measured_from]}, {results.created_at}"
 
 
-def _table(results: Results) -> list[list[str]]:
+def _rows(results: Results) -> list[list[str]]:
     """Return the same rows as on the terminal."""
     titles, found = summary.figures(results)
     body = [[row.words, row.arm, str(len(row.cells)), *cells] for row, cells in found]
@@ -51,3 +54,251 @@ def _table(results: Results) -> list[list[str]]:
 
 def _effective(arm: Arm) -> str:
     return ", ".join(summary.switches(arm.effective)) if arm.effective else "not read"
+
+
+def charts_of(results: Results) -> list[Chart]:
+    """Return the charts of an experiment, those of which it has figures."""
+    return [*_sweep(results), *_gaps(results), *_head_of_line(results), *_throughput(results), *_depth(results)]
+
+
+#: title, name in Figures, unit
+SWEPT = (
+    ("Throughput", "output_tok_per_s", "tok/s"),
+    ("TTFT p50", "ttft_p50_ms", "ms"),
+    ("ITL p99", "itl_p99_ms", "ms"),
+)
+
+
+def _sweep(results: Results) -> Iterator[Chart]:
+    """Yield charts of each load against the swept flag, or a heat map of each load over two swept flags."""
+    if results.experiment != "sweep":
+        return
+    axes = axes_of(results)
+    for title, name, unit in SWEPT:
+        if len(axes) == 2:
+            yield from _heat_maps(results, axes, title, name, unit)
+            continue
+        swept = axes[0] if axes and axes[0] != BUDGET else "max_num_batched_tokens"
+        places = _places(results, axes)
+        lines = _joined((row.words, places.get(row.arm), row.figure(name)) for row in rows_rows(results))
+        if lines:
+            bars = () if _numeric(results, axes) else tuple(_values(results, axes[0]))
+            table = _named_table(swept, bars, lines, unit) if bars else _table(swept, lines, unit)
+            yield Chart(
+                f"sweep-{name}",
+                f"{title} against {'chunk size' if swept == 'max_num_batched_tokens' else swept}",
+                f"{title} of each load for each {swept}; medians over repetitions.",
+                swept,
+                f"{title}, {unit}",
+                lines,
+                kind="bars" if bars else "lines",
+                log_x=not bars and min(places.values(), default=0) > 0,
+                bars=bars,
+                table=table,
+            )
+
+
+def axes_of(results: Results) -> list[str]:
+    """Return the names of the swept flags."""
+    return list(dict.fromkeys(name for arm in results.arms for name in arm.at))
+
+
+def _numeric(results: Results, axes: Sequence[str]) -> bool:
+    values = [arm.at[name] for arm in results.arms for name in axes[:1] if name in arm.at]
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _values(results: Results, name: str) -> list[str]:
+    """Return the values of a swept flag in their order, as on the command line."""
+    return list(dict.fromkeys(shown(arm.at[name]) for arm in results.arms if name in arm.at))
+
+
+def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
+    """Return the x position of each arm: its value if all are numbers, else its index."""
+    if not axes:
+        return {arm.name: arm.max_num_batched_tokens for arm in results.arms if arm.max_num_batched_tokens}
+    name = axes[0]
+    if _numeric(results, axes):
+        return {arm.name: float(arm.at[name]) for arm in results.arms if name in arm.at}
+    order = _values(results, name)
+    return {arm.name: float(order.index(shown(arm.at[name]))) for arm in results.arms if name in arm.at}
+
+
+def _heat_maps(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
+    """Yield a chart of each load over two swept flags: rows are the first flag's values, columns the second's."""
+    first, second = (_values(results, axis) for axis in axes)
+    for number_of_load, words in enumerate(dict.fromkeys(row.words for row in rows_rows(results))):
+        found: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
+        for row in rows_rows(results):
+            at, figure = results.arm(row.arm).at, row.figure(name)
+            if row.words == words and figure is not None and all(axis in at for axis in axes):
+                found[shown(at[axes[0]])].append((float(second.index(shown(at[axes[1]]))), figure))
+        lines = tuple(Line(value, tuple(sorted(points))) for value, points in found.items())
+        if any(line.points for line in lines):
+            body = ((line.name, *_cells(line, len(second))) for line in lines)
+            yield Chart(
+                f"grid-{number_of_load}-{name}",
+                f"{title} over {axes[0]} and {axes[1]}, {words}",
+                f"{title} of {words}, {unit}; medians over repetitions. An empty cell was not started or failed.",
+                axes[1],
+                axes[0],
+                lines,
+                kind="heat",
+                bars=tuple(second),
+                table=((f"{axes[0]}, {unit}", *(f"{axes[1]} {value}" for value in second)), *body),
+            )
+
+
+def _cells(line: Line, count: int) -> tuple[str, ...]:
+    return tuple(number(dict(line.points).get(float(column)), 1) for column in range(count))
+
+
+def _named_table(x: str, names: Sequence[str], lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
+    """Return a table with a row for each value that is not a number, and a column for each line."""
+    body = ((name, *(number(dict(line.points).get(n), 1) for line in lines)) for n, name in enumerate(names))
+    return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)
+
+
+def _gaps(results: Results) -> Iterator[Chart]:
+    """Yield the charts of ITL over time, by arm, for each load whose gaps are stored."""
+    for words in dict.fromkeys(load_words(cell.load) for cell in results.cells if cell.series):
+        lines: dict[str, Line] = {}
+        for cell in results.cells:
+            if cell.series and load_words(cell.load) == words and cell.arm not in lines:
+                series = cell.series[0]
+                points = tuple(zip(series.at_s, series.gap_ms, strict=True))
+                lines[cell.arm] = Line(_arm(results, cell.arm), points, tuple(series.long_at_s))
+        yield Chart(
+            f"itl-{len(words)}-{words.split()[0].strip(':').lower()}",
+            f"Gaps over time, {words}",
+            "Every gap between two chunks of one stream that decodes, the first repetition of each arm; the upright lines "
+            "are where long prompts arrive.",
+            "seconds",
+            "gap, ms",
+            tuple(lines.values()),
+            kind="dots",
+            log_y=True,
+            table=_gap_table(lines.values()),
+        )
+
+
+def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
+    """Return a table of the largest gaps only: all of them would be thousands of rows."""
+    head = ("arm", "gaps", "median ms", "the five largest, ms (at s)")
+    found = []
+    for line in lines:
+        gaps = sorted(gap for _, gap in line.points)
+        largest = sorted(line.points, key=lambda point: -point[1])[:5]
+        message = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest)
+        found.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", message))
+    return (head, *found)
+
+
+def _head_of_line(results: Results) -> Iterator[Chart]:
+    """Yield the charts of a long prompt's cost for other streams, by arm."""
+    yield from _bars(
+        results,
+        "hol1",
+        "H1: streams that decode when a long prompt arrives",
+        "Largest gap of any stream, and the time of all stalls together (gaps over five times the usual one).",
+        {"largest gap": "largest_gap_ms", "stalled": "stall_ms"},
+        "ms",
+    )
+    yield from _bars(
+        results,
+        "hol2",
+        "H2: short prompts right behind a long one",
+        "Mean time to the first token of the short prompts, alone and behind the long one, and the long one's own.",
+        {
+            "shorts alone": "short_alone_ttft_mean_ms",
+            "shorts behind it": "short_ttft_mean_ms",
+            "the long one": "long_ttft_ms",
+        },
+        "TTFT, ms",
+    )
+
+
+def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str, str], unit: str) -> Iterator[Chart]:
+    """Yield a bar chart for a kind of load, with a group of bars for each arm."""
+    found = [row for row in rows_rows(results) if row.load.get("kind") == kind]
+    if found:
+        arms = tuple(_arm(results, row.arm) for row in found)
+        values = {name: [row.figure(figure) for row in found] for name, figure in figures.items()}
+        lines = (
+            Line(name, tuple((float(n), value) for n, value in enumerate(each) if value is not None))
+            for name, each in values.items()
+        )
+        body = zip(arms, *(map(number, each, repeat(0)) for each in values.values()), strict=True)
+        table = (("arm", *(f"{name}, ms" for name in values)), *body)
+        yield Chart(kind, title, what, "", unit, tuple(lines), kind="bars", bars=arms, table=table)
+
+
+def _throughput(results: Results) -> Iterator[Chart]:
+    """Yield the charts of the throughput of all streams, by number of streams or by arrival rate."""
+    for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
+        serve = [row for row in rows_rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
+        for figure, title, y in (
+            ("output_tok_per_s", "Throughput", "output, tok/s"),
+            ("ttft_p50_ms", "TTFT p50", "TTFT p50, ms"),
+        ):
+            lines = _joined((_arm(results, row.arm), float(row.load[name]), row.figure(figure)) for row in serve)
+            if any(len(line.points) > 1 for line in lines):
+                yield Chart(
+                    f"serve-{name}-{figure}",
+                    f"{title} against {'concurrency' if name == 'concurrency' else 'rate'}",
+                    f"{title} of all requests together; medians over repetitions.",
+                    x,
+                    y,
+                    lines,
+                    log_x=name == "concurrency",
+                    table=_table(x, lines, y.rsplit(", ", 1)[-1]),
+                )
+
+
+#: key and title of a chart by depth, name of its figure, unit, and divisor
+DEPTH = (
+    ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of one stream."),
+    ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),
+    ("memory", "Memory", "lowest_available_gib", "GiB", 1.0, "The lowest MemAvailable of the host meanwhile."),
+)
+
+
+def _depth(results: Results) -> Iterator[Chart]:
+    """Yield the charts of decode rate, time to first token and memory against prompt length."""
+    found = [row for row in rows_rows(results) if row.load.get("kind") == "depth"]
+    x = "tokens of the prompt"
+    for key, title, name, unit, part, what in DEPTH:
+        points = []
+        for row in found:
+            streams, value = row.load.get("concurrency"), row.figure(name)
+            of = f"{_arm(results, row.arm)}, {streams} at once" if len(results.arms) > 1 else f"{streams} at once"
+            points.append((of, float(row.load["prompt_tokens"]), None if value is None else value / part))
+        lines = _joined(points)
+        if lines:
+            table = _table(x, lines, unit)
+            yield Chart(
+                f"depth-{key}", f"{title} against depth", what, x, f"{title}, {unit}", lines, log_x=True, table=table
+            )
+
+
+def _joined(found: Iterable[tuple[str, float | None, float | None]]) -> tuple[Line, ...]:
+    """Return lines from (name, x, y). Points without a value are left out."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for name, x, y in found:
+        if x is not None and y is not None:
+            points.setdefault(name, []).append((x, y))
+    return tuple(Line(name, tuple(sorted(pairs))) for name, pairs in points.items())
+
+
+def _arm(results: Results, name: str) -> str:
+    title = results.arm(name).title
+    return f"{name}: {title}" if title and title != name else name
+
+
+def _table(x: str, lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
+    """Return a table with a row for each x and a column for each line."""
+    every = sorted({at for line in lines for at, _ in line.points})
+    body = []
+    for at in every:
+        body.append((f"{at:g}", *(number(dict(line.points).get(at), 1) for line in lines)))
+    return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)

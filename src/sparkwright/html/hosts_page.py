@@ -60,7 +60,7 @@ def _shown(host: Host) -> dict[str, Any]:
 
 
 def _plots(host: Host) -> list[Markup]:
-    axis = plot.Axis(host.since_s, host.until_s, host.span_s)
+    axis = plot.time_axis(host.since_s, host.until_s)
     table = f"The table of {host.name} below holds the same."
     baseline = host.baseline_tok_per_s
     drawn = {
@@ -70,9 +70,9 @@ def _plots(host: Host) -> list[Markup]:
         "memory_gib": plot.Figure("memory free, GiB"),
         "temperature_c": plot.Figure("temperature, °C", top=HOTTEST_C),
     }
-    states = plot.band(host.stretches, axis, f"States of {host.name} over time. {table}")
+    states = plot.states(host.stretches, axis, f"States of {host.name} over time. {table}")
     lines = [
-        plot.line(figure, host.points(name), axis, f"{figure.name} of {host.name} over time. {table}")
+        plot.over_time(figure, host.points(name), axis, host.span_s, f"{figure.name} of {host.name} over time. {table}")
         for name, figure in drawn.items()
     ]
     return [Markup(line) for line in (states, *lines)]  # every text in them was escaped

@@ -13,7 +13,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sparkwright import program
 
 FOLDER = Path(__file__).parent
-STYLE_SHEET = FOLDER / "style.css"
 
 
 def render(template: str, filters: dict[str, Any] | None = None, **names: Any) -> str:

@@ -1,43 +1,88 @@
-"""One figure of one host over time, as an SVG. Colours are the page's CSS, and always have a text beside them."""
+"""Plots as SVG: the charts of an experiment, and a host's figures and states over time.
+
+Colours are the page's CSS. A colour always has a text, a mark or a pattern of strokes beside it.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from html import escape
+from typing import Literal
 
 from sparkwright.health.record import severity
 from sparkwright.html.checks import Period
+from sparkwright.visible import one_line
 
-WIDTH, HEIGHT, BAND = 720, 120, 34
-LEFT, RIGHT, TOP, BOTTOM = 46, 8, 26, 18
+WIDTH, HEIGHT, BAND, CHART_HEIGHT = 720, 120, 34, 340
+LEFT, RIGHT, TOP, BOTTOM = 60, 8, 26, 18
+#: height of a row of the legend, and below a chart's axis; width of a label's character, pixels
+ROW, BELOW, CHARACTER = 17, 36, 6.2
+LEGEND_CHARS = 100
 #: number of spans without a check after which a line is interrupted
 BREAK = 2.5
 HOUR_S, DAY_S = 3600, 86400
 #: intervals between time labels, seconds
 STEPS_S = (300, 900, 1800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, DAY_S, 2 * DAY_S, 7 * DAY_S, 30 * DAY_S)
 LABELS = 8
+#: colours of the style sheet, and the strokes, the marks (round a point) and the shades of lines in their order
+COLOURS = 7
+STROKES = ("", "6 3", "6 3 1 3", "1 3")
+MARKS = (
+    "m-2.5,0a2.5,2.5 0 1,0 5,0a2.5,2.5 0 1,0 -5,0",
+    "m-2.5,-2.5h5v5h-5z",
+    "m0,-3.5l3.5,6h-7z",
+    "m0,-3.5l3.5,3.5l-3.5,3.5l-3.5,-3.5z",
+    "m0,3.5l3.5,-6h-7z",
+    "m-1,-3h2v2h2v2h-2v2h-2v-2h-2v-2h2z",
+    "m-3,-2l1,-1l2,2l2,-2l1,1l-2,2l2,2l-1,1l-2,-2l-2,2l-1,-1l2,-2z",
+)
+SHADES = (1, 0.6, 0.3)
+LEAST = 1.0  # smallest value on a logarithmic scale: chunks that arrived in one piece have no gap
+
+Points = Sequence[tuple[float, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """The time axis of a plot, in seconds since the epoch, and the length of a span."""
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart."""
 
-    since_s: float
-    until_s: float
-    span_s: float
+    #: in the legend
+    name: str
+    #: (x, y)
+    points: tuple[tuple[float, float], ...]
+    #: x values of events
+    marks: tuple[float, ...] = ()
 
-    def x(self, time_s: float) -> float:
-        """Return the horizontal position of a time, pixels."""
-        share = (time_s - self.since_s) / max(1.0, self.until_s - self.since_s)
-        return LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT)
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart."""
+
+    #: identifies the chart on its page
+    key: str
+    title: str
+    #: one sentence on how to read it
+    what: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    #: dots: points without a line between them
+    kind: Literal["lines", "dots", "bars", "heat"] = "lines"
+    #: logarithmic, for sizes that double
+    log_x: bool = False
+    log_y: bool = False
+    #: names of groups, whose points are (group, value); for a heat map the names of its columns, each line being a row
+    bars: tuple[str, ...] = ()
+    #: the chart's figures, header first
+    table: tuple[tuple[str, ...], ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The properties of a plotted figure."""
+    """The properties of a figure over time."""
 
     #: with its unit
     name: str
@@ -49,85 +94,226 @@ class Figure:
     joined: bool = False
 
 
-def line(figure: Figure, points: Sequence[tuple[float, float]], axis: Axis, label: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """An axis: its lowest and highest value, and the pixels at which they stand. Other values stand at its ends."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Return the position of a value, pixels."""
+        low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
+        value = math.log(max(value, self.low)) if self.log else value
+        share = (value - low) / ((high - low) or 1.0)
+        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        """Return some five round values."""
+        if self.log:
+            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            steps = (1, 2, 5) if len(powers) < 5 else (1,)
+            found = [step * 10.0**power for power in powers for step in steps]
+            return [value for value in found if self.low <= value <= self.high]
+        step = _nice((self.high - self.low) / 5)
+        return [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step + 1e-9) + 1)]
+
+
+def chart_of(chart: Chart) -> str:
+    """Return the picture of a chart, for inlining into a page where `KEY-name` is its heading."""
+    legend, rows = _legend(chart) if chart.kind != "heat" and len(chart.lines) > 1 else ([], 0)
+    top, floor = TOP + rows * ROW, CHART_HEIGHT - BELOW
+    parts = [_text(0, 11, chart.y, "name"), *legend]
+    if chart.kind == "heat":
+        parts += _heat(chart, top, floor)
+    else:
+        values = [y for line in chart.lines for _, y in line.points]
+        high = max(values, default=1.0)
+        low = max(min(values, default=LEAST), LEAST) if chart.log_y else 0.0
+        y = Scale(low, max(high, 2 * low) if chart.log_y else _nice(high * 1.05), floor, top, chart.log_y)
+        parts += _grid(y, y.ticks())
+        parts += _bars(chart, y) if chart.kind == "bars" else _lines(chart, y)
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, CHART_HEIGHT - 6, chart.x, "label middle"))
+    return _svg(parts, CHART_HEIGHT, f'aria-labelledby="{escape(chart.key)}-name"')
+
+
+def time_axis(since_s: float, until_s: float) -> Scale:
+    """Return the axis of a time, seconds since the epoch."""
+    return Scale(since_s, max(until_s, since_s + 1), LEFT, WIDTH - RIGHT)
+
+
+def over_time(figure: Figure, points: Points, x: Scale, span_s: float, label: str) -> str:
     """Return a line plot of (time, value) points.
 
     Args:
         figure: the plotted figure.
         points: (seconds since the epoch, value).
-        axis: the time axis.
+        x: the time axis.
+        span_s: length of a span.
         label: text alternative of the picture.
     """
     values = [value for _, value in points] + ([figure.reference[1]] if figure.reference else [])
-    top = figure.top or _nice(max(values, default=1.0) * 1.1)
-    floor = HEIGHT - BOTTOM
-
-    def y(value: float) -> float:
-        return floor - min(max(value / top, 0.0), 1.0) * (floor - TOP)
-
-    parts = [_text(0, 11, figure.name, "name"), *_grid(top, y), *_times(axis, floor)]
+    y = Scale(0.0, figure.top or _nice(max(values, default=1.0) * 1.1), HEIGHT - BOTTOM, TOP)
+    parts = [
+        _text(0, 11, figure.name, "name"),
+        *_grid(y, [y.high * share for share in (0, 0.5, 1)]),
+        *_times(x, y.start),
+    ]
     if figure.reference:
-        at = y(figure.reference[1])
-        parts.append(f'<line class="reference" x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}"/>')
-        parts.append(_text(WIDTH - RIGHT, at - 3, figure.reference[0], "label end"))
-    for piece in _pieces(points, math.inf if figure.joined else BREAK * axis.span_s):
-        drawn = " ".join(f"{axis.x(at):.1f},{y(value):.1f}" for at, value in piece)
-        parts.append(f'<polyline class="line" points="{drawn}"/>')
+        parts.append(_rule("reference", LEFT, y.at(figure.reference[1]), WIDTH - RIGHT, y.at(figure.reference[1])))
+        parts.append(_text(WIDTH - RIGHT, y.at(figure.reference[1]) - 3, figure.reference[0], "label end"))
+    for piece in _pieces(points, math.inf if figure.joined else BREAK * span_s):
+        parts.append(_polyline("line", piece, x, y))
         if figure.joined or len(piece) == 1:
-            parts += [f'<circle class="dot" cx="{axis.x(at):.1f}" cy="{y(value):.1f}" r="2"/>' for at, value in piece]
+            parts += [f'<circle class="dot" cx="{x.at(at):.1f}" cy="{y.at(value):.1f}" r="2"/>' for at, value in piece]
     if not points:
-        parts.append(_text(LEFT + 8, (floor + TOP) / 2, "not known", "label"))
-    return _svg(parts, HEIGHT, label)
+        parts.append(_text(LEFT + 8, (y.start + y.end) / 2, "not known", "label"))
+    return _svg(parts, HEIGHT, f'aria-label="{escape(label)}"')
 
 
-def band(found: Sequence[Period], axis: Axis, label: str) -> str:
+def states(found: Sequence[Period], x: Scale, label: str) -> str:
     """Return the states as a band of colours, worse states on top. Gaps are periods with an unknown state."""
-    parts = [_text(0, 11, "state", "name")]
     frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND - 18}"'
-    parts.append(f'<rect class="nothing" {frame}><title>not known</title></rect>')
+    parts = [_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>not known</title></rect>']
     for period in sorted(found, key=lambda period: severity(period.state)):
-        state, x, end = period.state, axis.x(period.start_s), axis.x(period.end_s)
-        shape = f'x="{x:.1f}" y="16" width="{max(1.0, end - x):.1f}" height="{BAND - 18}"'
-        parts.append(f'<rect class="state {escape(state)}" {shape}><title>{escape(state)}</title></rect>')
-    return _svg(parts, BAND, label)
+        start, end = x.at(period.start_s), x.at(period.end_s)
+        shape = f'x="{start:.1f}" y="16" width="{max(1.0, end - start):.1f}" height="{BAND - 18}"'
+        state = escape(period.state)
+        parts.append(f'<rect class="state {state}" {shape}><title>{state}</title></rect>')
+    return _svg(parts, BAND, f'aria-label="{escape(label)}"')
 
 
-def _svg(parts: Iterable[str], height: int, label: str) -> str:
-    start = f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
-    return start + "".join(parts) + "</svg>"
+def _lines(chart: Chart, y: Scale) -> list[str]:
+    """Draw lines, or dots with a thin line and the events below them."""
+    xs = sorted({x for line in chart.lines for x, _ in line.points})
+    log = chart.log_x and bool(xs) and xs[0] > 0
+    low, high = (xs[0], xs[-1]) if xs else (0.0, 1.0)
+    x = Scale(low, high if high > low else low + 1, LEFT + 12, WIDTH - RIGHT - 24, log)
+    parts = _below([(x.at(value), f"{value:g}") for value in (xs if log or low == high else x.ticks())], y.start)
+    for n, line in enumerate(chart.lines):
+        colour, stroke = _colour(n), STROKES[n % len(STROKES)]
+        parts += [_rule(f"event {colour}", x.at(at), y.start, x.at(at), y.end) for at in line.marks]
+        thin = chart.kind == "dots"
+        parts.append(_polyline(f"series {colour}{' thin' if thin else ''}", line.points, x, y, "" if thin else stroke))
+        parts.append(_marks(n, [(x.at(at), y.at(value)) for at, value in line.points]))
+    return parts
+
+
+def _bars(chart: Chart, y: Scale) -> list[str]:
+    """Draw groups of bars with their values above them."""
+    group = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars))
+    wide = 0.8 * group / max(1, len(chart.lines))
+    parts = _below([(LEFT + (n + 0.5) * group, name) for n, name in enumerate(chart.bars)], y.start, group)
+    for n, line in enumerate(chart.lines):
+        shade = f'fill-opacity="{SHADES[n % len(SHADES)]}"'
+        for at, value in line.points:
+            left, top = LEFT + (at + 0.1) * group + n * wide, y.at(value)
+            size = f'width="{wide * 0.92:.1f}" height="{y.start - top:.1f}"'
+            parts.append(f'<rect class="bar {_colour(n)}" x="{left:.1f}" y="{top:.1f}" {size} {shade}/>')
+            parts.append(_text(left + wide * 0.46, top - 3, f"{value:,.0f}", "label middle"))
+    return parts
+
+
+def _heat(chart: Chart, top: float, floor: float) -> list[str]:
+    """Draw a heat map. Each cell shows its figure; a cell without one stays empty."""
+    wide, high = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars)), (floor - top) / max(1, len(chart.lines))
+    values = [value for line in chart.lines for _, value in line.points]
+    shade = Scale(min(values), max(values), 0.1, 0.6)
+    parts = _below([(LEFT + (n + 0.5) * wide, name) for n, name in enumerate(chart.bars)], floor, wide)
+    for n, line in enumerate(chart.lines):
+        middle = top + (n + 0.5) * high
+        parts.append(_text(LEFT - 4, middle + 3, one_line(line.name, at_most=int(LEFT / CHARACTER)), "label end"))
+        for column, value in line.points:
+            left, size = LEFT + column * wide, f'width="{wide - 1:.1f}" height="{high - 1:.1f}"'
+            fill = f'fill-opacity="{shade.at(value):.2f}"'
+            parts.append(f'<rect class="cell" x="{left:.1f}" y="{top + n * high:.1f}" {size} {fill}/>')
+            parts.append(_text(left + wide / 2, middle + 3, f"{value:,.1f}", "figure middle"))
+    return parts
+
+
+def _legend(chart: Chart) -> tuple[list[str], int]:
+    """Return the names of the lines with their marks, and the number of rows that they take."""
+    parts, left, row = [], float(LEFT), 0
+    for n, line in enumerate(chart.lines):
+        name = one_line(line.name, at_most=LEGEND_CHARS)
+        width = 26 + CHARACTER * len(name)
+        if left > LEFT and left + width > WIDTH - RIGHT:
+            left, row = float(LEFT), row + 1
+        y = TOP - 6 + row * ROW
+        if chart.kind == "bars":
+            shade = f'fill-opacity="{SHADES[n % len(SHADES)]}"'
+            parts.append(f'<rect class="bar {_colour(n)}" x="{left:.1f}" y="{y}" width="12" height="9" {shade}/>')
+        else:
+            parts.append(_marks(n, [(left + 6, y + 5)]))
+        parts.append(_text(left + 16, y + 8, name, "label"))
+        left += width
+    return parts, row + 1
+
+
+def _colour(n: int) -> str:
+    return f"series{n % COLOURS + 1}"
+
+
+def _marks(n: int, at: Points) -> str:
+    drawn = "".join(f"M{x:.1f},{y:.1f}{MARKS[n % len(MARKS)]}" for x, y in at)
+    return f'<path class="mark {_colour(n)}" d="{drawn}"/>'
+
+
+def _polyline(kind: str, points: Points, x: Scale, y: Scale, stroke: str = "") -> str:
+    drawn = " ".join(f"{x.at(at):.1f},{y.at(value):.1f}" for at, value in points)
+    dashes = f' stroke-dasharray="{stroke}"' if stroke else ""
+    return f'<polyline class="{kind}" points="{drawn}"{dashes}/>'
+
+
+def _svg(parts: Iterable[str], height: int, named: str) -> str:
+    return f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" {named}>' + "".join(parts) + "</svg>"
 
 
 def _text(x: float, y: float, words: str, kind: str) -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
 
 
-def _grid(top: float, at: Callable[[float], float]) -> list[str]:
-    rows = []
-    for share in (0.0, 0.5, 1.0):
-        height = at(top * share)
-        rows.append(f'<line class="grid" x1="{LEFT}" y1="{height:.1f}" x2="{WIDTH - RIGHT}" y2="{height:.1f}"/>')
-        rows.append(_text(LEFT - 4, height + 3, f"{top * share:.3g}", "label end"))
-    return rows
+def _rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _times(axis: Axis, floor: float) -> list[str]:
-    """Return labels at round local times."""
-    span_s = axis.until_s - axis.since_s
-    step_s = next((index for index in STEPS_S if span_s / index <= LABELS), STEPS_S[-1])
-    form = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
-    shift_s = time.localtime(axis.until_s).tm_gmtoff
-    first = math.ceil((axis.since_s + shift_s) / step_s) * step_s - shift_s
-    parts = []
-    for n in range(LABELS + 1):
-        at = first + n * step_s
-        if at > axis.until_s:
-            break
-        x = min(max(axis.x(at), LEFT + 18), WIDTH - RIGHT - 18)
-        parts.append(_text(x, floor + 13, time.strftime(form, time.localtime(at)), "label middle"))
+def _grid(y: Scale, ticks: Sequence[float]) -> list[str]:
+    """Return a rule and a label for each tick of the upright axis."""
+    rules = [_rule("grid", LEFT, y.at(tick), WIDTH - RIGHT, y.at(tick)) for tick in ticks]
+    return rules + [_text(LEFT - 4, y.at(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
+
+
+def _below(labels: Sequence[tuple[float, str]], floor: float, room: float = 0) -> list[str]:
+    """Return the labels of the level axis. Those without room are left out, or shortened if each has the same room."""
+    parts, free = [], float("-inf")
+    for at, words in labels:
+        shown = one_line(words, at_most=max(4, int(room / CHARACTER))) if room else words
+        half = len(shown) * CHARACTER / 2 + 3
+        if room or at - half >= free:
+            parts.append(_text(at, floor + 13, shown, "label middle"))
+            free = at + half
     return parts
 
 
-def _pieces(points: Sequence[tuple[float, float]], most_s: float) -> list[list[tuple[float, float]]]:
+def _times(x: Scale, floor: float) -> list[str]:
+    """Return labels at round local times."""
+    span_s = x.high - x.low
+    step_s = next((index for index in STEPS_S if span_s / index <= LABELS), STEPS_S[-1])
+    form = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
+    shift_s = time.localtime(x.high).tm_gmtoff
+    first = math.ceil((x.low + shift_s) / step_s) * step_s - shift_s
+    parts = []
+    for at in (first + n * step_s for n in range(LABELS + 1)):
+        if at <= x.high:
+            place = min(max(x.at(at), LEFT + 18), WIDTH - RIGHT - 18)
+            parts.append(_text(place, floor + 13, time.strftime(form, time.localtime(at)), "label middle"))
+    return parts
+
+
+def _pieces(points: Points, most_s: float) -> list[list[tuple[float, float]]]:
     """Return runs of points that are at most most_s apart."""
     pieces: list[list[tuple[float, float]]] = []
     for point in points:
