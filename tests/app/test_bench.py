@@ -119,7 +119,9 @@ def test_a_server_that_wants_a_key_says_where_it_is_taken_from(monkeypatch: pyte
         assert run("smoke", server, prompt_tokens=50, output_tokens=4) == 0
 
 
-@pytest.mark.parametrize(("file", "name"), [("...json", ""), ("theirs.txt", "../x"), ("theirs.txt", "/x")])
+@pytest.mark.parametrize(
+    ("file", "name"), [("...json", ""), ("theirs.txt", ".hidden"), ("theirs.txt", "../x"), ("theirs.txt", "/x")]
+)
 def test_an_import_is_written_below_the_results(here: Path, file: str, name: str) -> None:
     (here / file).write_text("Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\n")
     before = set(here.parent.rglob("*"))

@@ -150,7 +150,7 @@ def take_in(file: str, name: str, *, json: bool) -> None:
     found = vllm_results.load(Path(file))
     if name:
         found = found.model_copy(update={"name": name})
-    reason = why_not_a_file(found.name)
+    reason = "starts with a dot" if found.name.startswith(".") else why_not_a_file(found.name)
     if reason:
         raise Refused(f"the name '{one_line(found.name, at_most=80)}' {reason}.", fix="--name OTHER")
     folder = Project.here_or_cwd() / FOLDER / found.name
