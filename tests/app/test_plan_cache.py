@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,8 @@ import pytest
 from sparkwright.app import connect
 from sparkwright.app.plans import plan_cache
 from sparkwright.app.runs import playbooks, session
-from sparkwright.cli.deploy import COMMANDS, KEEP_FAILED, OPTIONS, ROLLING
+from sparkwright.app.runs.options import DeployOptions
+from sparkwright.cli.deploy import COMMANDS
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.starter import RECIPE_TEXT
@@ -41,10 +43,8 @@ models:
 """
 
 
-def options(**given: Any) -> dict[str, Any]:
-    """Return the options of a command as it passes them on."""
-    usual = {name.replace("-", "_"): value for name, value, _ in (*OPTIONS, *ROLLING, KEEP_FAILED)}
-    return {**usual, "host": "spark1", "json": True, **given}
+def options(**given: Any) -> DeployOptions:
+    return DeployOptions(**{"host": "spark1", "json": True, **given})
 
 
 class Recorder:
@@ -87,7 +87,7 @@ class Project:
     def deploy(self, playbook: str = "deploy", **given: Any) -> dict[str, Any]:
         """Deploy, and return the request to the host without the run's id."""
         Recorder.asked.clear()
-        assert playbooks.run(playbook, playbook, **options(**given)) == [0]
+        assert playbooks.run(playbook, playbook, options(**given)) == [0]
         (request,) = Recorder.asked
         self.ids.append(request["plan"].pop("run_id"))
         return request
@@ -185,7 +185,7 @@ def test_a_mistake_is_refused_after_a_good_run(
     capsys.readouterr()
     Recorder.asked.clear()
     try:
-        assert playbooks.run("deploy", "deploy", **options()) == [5]
+        assert playbooks.run("deploy", "deploy", options()) == [5]
         message = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
     except Refused as refused:
         message = str(refused)
@@ -267,7 +267,7 @@ def test_secrets_are_read_for_each_run_and_never_kept(project: Project, monkeypa
     assert project.planned == 1
     assert b"_of_two" not in project.kept[0].read_bytes()
     monkeypatch.setenv("MY_TOKEN", "abc")
-    assert playbooks.run("deploy", "deploy", **options()) == [5]
+    assert playbooks.run("deploy", "deploy", options()) == [5]
 
 
 def test_a_plan_in_which_a_secret_stands_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ def test_a_servers_key_is_read_for_each_run(
     for key, said in (("", "SPARK_KEY holds no key"), ("short", "a key must be")):
         monkeypatch.setenv("SPARK_KEY", key)
         capsys.readouterr()
-        assert playbooks.run("deploy", "deploy", **options()) == [5]
+        assert playbooks.run("deploy", "deploy", options()) == [5]
         message = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
         assert said in message and re.search(r"qwen3\.5-35b\.yml:\d+", message)
     assert project.planned == 1
@@ -312,7 +312,7 @@ def test_a_group_that_must_keep_serving_is_asked_each_time(project: Project) -> 
     project.edit("hosts/spark1.yml", "user: ops", "user: ops\ngroups: [lab]")
     (project.root / "hosts/groups.yml").write_text("lab: {min_serving: 1}\n")
     for _ in range(2):
-        playbooks.run("deploy", "deploy", **options())
+        playbooks.run("deploy", "deploy", options())
     assert project.planned == 2
 
 
@@ -332,7 +332,7 @@ class Pair(Project):
     def deployed(self) -> dict[str, dict[str, Any]]:
         """Deploy, and return each host's request by address, without the run's id and the token, which all share."""
         Recorder.asked.clear()
-        assert playbooks.run("deploy", "deploy", **options(host="pair")) == [0, 0]
+        assert playbooks.run("deploy", "deploy", options(host="pair")) == [0, 0]
         request = {item["plan"]["host"]: item for item in Recorder.asked}
         self.ids += [item["plan"].pop("run_id") for item in request.values()]
         tokens = {item["secrets"].pop(TOKEN) for item in request.values()}
@@ -370,7 +370,7 @@ def test_a_cluster_of_which_a_member_is_gone_is_not_begun(pair: Pair, monkeypatc
 
     monkeypatch.setattr(Recorder, "ready", ready)
     Recorder.asked.clear()
-    assert playbooks.run("deploy", "deploy", **options(host="pair")) == [3]
+    assert playbooks.run("deploy", "deploy", options(host="pair")) == [3]
     assert said and not Recorder.asked
 
 
@@ -385,7 +385,8 @@ class Link:
     def close(self): pass
 connect.open_link = Link
 from sparkwright.app.runs import playbooks
-playbooks.run("deploy", "deploy", **json.loads(sys.argv[1]))
+from sparkwright.app.runs.options import DeployOptions
+playbooks.run("deploy", "deploy", DeployOptions(**json.loads(sys.argv[1])))
 heavy = ("pydantic", "jinja2", "packaging", "sparkwright.engines.vllm", "sparkwright.project.playbook", "sparkwright.project.recipe")
 print([one for one in sys.modules if one.startswith(heavy)], file=sys.stderr)
 """
@@ -393,7 +394,7 @@ print([one for one in sys.modules if one.startswith(heavy)], file=sys.stderr)
 
 def test_a_deploy_of_a_kept_plan_imports_nothing_that_plans(project: Project) -> None:
     project.deploy()
-    words = [sys.executable, "-c", PROGRAM, json.dumps(options())]
+    words = [sys.executable, "-c", PROGRAM, json.dumps(asdict(options()))]
     done = subprocess.run(words, capture_output=True, text=True, cwd=project.root, timeout=60, check=False)
     assert done.stderr == "[]\n"
 

@@ -67,7 +67,7 @@ def members(*ends: int | str, asked: list[str] | None = None) -> list[Member]:
 def run(everyone: list[Member], policy: RolloutPolicy, name: str = "Test") -> Seen:
     seen = Seen()
     value = Fleet(everyone, [seen])
-    value.play(name, [member.host for member in everyone], plan, Roll(policy))
+    value.roll(value.begin(name, [member.host for member in everyone]), plan, Roll(policy))
     value.close()
     return seen
 
@@ -124,7 +124,7 @@ def test_two_plays_of_a_host_are_one_recap() -> None:
     seen = Seen()
     value = Fleet(everyone, [seen])
     for _ in range(2):
-        value.play("Test", [everyone[0].host], plan, Roll(RolloutPolicy()))
+        value.roll(value.begin("Test", [everyone[0].host]), plan, Roll(RolloutPolicy()))
     value.close()
     recaps = [event for event in seen.events if event["event"] == "recap"]
     assert [recap["ok"] for recap in recaps] == [2]
@@ -153,7 +153,7 @@ class Broken(Seen):
 
 def shown_to(*subscribers: Seen) -> Fleet:
     value = Fleet(members(0, 0), subscribers)
-    value.play("Test", [member.host for member in value.members], plan, Roll(RolloutPolicy()))
+    value.roll(value.begin("Test", [member.host for member in value.members]), plan, Roll(RolloutPolicy()))
     value.close()
     return value
 
@@ -219,7 +219,7 @@ def test_no_member_of_a_cluster_is_begun_when_one_has_no_plan(without: tuple[str
         return plan(member)
 
     hosts = [member.host for member in fleet.members]
-    fleet.play("Test", hosts, plan_of, Roll(RolloutPolicy(max_fail_percentage=100), together=True))
+    fleet.roll(fleet.begin("Test", hosts), plan_of, Roll(RolloutPolicy(max_fail_percentage=100), together=True))
     fleet.close()
     assert options == []
     assert [name for name, error in fleet.errors().items() if error.message == "ray is not offered."] == list(without)

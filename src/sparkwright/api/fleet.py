@@ -14,20 +14,13 @@ from sparkwright.api.results import Cause, Diagnosis, History, HostInfo, HostSta
 from sparkwright.api.run import Run
 from sparkwright.app.connect import choose, everyone, reach, with_recipe
 from sparkwright.app.runs import playbooks
+from sparkwright.app.runs.options import DeployOptions
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import hang_up
 from sparkwright.project.folder import Project
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
-
-#: defaults of the options of a command that runs a playbook
-USUAL: dict[str, Any] = {
-    **dict.fromkeys(("check", "dry_run", "diff", "verbose", "list_tasks", "wait", "resume", "skip_unreachable"), False),
-    **dict.fromkeys(("tags", "skip_tags", "start_at_task", "serial", "max_fail_percentage"), ""),
-    "canary": 0,
-    "json": True,
-}
 
 
 class Options(TypedDict, total=False):
@@ -242,7 +235,7 @@ class Fleet:
         """Run a playbook of the project."""
         return self._play(playbook, hosts, options)
 
-    def _play(self, playbook: str, hosts: str, options: Options, **own: bool) -> Run:
+    def _play(self, playbook: str, hosts: str, options: Options, **own: Any) -> Run:
         """Run a playbook of a command. Raises TypeError for an unknown option.
 
         Args:
@@ -250,8 +243,8 @@ class Fleet:
         """
         if unknown := options.keys() - Options.__annotations__.keys():
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
-        given = {**USUAL, **options, **own, "host": hosts}
-        return Run(self.root, lambda on_event: playbooks.run(playbook, playbook, on_event=on_event, **given))
+        given = DeployOptions(host=hosts, json=True, **options, **own)
+        return Run(self.root, lambda on_event: playbooks.run(playbook, playbook, given, on_event=on_event))
 
     def health(self, hosts: str, *, smoke: bool = False, token_s: float = 0.0) -> Run:
         """Check the servers' health now.

@@ -281,7 +281,8 @@ def _done(bench: Bench, *, json: bool) -> Outcome:
     Shown(bench.chosen, json=json, diff=False)
     try:
         if bench.cluster is None or not fleet.reach():
-            fleet.play("Bench", bench.chosen.hosts, bench.plan_for, Roll(RolloutPolicy(max_fail_percentage=100)))
+            members = fleet.begin("Bench", bench.chosen.hosts)
+            fleet.roll(members, bench.plan_for, Roll(RolloutPolicy(max_fail_percentage=100)))
     finally:
         fleet.close()
     codes = [int(member.recap["exit"]) for member in fleet.members if member.recap]

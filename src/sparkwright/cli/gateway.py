@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkwright.app.runs.options import DeployOptions
 from sparkwright.cli.deploy import OPTIONS
 from sparkwright.cli.framework.command import command, command_of
 from sparkwright.errors import Exit
@@ -12,7 +13,7 @@ from sparkwright.errors import Exit
 def _deploy(**given: Any) -> list[int]:
     from sparkwright.app.runs import gateway
 
-    return gateway.deploy(**given)
+    return gateway.deploy(DeployOptions(**given))
 
 
 DEPLOY = command_of(
@@ -30,7 +31,7 @@ DEPLOY = command_of(
 def _rollback(**given: Any) -> list[int]:
     from sparkwright.app.runs import gateway
 
-    return gateway.rollback(**given)
+    return gateway.rollback(DeployOptions(**given))
 
 
 ROLLBACK = command_of(

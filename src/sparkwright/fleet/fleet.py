@@ -75,28 +75,30 @@ class Fleet:
         self.each(self.members, lambda member: member.open().ready())
         return [member for member in self.members if member.failed]
 
-    def play(
+    def begin(self, play: str, hosts: Iterable[Host]) -> list[Member]:
+        """Announce a play, and return its members that did not fail earlier; none if the run has stopped."""
+        taking_part = {host.name for host in hosts}
+        members = [member for member in self.members if member.host.name in taking_part and not member.failed]
+        if not members or self.stopped:
+            return []
+        self._say(event("play_started", play=play, hosts=[member.host.name for member in members], host=""))
+        return members
+
+    def roll(
         self,
-        name: str,
-        hosts: Sequence[Host],
+        members: Sequence[Member],
         plan_for: Callable[[Member], Plan],
         roll: Roll,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
-        """Run a play, batch after batch. If it stops early, `stopped` says why; then no other play begins either.
+        """Run the members' plans, batch after batch. If the run stops early, `stopped` says why; no other play begins then.
 
         Args:
             roll: the batches, and the hosts that must keep serving.
             preview: a host's plan in check mode, for a roll that checks first.
         """
-        taking_part = {host.name for host in hosts}
-        waiting = {
-            member.host.name: member for member in self.members if member.host.name in taking_part and not member.failed
-        }
-        if not waiting or self.stopped:
-            return
+        waiting = {member.host.name: member for member in members}
         rolls = roll.policy.rolls(len(waiting))
-        self._say(event("play_started", play=name, hosts=list(waiting), host=""))
         if preview is not None and roll.checks_first and len(waiting) > 1:
             waiting = self._checked(waiting, preview, roll, rolls=rolls)
         proved: list[str] = []
@@ -189,13 +191,14 @@ class Fleet:
         """Return the exit code of each member; 0 for one without a recap, as nothing went wrong there."""
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
-    def tell(self, member: Member, text: str, *, detail: bool = False) -> None:
+    def tell(self, member: Member, text: str, *, detail: bool = False, once: bool = False) -> None:
         """Add a note about a host, once: a host that is checked first is planned for twice.
 
         Args:
             detail: of interest only to a person who reads task by task.
+            once: not for another host again.
         """
-        if text in member.noted:
+        if any(text in other.noted for other in (self.members if once else [member])):
             return
         member.noted.add(text)
         self._events.put(

@@ -22,7 +22,7 @@ ADDRESSES = 64
 ABOUT = ("id", "commit", "files", "dir")
 
 
-class Neighbours:
+class Peers:
     """The hosts that others copy from, each connected to once."""
 
     def __init__(self, inventory: Inventory) -> None:

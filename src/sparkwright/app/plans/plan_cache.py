@@ -14,7 +14,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sparkwright import here, host_side
+from sparkwright.app.runs.options import DeployOptions
 from sparkwright.console.events.summary import Served
+from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
 from sparkwright.host.state import write_atomically
 from sparkwright.project import shipped_files
@@ -35,7 +37,7 @@ from sparkwright.units import MIB
 if TYPE_CHECKING:
     from sparkwright.project.inventory.secret_source import Source
 
-SCHEMA = 2
+SCHEMA = 3
 #: inputs of a plan in a project's folder; a playbook includes only files from its own folder, or shipped ones
 FOLDERS, LOCK = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
 #: folders of shipped files that a plan is made from
@@ -45,10 +47,6 @@ MOST_FILES, MOST_BYTES = 1000, 32 * MIB
 #: number and size of cached files: one per host or cluster, playbook and set of options; a plan has about 60 KB
 KEPT, PLAN_BYTES = 64, 8 * MIB
 ABOUT_HOST = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
-#: options that affect only the output
-OUTPUT = ("json", "verbose")
-#: options of runs with a record of their hosts, or without a plan to run
-OTHER_RUNS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,8 @@ def _source(source: Source) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class CachedPlan:
-    """A plan with everything else that a run of it needs."""
+class PlannedHost:
+    """A plan of a host, with everything else that a run of it needs."""
 
     #: with its address, login and environment
     host: Host
@@ -83,12 +81,35 @@ class CachedPlan:
     restart: dict[str, Any] | None = None
     #: messages of the planner about the host
     notes: tuple[str, ...] = ()
+    #: messages that are the same for other hosts, and are shown once
+    notices: tuple[str, ...] = ()
     #: the server for the panel; None for a play that serves nothing
     serves: Served | None = None
     #: source of the server's key, and its "file:line", by the name of the secret
     keys: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
     #: version and options of the image's engine in spark.lock
     engine: dict[str, Any] = field(default_factory=dict)
+    #: sent with the plan, and never kept
+    secrets: dict[str, Secret] = field(default_factory=dict)
+    #: made from files alone, so that it stays valid until one of them changes
+    lasting: bool = True
+
+    def take(self, member: Member, fleet: Fleet, serves: Callable[[Served], None]) -> Plan:
+        """Prepare a member for its run of this plan, and return the plan.
+
+        Args:
+            fleet: shows the notes.
+            serves: called with the server that the host is going to run.
+        """
+        member.secrets = self.secrets
+        member.restart = member.restart if self.restart is None else self.restart
+        if self.serves is not None:
+            serves(self.serves)
+        for note in self.notes:
+            fleet.tell(member, note)
+        for notice in self.notices:
+            fleet.tell(member, notice, once=True)
+        return self.plan
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain JSON, the inverse of `of`."""
@@ -102,12 +123,13 @@ class CachedPlan:
             "plan": self.plan.to_json(),
             "restart": self.restart,
             "notes": self.notes,
+            "notices": self.notices,
             "serves": asdict(self.serves) if self.serves else None,
             "engine": self.engine,
         }
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> CachedPlan:
+    def of(cls, data: Mapping[str, Any]) -> PlannedHost:
         """Parse a plan. Raises ValueError, TypeError, KeyError or AttributeError for invalid data."""
         sources = {name: KeptSource.of(source) for name, source in data["sources"].items()}
         return cls(
@@ -116,6 +138,7 @@ class CachedPlan:
             plan=Plan.from_json(data["plan"]),
             restart=data["restart"],
             notes=tuple(data["notes"]),
+            notices=tuple(data["notices"]),
             serves=Served(**data["serves"]) if data["serves"] else None,
             keys={name: (KeptSource.of(key), str(where)) for name, (key, where) in data["keys"].items()},
             engine=dict(data["engine"]),
@@ -125,42 +148,40 @@ class CachedPlan:
 class Place:
     """The place of one command's cached plan, with the inputs that it would be made from now."""
 
-    def __init__(self, project: Path, playbook: str, given: Mapping[str, Any]) -> None:
-        about = {name: value for name, value in given.items() if name not in OUTPUT}
-        name = json.dumps([str(project.resolve()), playbook, about], sort_keys=True, default=str)
+    def __init__(self, project: Path, playbook: str, options: DeployOptions) -> None:
+        name = json.dumps([str(project.resolve()), playbook, options.key()], sort_keys=True)
         self._project = project
         self._file = host_side.cache() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
         self._inputs = ""
         #: True if plans of this command can be cached
-        self.usable = shipped_files.find(project, f"playbooks/{playbook}.yml") is not None and not any(
-            map(given.get, OTHER_RUNS)
-        )
+        self.usable = shipped_files.find(project, f"playbooks/{playbook}.yml") is not None and options.cacheable()
         if self.usable:
             with contextlib.suppress(OSError, ValueError):
                 self._inputs = inputs(project)
 
-    def find(self) -> list[CachedPlan]:
+    def find(self) -> list[PlannedHost]:
         """Return the cached plans, of a host or of a cluster's members, if their inputs are unchanged; otherwise none."""
         if not self._inputs:
             return []
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             digest, _, text = _own(self._file).partition(b"\n")
             if digest.decode() == _digest(self._inputs, text):
-                return [CachedPlan.of(item) for item in bounds.parsed(text)]
+                return [PlannedHost.of(item) for item in bounds.parsed(text)]
         return []
 
-    def keep(self, made: Mapping[str, CachedPlan], members: Sequence[Member]) -> None:
+    def keep(self, made: Mapping[str, PlannedHost], members: Sequence[Member]) -> None:
         """Save the plans of members that have run, unless their inputs have changed since, or a plan contains a secret."""
-        if all(member.host.name in made and member.host.connection == "ssh" for member in members):
+        names = [member.host.name for member in members if member.host.connection == "ssh"]
+        if len(names) == len(members) and all(name in made and made[name].lasting for name in names):
             secrets = [secret for member in members for secret in member.secrets.values()]
             self._keep([made[member.host.name] for member in members], secrets)
 
-    def _keep(self, made: Sequence[CachedPlan], secrets: Sequence[Secret]) -> None:
+    def _keep(self, made: Sequence[PlannedHost], secrets: Sequence[Secret]) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError):
             if not self._inputs or self._inputs != inputs(self._project):
                 return
-            text = json.dumps([cached_plan.to_json() for cached_plan in made])
-            if any(text.count(cached_plan.plan.run_id) != 1 for cached_plan in made) or any(
+            text = json.dumps([planned.to_json() for planned in made])
+            if any(text.count(planned.plan.run_id) != 1 for planned in made) or any(
                 _shows(text, secret.reveal()) for secret in secrets
             ):
                 return

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkwright.app.connect import Selection, machines, reach
 from sparkwright.app.plans import gateways
 from sparkwright.app.questions import host_requests
 from sparkwright.app.runs import playbooks
+from sparkwright.app.runs.options import DeployOptions
 from sparkwright.app.runs.presenters import Listener
 from sparkwright.console.out import say, say_error
 from sparkwright.errors import Exit, Refused, SparkwrightError
@@ -24,16 +26,16 @@ from sparkwright.project.inventory.inventory import Inventory
 DEPLOY, ROLLBACK = "gateway/deploy", "gateway/rollback"
 
 
-def deploy(**given: Any) -> list[int]:
+def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int]:
     """Run the playbook on the gateway's host. Return its exit code. Raises Refused before any host is asked."""
     project = Project.here()
     inventory = Inventory.load(project.root)
-    gateway = chosen(inventory, given["host"])
+    gateway = chosen(inventory, options.host)
     gateway_routes.routed(project.root, inventory, gateway)
     gateways.refuse_without_key(gateway)
     gateways.refuse_without_haproxy(inventory, gateway)
-    codes = playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": gateway.host})
-    shown = not (given["check"] or given["json"] or given.get("on_event"))
+    codes = playbooks.run(DEPLOY, "gateway.deploy", replace(options, host=gateway.host), on_event=on_event)
+    shown = not (options.check or options.dry_run or options.json or on_event is not None)
     if shown and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
         url, way = gateways.base_url(inventory, gateway)
         say(f"Clients of {gateway.name}: base URL {url}" + (f" ({way})" if way else "") + _with_key(gateway))
@@ -44,13 +46,13 @@ def _with_key(gateway: Gateway) -> str:
     return ", with the key of `gateway.key`" if gateway.file.key else ""
 
 
-def rollback(**given: Any) -> list[int]:
+def rollback(options: DeployOptions) -> list[int]:
     """Run the rollback playbook on the gateway's host, without reading the present routes. Return its exit code."""
     inventory = Inventory.load(Project.here().root)
-    gateway = chosen(inventory, given["host"])
+    gateway = chosen(inventory, options.host)
     gateways.refuse_without_key(gateway)
     gateways.refuse_without_haproxy(inventory, gateway)
-    return playbooks.run(ROLLBACK, "gateway.rollback", **{**given, "host": gateway.host})
+    return playbooks.run(ROLLBACK, "gateway.rollback", replace(options, host=gateway.host))
 
 
 def chosen(inventory: Inventory, name: str) -> Gateway:
@@ -67,24 +69,24 @@ def chosen(inventory: Inventory, name: str) -> Gateway:
     raise Refused(f"no gateway is called '{name}'.", fix=nearest(name, inventory.gateways))
 
 
-#: options of a deploy that concern only servers
-OF_SERVERS = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable", "rollback")
+#: options of a deploy that count for the gateways behind it too
+KEPT = ("check", "diff", "verbose", "wait", "json")
 
 
-def deploy_behind(selection: Selection, given: Mapping[str, Any], on_event: Listener | None = None) -> list[int]:
+def deploy_behind(selection: Selection, options: DeployOptions, on_event: Listener | None = None) -> list[int]:
     """Deploy each deployed gateway in front of a changed server again. Return their exit codes.
 
     If a gateway can't be deployed, the servers stay. The error is printed, with exit code FAILED instead of REFUSED.
 
     Args:
-        given: options of the deploy.
+        options: those of the deploy.
         on_event: called with each event instead of printing it.
     """
     changed = {member.host.machine for member in selection.fleet.members if _changed(member.recap)}
-    if given["check"] or not changed:
+    if options.check or not changed:
         return []
     behind = [gateway for gateway in selection.inventory.gateways.values() if changed & {*gateway.members}]
-    return [code for gateway in behind for code in _deploy_again(gateway, given, on_event)]
+    return [code for gateway in behind for code in _deploy_again(gateway, options, on_event)]
 
 
 def _changed(recap: Mapping[str, Any] | None) -> bool:
@@ -95,19 +97,18 @@ def _changed(recap: Mapping[str, Any] | None) -> bool:
     return recap is not None and recap["exit"] in (Exit.OK, Exit.INCONCLUSIVE) and recap["changed"] > 0
 
 
-def _deploy_again(gateway: Gateway, given: Mapping[str, Any], on_event: Listener | None) -> list[int]:
+def _deploy_again(gateway: Gateway, options: DeployOptions, on_event: Listener | None) -> list[int]:
     try:
         if not _stands(gateway):
             return []
-        if not given["json"] and on_event is None:
+        if not options.json and on_event is None:
             say(f"A server behind the gateway {gateway.name} was changed: gateway.deploy follows.")
-        plain = {name: value for name, value in given.items() if name not in OF_SERVERS}
-        everything = {"tags": "", "skip_tags": "", "start_at_task": "", "host": gateway.name}
-        codes = deploy(**{**plain, **everything, "on_event": on_event})
+        kept = {name: getattr(options, name) for name in KEPT}
+        codes = deploy(DeployOptions(host=gateway.name, **kept), on_event)
     except SparkwrightError as error:
         if on_event is not None:
             raise
-        say_error(error, json=given["json"], host=gateway.host)
+        say_error(error, json=options.json, host=gateway.host)
         codes = [int(error.exit)]
     codes = [Exit.FAILED if code == Exit.REFUSED else code for code in codes]  # the server was touched
     if any(codes) and on_event is None:

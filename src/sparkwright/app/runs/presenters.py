@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from sparkwright.app.connect import SelectedHosts
 from sparkwright.app.prompts import stop_asked
+from sparkwright.app.runs.options import DeployOptions
 from sparkwright.console.events.subscriber import JsonLines, Subscriber
 from sparkwright.console.events.summary import Served, Summary
 from sparkwright.errors import Inconclusive
@@ -65,6 +66,12 @@ class Shown:
         self._summary = Summary(lines.write)
         panels = not plan and (not many or bool(self._workers))
         selection.fleet.subscribers = [lines, Tables(lines.write), *([self._summary] if panels else [])]
+
+    @classmethod
+    def of_run(cls, selection: SelectedHosts, options: DeployOptions, on_event: Listener | None) -> Shown:
+        """Return the output of a playbook's run."""
+        about = {name: getattr(options, name) for name in ("json", "diff", "check", "verbose")}
+        return cls(selection, rows=True, on_event=on_event, **about)
 
     def serves(self, served: Served) -> None:
         """Store the server that a host is going to run, for the panel."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from sparkwright import here, program
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.pins import entries, lock_of
+from sparkwright.app.runs.options import DeployOptions
 from sparkwright.console.words import names as named
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
@@ -23,95 +24,89 @@ from sparkwright.fleet.rollout import Prints, Record, RecordFile, Roll, refuse_o
 from sparkwright.project import playbook, recipe, shipped_files
 from sparkwright.project.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event
+from sparkwright.visible import listed
 
 #: modules that take a server down; a play with one of them respects `min_serving`
 TAKE_DOWN = ("stop_and_keep", "stopped")
 EVERYONE = "all"
 
 
-@dataclass(frozen=True)
-class RolloutOptions:
-    """The command line's options for a rolling run. The playbook decides what they leave open."""
+def policy_of(play: playbook.Play, options: DeployOptions) -> RolloutPolicy:
+    """Return the rollout policy of a play; it decides what the options leave open.
 
-    #: the command that is suggested, with --resume, for continuing the run
-    command: str = ""
-    canary: int = 0
-    serial: str = ""
-    max_fail_percentage: str = ""
-    resume: bool = False
-    skip_unreachable: bool = False
+    Raises Refused for an invalid batch size or percentage.
+    """
+    if options.canary < 0:
+        raise Refused(f"--canary {options.canary} is not a number of hosts.")
+    explicit, usual = sizes(options.serial), tuple(play.serial)
+    if options.canary and len(usual) > 1:
+        usual = usual[1:]  # [1, "25%"] begins with its own canary
+    limit = options.max_fail_percentage
+    return RolloutPolicy(
+        canary=options.canary,
+        serial=explicit or usual,
+        max_fail_percentage=_percentage(limit) if limit else play.max_fail_percentage,
+    )
 
-    def policy(self, play: playbook.Play) -> RolloutPolicy:
-        """Return the rollout policy of a play. Raises Refused for an invalid batch size or percentage."""
-        if self.canary < 0:
-            raise Refused(f"--canary {self.canary} is not a number of hosts.")
-        given, usual = sizes(self.serial), tuple(play.serial)
-        if self.canary and len(usual) > 1:
-            usual = usual[1:]  # [1, "25%"] begins with its own canary
-        return RolloutPolicy(
-            canary=self.canary,
-            serial=given or usual,
-            max_fail_percentage=self._limit() if self.max_fail_percentage else play.max_fail_percentage,
-        )
 
-    def _limit(self) -> float:
-        try:
-            found = float(self.max_fail_percentage.removesuffix("%"))
-        except ValueError:
-            found = -1
-        if not 0 <= found <= 100:
-            message = f"--max-fail-percentage {self.max_fail_percentage} must be a percentage."
-            raise Refused(message, fix="Give 0 to 100.")
-        return found
+def _percentage(text: str) -> float:
+    try:
+        found = float(text.removesuffix("%"))
+    except ValueError:
+        found = -1
+    if not 0 <= found <= 100:
+        raise Refused(f"--max-fail-percentage {text} must be a percentage.", fix="Give 0 to 100.")
+    return found
 
 
 class RolloutRun:
     """The rollout of a playbook to the selected hosts.
 
     A read-only run, and one on all hosts at once, keeps no record.
+
+    Args:
+        command: the command that is suggested, with --resume, for continuing the run.
     """
 
-    def __init__(
-        self, selection: Selection, book: playbook.Playbook, given: playbook.Options, rolling: RolloutOptions
-    ) -> None:
-        self._chosen = selection
+    def __init__(self, selection: Selection, book: playbook.Playbook, command: str, options: DeployOptions) -> None:
+        self._selection = selection
         self._book = book
-        self._given = given
-        self._asked = rolling
+        self._command = command
+        self._options = options
         self._file = RecordFile(selection.project.root, book.path.stem)
         self._looks = _Looks(selection)
         everyone = [selection.inventory.match(play.hosts) for play in book.plays]
         self._last_play = {
             name: n for n, hosts in enumerate(everyone) for host in hosts for name in (host.name, host.machine)
         }
-        self._paces = [rolling.policy(play) for play in book.plays]
+        self._paces = [policy_of(play, options) for play in book.plays]
         self.record: Record | None = None
         self._kept = False
         self._together = (
             clusters.one_of(selection) is not None
         )  # the members of a cluster are one, whatever the batches
-        if not given.check and not all(play.file.read_only for play in book.plays):
+        if not options.check and not all(play.file.read_only for play in book.plays):
             self._begin()
 
     def _begin(self) -> None:
-        names = [host.name for host in self._chosen.hosts]
-        if self._asked.resume:
+        names = [host.name for host in self._selection.hosts]
+        if self._options.resume:
             record = self._file.load()
-            refuse_other(record, self._options(), self._prints)
+            refuse_other(record, self._unchanged(), self._prints)
             self.record, self._kept = record, True
-            for member in (member for member in self._chosen.fleet.members if member.host.name in record.under_way):
-                self._chosen.fleet.tell(member, "was in progress when this run was left: its host is checked again.")
+            for member in (member for member in self._selection.fleet.members if member.host.name in record.under_way):
+                self._selection.fleet.tell(member, "was in progress when this run was left: its host is checked again.")
         elif any(policy.rolls(len(names)) for policy in self._paces):
-            self.record = Record(self._file.playbook, names, self._options())
+            self.record = Record(self._file.playbook, names, self._unchanged())
 
     def may_begin(self) -> bool:
         """Return True if every host is reachable.
 
         A rolling run does not begin with a host missing, unless --skip-unreachable is set.
         """
-        fleet = self._chosen.fleet
+        fleet = self._selection.fleet
         lost = [member.host.name for member in fleet.reach()] if self.record or self._together else []
-        if not lost or (self._asked.skip_unreachable and not self._together):
+        if not lost or (self._options.skip_unreachable and not self._together):
             return True
         ways = "" if self._together else " (--skip-unreachable leaves them out)"
         lost_are = f"{named(lost)} {'is' if len(lost) == 1 else 'are'}"
@@ -121,7 +116,7 @@ class RolloutRun:
     def roll(self, n: int) -> Roll:
         """Return the rollout settings of the n-th play."""
         play = self._book.plays[n]
-        if self._given.check or play.file.read_only or self._together:
+        if self._options.check or play.file.read_only or self._together:
             return Roll(RolloutPolicy(max_fail_percentage=100), together=self._together)
         return Roll(
             self._paces[n],
@@ -136,7 +131,7 @@ class RolloutRun:
 
     def tell(self) -> list[int]:
         """Report what was done and what was not. Return exit codes that no host's recap covers."""
-        fleet = self._chosen.fleet
+        fleet = self._selection.fleet
         if self.record is None and not fleet.stopped:
             return []
         ended = {member.host.name: Exit(member.recap["exit"]) for member in fleet.members if member.recap is not None}
@@ -151,7 +146,7 @@ class RolloutRun:
             "unreachable": [name for name, code in ended.items() if code is Exit.UNREACHABLE],
             "not_begun": left,
         }
-        resume = f"{program.name()} {self._asked.command} --resume" if goes_on else ""
+        resume = f"{program.name()} {self._command} --resume" if goes_on else ""
         about = {"playbook": self._file.playbook, **lists, "why": fleet.stopped, "resume": resume}
         fleet.say_last(event("rolled", host="", **about))
         if not fleet.stopped or lists["failed"] or lists["unreachable"]:
@@ -161,7 +156,7 @@ class RolloutRun:
     def left_behind(self, error: Inconclusive) -> None:
         """Add to the error how to resume the run that the laptop leaves while hosts are working."""
         if self._kept:
-            error.fix += f" Then `invoke {self._asked.command} --resume` goes on with the rest."
+            error.fix += f" Then `invoke {self._command} --resume` goes on with the rest."
 
     def close(self) -> None:
         """Disconnect from hosts that were only asked whether they serve."""
@@ -174,20 +169,20 @@ class RolloutRun:
     def _guard(self, play: playbook.Play) -> Guard | None:
         if not _takes_down(play):
             return None
-        inventory = self._chosen.inventory
-        hosts = self.record.hosts if self.record else [host.name for host in self._chosen.hosts]
+        inventory = self._selection.inventory
+        hosts = self.record.hosts if self.record else [host.name for host in self._selection.hosts]
         kept = floors(inventory.groups, inventory.min_serving, hosts, EVERYONE)
         return Guard(kept, self._looks.serves) if kept else None
 
-    def _options(self) -> dict[str, Any]:
+    def _unchanged(self) -> dict[str, Any]:
         """Return the options that must be unchanged when the run is resumed."""
-        words = ("tags", "skip_tags", "start_at_task", "extra")
-        given = {word: getattr(self._given, word) for word in words}
-        return dict(json.loads(json.dumps(given, default=dict)))
+        options = self._options
+        tags = {"tags": listed(options.tags), "skip_tags": listed(options.skip_tags)}
+        return {**tags, "start_at_task": options.start_at_task, "extra": options.variables()}
 
     def _prints(self, name: str) -> Prints:
         """Return fingerprints of a host's inputs: its values, playbook, recipe, templates, and pins of the lock."""
-        project, inventory = self._chosen.project, self._chosen.inventory
+        project, inventory = self._selection.project, self._selection.inventory
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
@@ -211,7 +206,7 @@ class _Looks:
     """Requests to hosts about whether they serve. They are not shown, and leave no entry in a host's journal."""
 
     def __init__(self, selection: Selection) -> None:
-        self._chosen = selection
+        self._selection = selection
         self._members = {member.host.name: member for member in selection.fleet.members}
         self._mine: list[Member] = []
 
@@ -229,15 +224,15 @@ class _Looks:
 
     def _member(self, name: str) -> Member:
         if name not in self._members:
-            self._members[name] = Member(self._chosen.inventory.hosts[name])
+            self._members[name] = Member(self._selection.inventory.hosts[name])
             self._mine.append(self._members[name])
         return self._members[name]
 
     def _serves(self, member: Member) -> bool:
         host = member.host
-        name = recipe.load(self._chosen.project.root, host.recipe).file.container.name if host.recipe else ""
+        name = recipe.load(self._selection.project.root, host.recipe).file.container.name if host.recipe else ""
         try:
-            found = list(member.request({"verb": "serving", "name": name}, self._chosen.inventory.secrets(host)))
+            found = list(member.request({"verb": "serving", "name": name}, self._selection.inventory.secrets(host)))
         except SparkwrightError:
             return False
         return any(row["event"] == "serving" and row["serving"] for row in found)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sparkwright.app.connect import Selection, machines
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.host_plan import Planner
-from sparkwright.app.plans.plan_cache import CachedPlan, Place
+from sparkwright.app.plans.peers import Peers
+from sparkwright.app.plans.plan_cache import Place, PlannedHost
+from sparkwright.app.plans.preparation import Preparation
+from sparkwright.app.runs.options import DeployOptions
 from sparkwright.app.runs.presenters import Listener, Shown, ending
-from sparkwright.app.runs.rollout import RolloutOptions, RolloutRun
+from sparkwright.app.runs.rollout import RolloutRun
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
+from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, run_request
-from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook, recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
@@ -26,63 +30,95 @@ from sparkwright.visible import listed
 
 #: time limit of --wait in seconds, longer than any deploy takes
 WAIT_S = 4 * 3600.0
-#: options that are variables of the playbook, with their defaults
-SWITCHES = {"rollback": True, "new_baseline": False, "keep": False, "undo": False, "anyway": False}
 
 
-def options(**given: Any) -> playbook.Options:
+def compiler_options(options: DeployOptions) -> playbook.Options:
     """Convert a command's options to the compiler's."""
     return playbook.Options(
-        check=given["check"],
-        diff=given["diff"],
-        tags=tuple(listed(given["tags"])),
-        skip_tags=tuple(listed(given["skip_tags"])),
-        start_at_task=given["start_at_task"],
+        check=options.check,
+        diff=options.diff,
+        tags=tuple(listed(options.tags)),
+        skip_tags=tuple(listed(options.skip_tags)),
+        start_at_task=options.start_at_task,
         who=who(),
-        wait_s=WAIT_S if given["wait"] else 0,
-        extra={name: given[name] for name, usual in SWITCHES.items() if given.get(name, usual) != usual},
+        wait_s=WAIT_S if options.wait else 0,
+        extra=options.variables(),
     )
 
 
 def run(
     selection: Selection,
-    book: str,
-    given: playbook.Options,
-    rolling: RolloutOptions,
+    name: str,
+    command: str,
+    options: DeployOptions,
     *,
-    json: bool,
-    verbose: bool = False,
     place: Place | None = None,
     on_event: Listener | None = None,
 ) -> list[int]:
     """Run a playbook on the selected hosts. Return each host's exit code, and one more if the run was stopped.
 
     Args:
+        command: the command that is suggested for continuing the run.
         place: place of the cached plan of this command.
         on_event: see `Shown`.
     """
-    read = playbook.load(clusters.path_of(selection, book), selection.project.root)
-    if not any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in read.plays):
-        selection = machines(selection)
-        selection.fleet.connect()
-    fleet, codes = selection.fleet, list[int]()
-    rollout = RolloutRun(selection, read, given, rolling)
-    shown = Shown(
-        selection, json=json, diff=given.diff, check=given.check, rows=True, verbose=verbose, on_event=on_event
-    )
+    book = playbook.load(clusters.path_of(selection, name), selection.project.root)
+    selection = _servers_or_machines(selection, book)
+    fleet, rollout = selection.fleet, RolloutRun(selection, book, command, options)
+    shown = Shown.of_run(selection, options, on_event)
     with ending(fleet, rollout.left_behind), contextlib.closing(rollout):
-        if rollout.may_begin():
-            for n, play in enumerate(read.plays):
-                roll = rollout.roll(n)
-                made = _play(selection, play, given, shown, roll)
-                if place is not None and len(read.plays) == 1 and clusters.is_one(selection) and roll.guard is None:
-                    place.keep(made, fleet.members)
+        for n, play in enumerate(book.plays if rollout.may_begin() else ()):
+            members = fleet.begin(play.name, _hosts(selection, play))
+            prepared = Preparation(selection, play, check=options.check)
+            prepared.ask(members)  # before anything is planned, so that planning asks nobody
+            roll = rollout.roll(n)
+            with contextlib.closing(Peers(selection.inventory)) as peers:
+                plans = _Plans(Planner(selection, play, compiler_options(options), prepared), fleet, peers, shown)
+                fleet.roll(members, plans.of, roll, plans.preview)
+            prepared.learn_engines()
+            if place is not None and len(book.plays) == 1 and clusters.is_one(selection) and roll.guard is None:
+                place.keep(plans.made, fleet.members)
         codes = rollout.tell()
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
-    if codes:
-        return codes
-    idle = ", ".join(host.name for host in selection.hosts)
-    raise Refused(f"no play of {book} is for {idle}.", fix="Look at `hosts:` in the playbook.")
+    if not codes:
+        idle = ", ".join(host.name for host in selection.hosts)
+        raise Refused(f"no play of {name} is for {idle}.", fix="Look at `hosts:` in the playbook.")
+    return codes
+
+
+class _Plans:
+    """The plans of a play, each made at its host's turn. May be called from several threads."""
+
+    def __init__(self, planner: Planner, fleet: Fleet, peers: Peers, shown: Shown) -> None:
+        self._planner, self._fleet, self._peers, self._shown = planner, fleet, peers, shown
+        #: by host name
+        self.made: dict[str, PlannedHost] = {}
+
+    def of(self, member: Member, *, check: bool = False) -> Plan:
+        """Return the plan of a host, with the URLs of models that a peer hands out."""
+        planned = self._planner.plan(member.host, member.registered, check=check)
+        plan = planned.take(member, self._fleet, self._shown.serves)
+        filled = self._peers.fill(self._fleet, member, plan)
+        self.made[member.host.name] = replace(planned, lasting=planned.lasting and filled is plan)
+        return filled
+
+    def preview(self, member: Member) -> Plan:
+        """Return the plan of a host in check mode."""
+        return self.of(member, check=True)
+
+
+def _servers_or_machines(selection: Selection, book: playbook.Playbook) -> Selection:
+    """Return the selected servers, or their machines if no play is about a server."""
+    if any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in book.plays):
+        return selection
+    selection = machines(selection)
+    selection.fleet.connect()
+    return selection
+
+
+def _hosts(selection: Selection, play: playbook.Play) -> list[Host]:
+    here = {name for host in selection.inventory.match(play.hosts) for name in (host.name, host.machine)}
+    return [member.host for member in selection.fleet.members if member.host.name in here]
 
 
 def ask(selection: Selection, header: dict[str, Any], *, json: bool, on_event: Listener | None = None) -> list[int]:
@@ -136,26 +172,11 @@ def tasks(
     return fleet.codes()
 
 
-def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
+def list_tasks(book: str, options: DeployOptions) -> None:
     """Print the tasks of a playbook with their tags, after --tags and --skip-tags. No host is touched."""
     project = Project.here()
-    plays = playbook.list_tasks(playbook.load(project.playbook(book), project.root), given)
-    if json:
+    plays = playbook.list_tasks(playbook.load(project.playbook(book), project.root), compiler_options(options))
+    if options.json:
         say_json({"plays": plays})
-    for line in [] if json else task_lines(plays):
+    for line in [] if options.json else task_lines(plays):
         say(line)
-
-
-def _play(
-    selection: Selection, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll
-) -> Mapping[str, CachedPlan]:
-    """Run one play. Return `Planner.made`."""
-    here = {name for host in selection.inventory.match(play.hosts) for name in (host.name, host.machine)}
-    hosts = [member.host for member in selection.fleet.members if member.host.name in here]
-    planner = Planner(selection, play, given, shown.serves)
-    try:
-        selection.fleet.play(play.name, hosts, planner.plan, roll, planner.preview)
-    finally:
-        planner.close()
-    planner.learn_engines()
-    return planner.made

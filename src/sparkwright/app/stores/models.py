@@ -104,7 +104,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
         raise Refused(f"--to names nobody but {giver.name}.", fix="Name the hosts that need the model.")
     models = {host.name: locked_model(selection.project, host) for host in takers}
     selection.fleet.connect()
-    message = peers.Neighbours(selection.inventory)
+    message = peers.Peers(selection.inventory)
     Shown(SelectedHosts(selection.project, takers, selection.fleet), json=as_json, diff=False)
     try:
         urls, tokens = _handed_out(message, giver, models, check=check)
@@ -127,7 +127,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
 
 
 def _handed_out(
-    message: peers.Neighbours, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
+    message: peers.Peers, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], Any]]:
     """Have each model that is needed handed out once, for all hosts that need it."""
     urls: dict[tuple[str, str], list[str]] = {}

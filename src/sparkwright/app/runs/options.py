@@ -1,0 +1,79 @@
+"""Options of the commands that run a playbook: one record, from which the command line, the API, the key of a cached plan and
+the rollout policy are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+#: what an option is about: the run of every playbook, a rolling run, or a variable of some playbooks
+Kind = Literal["run", "rolling", "variable"]
+#: options that affect only the output
+OUTPUT = ("json", "verbose")
+#: options with which no plan is run, or another than of one host or cluster
+NOT_CACHED = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
+
+
+def _option(default: bool | int | str, help: str, kind: Kind = "run") -> Any:
+    return field(default=default, metadata={"help": help, "kind": kind})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployOptions:
+    """Options of a command that runs a playbook, each with its default and its help."""
+
+    host: str = _option("", "which hosts: spark1, spark1,spark2, a group, all, lab:!spark3, spark*")
+    recipe: str = _option("", "of a host that serves several: only the server of this recipe")
+    check: bool = _option(False, "dry run: show what would change; exit code 2 if anything would")
+    dry_run: bool = _option(False, "the same as --check")
+    diff: bool = _option(False, "show what differs, field by field")
+    verbose: bool = _option(False, "on a terminal: every task, skipped and unchanged ones too, not a line a stage")
+    tags: str = _option("", "run only tasks with one of these tags, comma separated")
+    skip_tags: str = _option("", "skip tasks with one of these tags")
+    start_at_task: str = _option("", "start at the task of this name")
+    list_tasks: bool = _option(False, "list the tasks and exit; with --json one object: plays, each with its tasks")
+    wait: bool = _option(False, "wait for the lock instead of exiting with code 5")
+    json: bool = _option(False, "events as JSON lines on stdout, nothing else there; each host's recap comes last")
+
+    canary: int = _option(0, "run on N canary hosts first; if one fails, no other host is touched", "rolling")
+    serial: str = _option("", "batch size: 1, 25%, or 1,25% (default: the playbook's)", "rolling")
+    max_fail_percentage: str = _option(
+        "", "stop when more than this share of a batch failed (default: at the first failure)", "rolling"
+    )
+    resume: bool = _option(False, "continue the last rolling run with the hosts that are left", "rolling")
+    skip_unreachable: bool = _option(False, "skip unreachable hosts instead of refusing to start", "rolling")
+
+    rollback: bool = _option(True, "keep the failed server instead of restoring the previous one", "variable")
+    anyway: bool = _option(False, "start a configuration with which the host went down before", "variable")
+    keep: bool = _option(
+        False, "keep the page cache too, where it fits; refused unless the verified server runs", "variable"
+    )
+    undo: bool = _option(False, "restore the host's settings as they were before `provision` made them", "variable")
+    new_baseline: bool = _option(
+        False, "keep the measured rate and text as the new baseline instead of comparing", "variable"
+    )
+
+    def key(self) -> dict[str, Any]:
+        """Return what a plan depends on, as plain JSON."""
+        return {name: value for name, value in asdict(self).items() if name not in OUTPUT}
+
+    def cacheable(self) -> bool:
+        """Return True if the plan of a run with these options may be kept."""
+        return not any(getattr(self, name) for name in NOT_CACHED)
+
+    def variables(self) -> dict[str, Any]:
+        """Return the variables of the playbook that are not as usual."""
+        return {name: getattr(self, name) for name, default, _ in table("variable") if getattr(self, name) != default}
+
+
+def table(kind: Kind, *names: str) -> tuple[tuple[str, Any, str], ...]:
+    """Return name, default and help of the options of a kind, or of some of them, in their order."""
+    return tuple(_rows(kind, names))
+
+
+def _rows(kind: Kind, names: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+    for option in fields(DeployOptions):
+        if option.metadata["kind"] == kind and (not names or option.name in names):
+            yield option.name, option.default, option.metadata["help"]
