@@ -21,7 +21,7 @@ from sparkwright.host.containers import files_of_root
 from sparkwright.modules.server.container import Container
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe import scope
+from sparkwright.project.recipe.scope import cache_options
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
@@ -122,7 +122,7 @@ class Bench:
         found = recipe.scope(on, "ops", loaded, {"image": None, "model": None})
         spec = replace(ContainerSpec.from_json(found["container"]), caches=KEY)
         spec = replace(spec, command=(*spec.command, end))
-        options = [*found["docker_options"], *map(list, scope.options(loaded, spec, str(self.home)))]
+        options = [*found["docker_options"], *map(list, cache_options(loaded, spec, str(self.home)))]
         return {**found, "container": spec.to_json(), "docker_options": options}
 
     def deploy(self, end: str = "stay", **more: Any) -> Result:

@@ -22,7 +22,7 @@ from sparkwright.modules.proof.preflight import Preflight
 from sparkwright.modules.server.container import Container
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe import scope
+from sparkwright.project.recipe.scope import cache_options
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from tests.modules.context import RecordingContext
@@ -215,7 +215,7 @@ def test_compile_caches_arrive_in_the_container_of_a_deploy_and_of_the_script(be
     key, home = "c" * 32, RecordingContext(bench.folder).machine.home
     names = bench.names(Case("env", None, None, "", None), {"OF": "image"})
     spec = replace(ContainerSpec.from_json(names["container"]), caches=key)
-    options = scope.options(recipe.load(bench.folder, "one"), spec, str(home))
+    options = cache_options(recipe.load(bench.folder, "one"), spec, str(home))
     names |= {"container": spec.to_json(), "docker_options": [*names["docker_options"], *map(list, options)]}
     header = "/tmp/torchinductor_root/header"
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -197,6 +199,8 @@ __all__ = ["Document", "Place", "Spelled", "is_file", "load", "parse", "shown", 
 
 #: limit of a file; the largest recipe has 5 kB
 MOST_BYTES = MIB
+#: parsed texts that are kept
+MOST_KEPT = 64
 SENTENCE_CHARS = 300
 
 
@@ -236,7 +240,8 @@ class Document:
 
 def load(path: Path, *, most_bytes: int = MOST_BYTES) -> Document:
     """Read a file. Raises Refused with the line for bad YAML, a key given twice, or a file that is not there."""
-    return parse(text_of(path, most_bytes=most_bytes), path)
+    data, lines = _kept(text_of(path, most_bytes=most_bytes), shown(path))
+    return Document(path, copy.deepcopy(data), lines)
 
 
 def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
@@ -258,7 +263,18 @@ def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
 
 def parse(text: str, path: Path) -> Document:
     """Parse a document. path: for messages only."""
-    composer = Composer(shown(path))
+    return Document(path, *_composed(text, shown(path)))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _kept(text: str, where: str) -> tuple[Any, dict[Place, int]]:
+    """Return `_composed` of a file: a command reads the same files for several ends, and parses each text once."""
+    return _composed(text, where)
+
+
+def _composed(text: str, where: str) -> tuple[Any, dict[Place, int]]:
+    """Return the content of a text and its lines."""
+    composer = Composer(where)
     try:
         data = composer.compose(text)
     except yaml.MarkedYAMLError as error:
@@ -268,14 +284,14 @@ def parse(text: str, path: Path) -> Document:
         if mark and "\t" in _indent(text, mark.line):
             message = "tabs are not allowed for indentation, use spaces"
         if "nesting depth" in message:  # libyaml's own limit, which may be reached before ours
-            raise Refused(f"{NESTED}.", where=f"{shown(path)}{line}") from None
-        raise Refused(f"not YAML: {one_line(message, at_most=SENTENCE_CHARS)}.", where=f"{shown(path)}{line}") from None
+            raise Refused(f"{NESTED}.", where=f"{where}{line}") from None
+        raise Refused(f"not YAML: {one_line(message, at_most=SENTENCE_CHARS)}.", where=f"{where}{line}") from None
     except yaml.reader.ReaderError as error:
         number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
-        raise Refused("not YAML: a control character.", where=f"{shown(path)}:{number}") from None
+        raise Refused("not YAML: a control character.", where=f"{where}:{number}") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise Refused(f"not YAML: {one_line(str(error), at_most=SENTENCE_CHARS)}.", where=shown(path)) from None
-    return Document(path, data, composer.lines)
+        raise Refused(f"not YAML: {one_line(str(error), at_most=SENTENCE_CHARS)}.", where=where) from None
+    return data, composer.lines
 
 
 def is_file(path: Path) -> bool:

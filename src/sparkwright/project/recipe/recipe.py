@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -235,12 +236,18 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
         document.refuse_other_ending(path)
         fix = nearest(name, names(project))
         raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", where=named_at, fix=fix)
-    read = document.load(path)
+    return _checked(path, document.text_of(path))
+
+
+@lru_cache(maxsize=document.MOST_KEPT)
+def _checked(path: Path, text: str) -> Recipe:
+    """Return the recipe of a text. A command asks for it for several ends, and checks it once."""
+    read = document.parse(text, path)
     file = check(RecipeFile, read)
     if file.parallel is not None:
         file = section_rules.applied(file, read)
     rules.refuse(file, read)
-    return Recipe(name, file, read)
+    return Recipe(path.stem, file, read)
 
 
 def readable(project: Path) -> tuple[list[Recipe], list[Refused]]:

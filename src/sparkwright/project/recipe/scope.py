@@ -135,7 +135,7 @@ def scope(
     texts = contents(recipe, names) if recipe.file.files else {}
     digests = {path: digest(text) for path, text in texts.items()}
     spec = container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
-    spec = replace(spec, caches=key(recipe, spec, model, command))
+    spec = replace(spec, caches=cache_key(recipe, spec, model, command))
     container = spec.to_json()
     needs = engine_memory(memory, container, "+".join(_commits(model)))
     return {
@@ -148,7 +148,7 @@ def scope(
             for option in (
                 *spec.docker_options(),
                 *mount_options(digests, home),
-                *options(recipe, spec, home),
+                *cache_options(recipe, spec, home),
             )
         ],
         "docker_networks": spec.further_networks(),
@@ -320,7 +320,7 @@ def _secrets(text: str) -> Iterator[int]:
     return (n for n, line in enumerate(text.splitlines(), 1) if token_line(line))
 
 
-def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: tuple[str, ...]) -> str:
+def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: tuple[str, ...]) -> str:
     """Return the key of the folder; empty for none, and while image or model are not pinned.
 
     The key covers everything that compiled files may depend on: image, model, arguments, environment, files, user.
@@ -345,7 +345,7 @@ def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: 
     )
 
 
-def options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, str]]:
+def cache_options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, str]]:
     """Return the options of `docker run` for the caches, as the host sets them. home: the home folder of the host's user."""
     caches = recipe.engine.caches
     if caches is None or not spec.caches:
