@@ -165,11 +165,13 @@ services:
     extra_hosts: {a: 10.0.0.1}
     ulimits: {memlock: -1, nofile: {soft: 1024, hard: 2048}}
     labels: [team=lab, bare]
+    cpus: 4
+    sysctls: {net.core.somaxconn: 1024}
 """
     line = (
         "docker run --name mine --entrypoint vllm -e A=1 -p 9000:8001 -v /srv/m:/m:ro --init --memory 100gb --oom-score-adj=-500 "
         "--cap-add SYS_NICE --device /dev/infiniband:/dev/infiniband --add-host a:10.0.0.1 --ulimit memlock=-1 --ulimit nofile=1024:2048 "
-        "--label team=lab --label bare= acme/vllm:1 serve acme/Tiny --port 8001"
+        "--label team=lab --label bare= --cpus 4 --sysctl net.core.somaxconn=1024 acme/vllm:1 serve acme/Tiny --port 8001"
     )
     of_service, of_line = (yaml.safe_load(taken(text, name="t1").text) for text in (service, line))
     assert of_service == of_line

@@ -12,6 +12,7 @@ import yaml
 
 from sparkwright.errors import Refused
 from sparkwright.project import recipe as recipes
+from sparkwright.project.importing import compose_file, docker_words
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
@@ -112,16 +113,10 @@ def _paired(words: list[str]) -> list[list[str]]:
     return rows
 
 
-#: options of a recipe's container with the equivalent keys of a service
-SAME = {
-    "ipc": "ipc", "shm_size": "shm_size", "user": "user", "working_dir": "working_dir", "hostname": "hostname", "pid": "pid",
-    "init": "init", "privileged": "privileged", "stop_signal": "stop_signal", "memory": "mem_limit",
-    "memory_swap": "memswap_limit",
-    "oom_score_adj": "oom_score_adj", "cpuset_cpus": "cpuset", "cap_add": "cap_add", "cap_drop": "cap_drop", "cpus": "cpus",
-    "security_opt": "security_opt", "devices": "devices", "extra_hosts": "extra_hosts", "dns": "dns", "tmpfs": "tmpfs",
-    "group_add": "group_add", "sysctls": "sysctls", "network": "network_mode", "ports": "ports", "volumes": "volumes",
-    "labels": "labels",
-}  # fmt: skip
+#: keys of a service that are not written as an import reads them
+APART = ("environment", "ulimits", "container_name", "restart")
+#: options of a recipe's container with the equivalent keys of a service, as an import reads them; others have another form
+KEYS = {docker_words.field_of(option): key for key, option in compose_file.OPTIONS.items() if key not in APART}
 
 
 def compose_text(export: Export) -> str:
@@ -138,8 +133,8 @@ def compose_text(export: Export) -> str:
     service["command"] = _plain(spec.command)
     for name in DOCKER_OPTIONS:
         value = getattr(spec, name)
-        if name in SAME and value not in (None, "", (), {}, False, 0):
-            service[SAME[name]] = _plain(value)
+        if name in KEYS and value not in (None, "", (), {}, False, 0):
+            service[KEYS[name]] = _plain(value)
     if spec.env:
         service["environment"] = _plain(spec.env)
     if spec.ulimits:

@@ -37,10 +37,10 @@ OPTIONS = {
     "init": "init", "privileged": "privileged", "stop_signal": "stop-signal", "restart": "restart", "mem_limit": "memory",
     "memswap_limit": "memory-swap", "oom_score_adj": "oom-score-adj", "cpuset": "cpuset-cpus", "cap_add": "cap-add",
     "cap_drop": "cap-drop", "security_opt": "security-opt", "devices": "device", "extra_hosts": "add-host", "dns": "dns",
-    "tmpfs": "tmpfs", "group_add": "group-add", "ulimits": "ulimit", "labels": "label",
+    "tmpfs": "tmpfs", "group_add": "group-add", "ulimits": "ulimit", "labels": "label", "cpus": "cpus", "sysctls": "sysctl",
 }  # fmt: skip
 #: keys with NAME=VALUE, as a mapping or a list
-NAMED = ("environment", "labels")
+NAMED = ("environment", "labels", "sysctls")
 LISTS = ("cap_add", "cap_drop", "security_opt", "devices", "dns", "tmpfs", "group_add")
 READ = {"image", "command", "entrypoint", "deploy"}
 _PORT = partly(published=scalar, target=scalar)
@@ -77,20 +77,20 @@ def is_one(data: dict[str, Any]) -> bool:
 
 def read(data: dict[str, Any], report: Report) -> Foreign:
     """Return the container of the service. Raises Refused for a file without a server."""
-    name, service = _service(mapping(data["services"], "services"), report)
+    name, service = _service(mapping(data["services"]), report)
     fill = _filler(report)
-    image = fill(text(service.get("image"), "image"))
+    image = fill(text(service.get("image")))
     if not image and "build" in service:
         sentence = "its image is built from a folder: which image, as REPOSITORY:TAG"
         image = report.ask("image", sentence) or "owner/image:tag"
-    program = _words(service.get("entrypoint"), "entrypoint", fill)
-    command_words = [*program[1:], *_words(service.get("command"), "command", fill)]
+    program = _words(service.get("entrypoint"), fill)
+    command_words = [*program[1:], *_words(service.get("command"), fill)]
     given = {"entrypoint": program[:1]}
     for key, value in service.items():
         if key in OPTIONS:
             given[OPTIONS[key]] = [fill(word) for word in _values(key, value)]
         elif key == "deploy":
-            _deploy(mapping(value, key), report)
+            _deploy(mapping(value), report)
         elif key not in READ:
             report.add("dropped", str(key), DROPPED.get(key, "it has no place in a recipe"))
     return docker_words.of_words(docker_words.words_of(image, command_words, **given), Foreign(KIND, name), report)
@@ -99,7 +99,7 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
 def _service(services: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:
     if not services:
         raise Refused("`services` is empty.")
-    held = {name: mapping(service, f"services.{name}") for name, service in services.items()}
+    held = {name: mapping(service) for name, service in services.items()}
     names = [name for name, value in held.items() if "image" in value or "build" in value or EXTENDS in value]
     if not names:
         raise Refused("no service of the compose file has an image.")
@@ -147,10 +147,10 @@ def _filler(report: Report) -> Callable[[str], str]:
     return lambda written: _VARIABLE.sub(one, written)
 
 
-def _words(value: Any, what: str, fill: Callable[[str], str]) -> list[str]:
+def _words(value: Any, fill: Callable[[str], str]) -> list[str]:
     if isinstance(value, list):
-        return [fill(word) for word in texts(value, what)]
-    return split(fill(text(value, what))) if value else []
+        return [fill(word) for word in texts(value)]
+    return split(fill(text(value))) if value else []
 
 
 def _values(key: str, value: Any) -> list[str]:
@@ -161,31 +161,29 @@ def _values(key: str, value: Any) -> list[str]:
         return _pairs(value, key)
     if isinstance(value, dict):
         between = "=" if key == "ulimits" else ":"
-        return [f"{name}{between}{_parted(item, key, 'soft', 'hard')}" for name, item in value.items()]
+        return [f"{name}{between}{_parted(item, 'soft', 'hard')}" for name, item in value.items()]
     names = {"ports": ("published", "target"), "volumes": ("source", "target")}.get(key, ())
-    return [_parted(item, key, *names) for item in (value if isinstance(value, list) else [value])]
+    return [_parted(item, *names) for item in (value if isinstance(value, list) else [value])]
 
 
-def _parted(item: Any, key: str, *names: str) -> str:
+def _parted(item: Any, *names: str) -> str:
     """Return a value that Docker writes with colons, and compose also as a mapping."""
     if not isinstance(item, dict):
-        return text(item, key)
-    return ":".join(
-        [*(text(item.get(name), name) for name in names), *(["ro"] if item.get("read_only") is True else [])]
-    )
+        return text(item)
+    return ":".join([*(text(item.get(name)) for name in names), *(["ro"] if item.get("read_only") is True else [])])
 
 
 def _pairs(value: Any, key: str) -> list[str]:
     """Return NAME=VALUE of each; a bare name of a variable is taken from the environment there."""
-    rows = value.items() if isinstance(value, dict) else [item.partition("=")[::2] for item in texts(value, key)]
-    bare = {name for name, item in rows if item is None} if isinstance(value, dict) else {*texts(value, key)}
+    rows = value.items() if isinstance(value, dict) else [item.partition("=")[::2] for item in texts(value)]
+    bare = {name for name, item in rows if item is None} if isinstance(value, dict) else {*texts(value)}
     unset = "${{{}}}" if key == "environment" else ""
-    return [f"{name}={unset.format(name) if name in bare else text(item, key)}" for name, item in rows]
+    return [f"{name}={unset.format(name) if name in bare else text(item)}" for name, item in rows]
 
 
 def _deploy(deploy: dict[str, Any], report: Report) -> None:
-    resources = mapping(deploy.pop("resources", None), "deploy.resources")
-    reserved = mapping(resources.pop("reservations", None), "deploy.resources.reservations")
+    resources = mapping(deploy.pop("resources", None))
+    reserved = mapping(resources.pop("reservations", None))
     if reserved.pop("devices", None):
         report.add("translated", "deploy: devices", "gpus: all, a recipe's default")
     for key in (*reserved, *resources, *deploy):

@@ -44,6 +44,11 @@ FIELDS = {option.flag: name for name, option in reversed(DOCKER_OPTIONS.items())
 APART = {"-p": "ports", "-v": "volumes"}
 
 
+def field_of(option: str) -> str:
+    """Return a recipe's name of an option of `docker run`; "" if it has none. option: the long one, without its dashes."""
+    return FIELDS.get(ALIASES.get(f"--{option}", f"--{option}"), "")
+
+
 def is_one(line: str) -> bool:
     """Return True if a text is a `docker run` command, perhaps with `sudo` and with comments before it."""
     words = _plain(line).split(None, 4)

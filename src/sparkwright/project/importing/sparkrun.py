@@ -95,7 +95,7 @@ def is_one(data: dict[str, Any]) -> bool:
 
 def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
     """Return the recipe. Raises Refused for mods and hooks, with their effects and the ways out."""
-    version = text(data.get("recipe_version"), "recipe_version") or "1"
+    version = text(data.get("recipe_version")) or "1"
     kind = f"a sparkrun recipe, version {version}" if version != "1" else "a sparkrun recipe, version 1 (eugr)"
     if version not in VERSIONS:
         report.add(
@@ -111,23 +111,23 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
             _hook(name, what, data[name], report)
     refuse(data.get("mods"), path, report)
     data = applied(data, _launch(data), report)
-    values = {key: text(value, f"defaults.{key}") for key, value in mapping(data.get("defaults"), "defaults").items()}
-    model, _, quantisation = text(data.get("model"), "model").partition(":")
-    values = {"model": text(data.get("model"), "model"), **values}
-    about = mapping(data.get("metadata"), "metadata")
+    values = {key: text(value) for key, value in mapping(data.get("defaults")).items()}
+    model, _, quantisation = text(data.get("model")).partition(":")
+    values = {"model": text(data.get("model")), **values}
+    about = mapping(data.get("metadata"))
     found = Foreign(
         kind,
         path.stem,
-        description=text(data.get("description") or about.get("description") or data.get("name"), "description"),
-        engine=text(data.get("runtime"), "runtime") or "vllm",
+        description=text(data.get("description") or about.get("description") or data.get("name")),
+        engine=text(data.get("runtime")) or "vllm",
         model=f"{model}:{quantisation}" if quantisation else model,
-        revision=text(data.get("model_revision"), "model_revision"),
+        revision=text(data.get("model_revision")),
         hosts=_hosts(data),
         folder=path.parent,
     )
-    image = text(data.get("container"), "container") or _of_several(data, report)
-    env = {name: text(value, f"env.{name}") for name, value in mapping(data.get("env"), "env").items()}
-    command = text(data.get("command"), "command")
+    image = text(data.get("container")) or _of_several(data, report)
+    env = {name: text(value) for name, value in mapping(data.get("env")).items()}
+    command = text(data.get("command"))
     words = split(filled(command, values, report)) if command else _from_defaults(found, values, report)
     found = of_words(words_of(image, words, network=[HOST], env=pairs(env)), found, report)
     for key in (key for key in data if key not in READ | HOOKS.keys() and data[key] not in (None, "", [], {})):
@@ -138,9 +138,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
 
 def _of_several(data: dict[str, Any], report: Report) -> str:
     """Return the image of a recipe that names several, by purpose; the user chooses one."""
-    named = {
-        key: text(value, f"containers.{key}") for key, value in mapping(data.get("containers"), "containers").items()
-    }
+    named = {key: text(value) for key, value in mapping(data.get("containers")).items()}
     if len(named) == 1:
         return next(iter(named.values()))
     listed = one_line("; ".join(f"{key}: {image}" for key, image in named.items()), at_most=600)
@@ -148,14 +146,14 @@ def _of_several(data: dict[str, Any], report: Report) -> str:
 
 
 def _launch(data: dict[str, Any]) -> Launch:
-    defaults = mapping(data.get("defaults"), "defaults")
+    defaults = mapping(data.get("defaults"))
     return Launch(_hosts(data) or 1, max(_number(defaults.get("tensor_parallel")), 1))
 
 
 def _hosts(data: dict[str, Any]) -> int:
     """Return the number of hosts that the recipe is for; 0 if it can use one or several."""
     least, most = (_number(data.get(key)) for key in ("min_nodes", "max_nodes"))
-    if data.get("solo_only") is True or most == 1 or text(data.get("mode"), "mode") == "solo":
+    if data.get("solo_only") is True or most == 1 or text(data.get("mode")) == "solo":
         return 1
     if least > 1:
         return least
@@ -169,7 +167,7 @@ def _hosts(data: dict[str, Any]) -> int:
 
 
 def _split(data: dict[str, Any]) -> int:
-    defaults = mapping(data.get("defaults"), "defaults")
+    defaults = mapping(data.get("defaults"))
     return (
         max(_number(defaults.get("tensor_parallel")), 1) * max(_number(defaults.get("pipeline_parallel")), 1)
         if defaults
@@ -233,14 +231,10 @@ class Launch:
 
 def applied(data: dict[str, Any], launch: Launch, report: Report) -> dict[str, Any]:
     """Return the recipe with the values whose condition holds; the user is asked about conditions that are unknown here."""
-    rows = data.get("overrides") or []
-    if not isinstance(rows, list):
-        raise Refused("`overrides` must be a list.")
     found = dict(data)
-    for n, given in enumerate(rows, 1):
-        override = mapping(given, f"overrides, entry {n}")
-        when = mapping(override.get("when"), "when")
-        condition = one_line(", ".join(f"{key}: {text(value, key)}" for key, value in when.items()), at_most=120)
+    for n, override in enumerate(data.get("overrides") or (), 1):
+        when = mapping(override.get("when"))
+        condition = one_line(", ".join(f"{key}: {text(value)}" for key, value in when.items()), at_most=120)
         if _taken(when, condition, n, launch, report):
             found |= {
                 key: _merged(found, override, key) for key in ("defaults", "env", "container") if override.get(key)
@@ -253,7 +247,7 @@ def applied(data: dict[str, Any], launch: Launch, report: Report) -> dict[str, A
 
 def _taken(when: dict[str, Any], condition: str, n: int, launch: Launch, report: Report) -> bool:
     facts = {"nodes": [str(launch.hosts)], "tp": [str(launch.tensor)], "arch": list(ARM)}
-    if any(key in facts and text(value, key) not in facts[key] for key, value in when.items()):
+    if any(key in facts and text(value) not in facts[key] for key, value in when.items()):
         return False
     if when.keys() <= facts.keys():
         return True
@@ -264,7 +258,7 @@ def _taken(when: dict[str, Any], condition: str, n: int, launch: Launch, report:
 def _merged(data: dict[str, Any], override: dict[str, Any], key: str) -> Any:
     if key == "container":
         return override[key]
-    return {**mapping(data.get(key), key), **mapping(override[key], key)}
+    return {**mapping(data.get(key)), **mapping(override[key])}
 
 
 # The `{placeholders}` of a command template, filled from the recipe's defaults or the user's answers.
@@ -319,7 +313,7 @@ MOST_SHOWN, UP = 8, 4
 
 def refuse(given: Any, recipe: Path, report: Report) -> None:
     """Raise Refused for mods without an answer, with their effects and the ways out."""
-    names = texts(given, "mods")
+    names = texts(given)
     if not names:
         return
     report.heard.add("mods")

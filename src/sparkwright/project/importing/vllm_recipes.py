@@ -77,7 +77,7 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
 
     Raises Refused for a recipe that vLLM-Omni serves, and for one that no number of Sparks can serve.
     """
-    meta, base = mapping(data.get("meta"), "meta"), mapping(data["model"], "model")
+    meta, base = mapping(data.get("meta")), mapping(data["model"])
     if data.get("omni"):
         fix = "sparkwright proves a server by text, vectors or scores."
         raise Refused("it is served by vLLM-Omni, which makes images, sound or video.", fix=fix)
@@ -86,38 +86,34 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
     name, variant = _variant(data, report)
     hosts = _hosts(data, name, variant, report)
     strategy = STRATEGY if hosts == 1 else STRATEGY_OF_SEVERAL
-    if PROFILE not in mapping(meta.get("hardware"), "meta.hardware"):
+    if PROFILE not in mapping(meta.get("hardware")):
         report.add("note", PROFILE, "the recipe does not list the DGX Spark among the hardware that it was run on")
     args, env = _arguments(data, base, variant, strategy, report)
     _dependencies(data, report)
-    model_id = text(variant.get("model_id") or base.get("model_id"), "model_id")
+    model_id = text(variant.get("model_id") or base.get("model_id"))
     image = _image(base, variant, report)
     tensor = ["--tensor-parallel-size", str(hosts)] if hosts > 1 else []
-    title = text(meta.get("title"), "meta.title")
-    precision = text(variant.get("precision"), "precision")
+    title = text(meta.get("title"))
+    precision = text(variant.get("precision"))
     suffix = "" if name == "default" else f"-{name}"
     found = Foreign(
         kind=KIND,
-        name=f"{text(base.get('model_id'), 'model_id').rpartition('/')[2]}{suffix}",
+        name=f"{text(base.get('model_id')).rpartition('/')[2]}{suffix}",
         description=f"{title}, {precision}" if precision else title,
         engine="vllm",
         model=model_id,
         hosts=hosts,
-        task=next((TASKS[item] for item in texts(meta.get("tasks"), "meta.tasks") if item in TASKS), ""),
+        task=next((TASKS[item] for item in texts(meta.get("tasks")) if item in TASKS), ""),
     )
     return of_words(words_of(image, [model_id, *args, *tensor], env=pairs(env)), found, report)
 
 
 def _variant(data: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:
     """Return the checkpoint: the one that names the Spark, the only one that fits, else the user's answer."""
-    all_ = {name: mapping(value, f"variants.{name}") for name, value in mapping(data["variants"], "variants").items()}
+    all_ = {name: mapping(value) for name, value in mapping(data["variants"]).items()}
     if not all_:
         raise Refused("`variants` is empty.")
-    ours = [
-        name
-        for name, value in all_.items()
-        if PROFILE in mapping(value.get("hardware_overrides"), "hardware_overrides")
-    ]
+    ours = [name for name, value in all_.items() if PROFILE in mapping(value.get("hardware_overrides"))]
     fits = [name for name, value in all_.items() if 0 < _gb(value) <= SPARK_GB and not _elsewhere(value)]
     split = [name for name, value in all_.items() if 0 < _gb(value) <= SPARK_GB * MOST_SPARKS and not _elsewhere(value)]
     few = ours or fits or split or list(all_)
@@ -132,8 +128,8 @@ def _variant(data: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]
 
 def _elsewhere(variant: dict[str, Any]) -> bool:
     """Return True if a variant is for hardware other than the DGX Spark, or other than NVIDIA's."""
-    only = texts(variant.get("supported_hardware"), "supported_hardware")
-    brand = text(mapping(variant.get("precision_hardware"), "precision_hardware").get("brand"), "brand")
+    only = texts(variant.get("supported_hardware"))
+    brand = text(mapping(variant.get("precision_hardware")).get("brand"))
     return (bool(only) and PROFILE not in only) or brand.lower() not in ("", BRAND)
 
 
@@ -143,7 +139,7 @@ def _gb(variant: dict[str, Any]) -> float:
 
 
 def _about(variant: dict[str, Any]) -> str:
-    return f"{text(variant.get('precision'), 'precision')}, needs {_gb(variant):g} GB"
+    return f"{text(variant.get('precision'))}, needs {_gb(variant):g} GB"
 
 
 def _hosts(data: dict[str, Any], name: str, variant: dict[str, Any], report: Report) -> int:
@@ -153,7 +149,7 @@ def _hosts(data: dict[str, Any], name: str, variant: dict[str, Any], report: Rep
         hosts *= 2
     if hosts == 1:
         return 1
-    able = texts(data.get("compatible_strategies"), "compatible_strategies")
+    able = texts(data.get("compatible_strategies"))
     fix = "Choose a smaller checkpoint with `--answer variant=NAME`, where it has one."
     if hosts > MOST_SPARKS:
         raise Refused(f"the checkpoint {name} needs {needed:g} GB: more than {MOST_SPARKS} Sparks have.", fix=fix)
@@ -170,37 +166,33 @@ def _arguments(
     data: dict[str, Any], base: dict[str, Any], variant: dict[str, Any], strategy: str, report: Report
 ) -> tuple[list[str], dict[str, str]]:
     """Return all arguments in its own order, and the environment: model, checkpoint, the Spark's own, generation, features."""
-    own = mapping(variant.get("hardware_overrides"), "hardware_overrides")
-    general = mapping(data.get("hardware_overrides"), "hardware_overrides")
-    by_name = mapping(mapping(data.get("strategy_overrides"), "strategy_overrides").get(strategy), strategy)
-    by_strategy = mapping(by_name.get("hardware_overrides"), "hardware_overrides")
+    own = mapping(variant.get("hardware_overrides"))
+    general = mapping(data.get("hardware_overrides"))
+    by_name = mapping(mapping(data.get("strategy_overrides")).get(strategy))
+    by_strategy = mapping(by_name.get("hardware_overrides"))
     replaced = by_strategy.get(GENERATION) or by_strategy.get(BRAND)
     generation = [replaced] if replaced else [general.get(GENERATION) or general.get(BRAND), own.get(GENERATION)]
     layers = [variant, own.get(PROFILE), by_name, *generation, general.get(PROFILE)]
-    words, env = texts(base.get("base_args"), "base_args"), mapping(base.get("base_env"), "base_env")
-    for layer in (mapping(layer, "hardware_overrides") for layer in layers):
-        words += texts(layer.get("extra_args"), "extra_args")
-        env |= mapping(layer.get("extra_env"), "extra_env")
-    opt_in = texts(data.get("opt_in_features"), "opt_in_features")
-    for name, entry in mapping(data.get("features"), "features").items():
-        feature = mapping(entry, f"features.{name}")
+    words, env = texts(base.get("base_args")), mapping(base.get("base_env"))
+    for layer in (mapping(layer) for layer in layers):
+        words += texts(layer.get("extra_args"))
+        env |= mapping(layer.get("extra_env"))
+    opt_in = texts(data.get("opt_in_features"))
+    for name, entry in mapping(data.get("features")).items():
+        feature = mapping(entry)
         if name in opt_in or "modes" in feature:
             report.add("dropped", f"feature {name}", "it is opt-in there: add its flags by hand")
         else:
-            words += texts(feature.get("args"), f"features.{name}.args")
+            words += texts(feature.get("args"))
     if PROFILE in own:
         report.add("kept", f"hardware_overrides.{PROFILE}", "what its author changed for a Spark")
-    return words, {name: text(value, f"env {name}") for name, value in env.items()}
+    return words, {name: text(value) for name, value in env.items()}
 
 
 def _dependencies(data: dict[str, Any], report: Report) -> None:
     """Ask for an image with the packages that it installs beside vLLM: nothing is installed in a container."""
-    rows = [
-        mapping(dependency, "dependencies")
-        for dependency in data.get("dependencies") or ()
-        if isinstance(dependency, dict)
-    ]
-    needed = [text(row.get("command"), "command") for row in rows if not row.get("optional")]
+    rows = [mapping(dependency) for dependency in data.get("dependencies") or () if isinstance(dependency, dict)]
+    needed = [text(row.get("command")) for row in rows if not row.get("optional")]
     if needed:
         listed = one_line("; ".join(needed), at_most=300)
         sentence = (
@@ -211,12 +203,12 @@ def _dependencies(data: dict[str, Any], report: Report) -> None:
 
 
 def _image(base: dict[str, Any], variant: dict[str, Any], report: Report) -> str:
-    own = mapping(mapping(variant.get("hardware_overrides"), "hardware_overrides").get(PROFILE), PROFILE)
+    own = mapping(mapping(variant.get("hardware_overrides")).get(PROFILE))
     written = own.get("docker_image") or variant.get("docker_image") or base.get("docker_image")
     while isinstance(written, dict):
         written = next((written[key] for key in (BRAND, "cu130", "default") if key in written), None)
-    image = text(written, "docker_image")
-    least = text(variant.get("min_vllm_version") or base.get("min_vllm_version"), "min_vllm_version")
+    image = text(written)
+    least = text(variant.get("min_vllm_version") or base.get("min_vllm_version"))
     if not image and (base.get("nightly_required") or least == "nightly"):
         sentence = "it needs a vLLM newer than any release: which image, as REPOSITORY:TAG (a nightly of that day, not `nightly`)"
         return report.ask("image", sentence)
