@@ -49,68 +49,39 @@ def _grows(record: Record) -> float | None:
 
 
 #: one sample each; the unit is Prometheus' base unit: seconds, bytes, hertz, watts, celsius, ratios
-METRICS: tuple[Metric, ...] = (
-    Metric("health_check_timestamp_seconds", "Time of the last check.", lambda r: r.time_s),
-    Metric("health_check_duration_seconds", "Duration of the last check.", lambda r: r.cost.wall_s),
-    Metric("health_check_cpu_seconds", "CPU time of the last check.", lambda r: r.cost.cpu_s),
-    Metric("health_state_since_timestamp_seconds", "Time of the last state change.", lambda r: r.since_s),
-    Metric(
-        "health_flapping",
-        "1 when the server changed state several times in the last checks.",
-        lambda r: float(r.flapping),
-    ),
-    Metric(
-        "container_running",
-        "1 when the server's container is running.",
-        lambda r: float(r.container.status == "running"),
-    ),
-    Metric("container_restarts", "Restarts since the container was last started.", lambda r: r.container.restarts),
-    Metric("container_start_timestamp_seconds", "Start time of the container.", lambda r: r.container.started_s),
-    Metric(
-        "drift_fields",
-        "Fields in which the running server differs from the last good state.",
-        lambda r: float(len(r.drift)),
-    ),
-    Metric("server_token_seconds", "Time of the check's test token.", lambda r: r.server.token_s),
-    Metric("server_running_requests", "Requests running at the check.", lambda r: r.server.running),
-    Metric("server_waiting_requests", "Requests waiting at the check.", lambda r: r.server.waiting),
-    Metric(
-        "server_kv_cache_used_ratio", "Share of the KV cache in use at the check.", lambda r: r.server.kv_cache_used
-    ),
-    Metric(
-        "server_served_tokens_per_second",
-        "Tokens per second of all streams since the previous check.",
-        lambda r: r.server.served_tok_per_s,
-    ),
-    Metric("decode_tokens_per_second", "Decode rate of one stream, last measurement.", lambda r: r.speed.tok_per_s),
-    Metric("decode_baseline_tokens_per_second", "Decode rate of the baseline.", lambda r: r.speed.baseline_tok_per_s),
-    Metric(
-        "decode_measured_timestamp_seconds", "Time of the last decode rate measurement.", lambda r: r.speed.measured_s
-    ),
-    Metric("memory_total_bytes", "Unified memory, total.", lambda r: r.machine.mem_total_bytes),
-    Metric("memory_available_bytes", "Unified memory available.", lambda r: r.machine.mem_available_bytes),
-    Metric(
-        "memory_verified_bytes",
-        "Unified memory available when the server was verified.",
-        lambda r: r.machine.mem_verified_bytes,
-    ),
-    Metric(
-        "memory_lowest_bytes",
-        "Lowest unified memory available since the server was verified.",
-        lambda r: r.machine.mem_lowest_bytes,
-    ),
-    Metric(
-        "memory_growing",
-        "1 when as much growth again as since the verification would take the host down.",
-        _grows,
-    ),
-    Metric("swap_used_bytes", "Swap in use.", lambda r: r.machine.swap_used_bytes),
-    Metric("disk_free_bytes", "Free space on the disk of the user's home.", lambda r: r.machine.disk_free_bytes),
-    Metric("gpu_temperature_celsius", "GPU temperature.", lambda r: r.gpu.temperature_c),
-    Metric("gpu_power_watts", "GPU power draw.", lambda r: r.gpu.power_w),
-    Metric("gpu_sm_clock_hertz", "GPU SM clock.", lambda r: _scaled(r.gpu.clock_mhz, 1e6)),
-    Metric("gpu_busy_ratio", "GPU utilization.", lambda r: _scaled(r.gpu.utilization_percent, 0.01)),
-)
+_ROWS: tuple[tuple[str, str, Callable[[Record], float | None]], ...] = (
+    ("health_check_timestamp_seconds", "Time of the last check.", lambda r: r.time_s),
+    ("health_check_duration_seconds", "Duration of the last check.", lambda r: r.cost.wall_s),
+    ("health_check_cpu_seconds", "CPU time of the last check.", lambda r: r.cost.cpu_s),
+    ("health_state_since_timestamp_seconds", "Time of the last state change.", lambda r: r.since_s),
+    ("health_flapping", "1 when the server changed state several times in the last checks.", lambda r: float(r.flapping)),
+    ("container_running", "1 when the server's container is running.", lambda r: float(r.container.status == "running")),
+    ("container_restarts", "Restarts since the container was last started.", lambda r: r.container.restarts),
+    ("container_start_timestamp_seconds", "Start time of the container.", lambda r: r.container.started_s),
+    ("drift_fields", "Fields in which the running server differs from the last good state.", lambda r: float(len(r.drift))),
+    ("server_token_seconds", "Time of the check's test token.", lambda r: r.server.token_s),
+    ("server_running_requests", "Requests running at the check.", lambda r: r.server.running),
+    ("server_waiting_requests", "Requests waiting at the check.", lambda r: r.server.waiting),
+    ("server_kv_cache_used_ratio", "Share of the KV cache in use at the check.", lambda r: r.server.kv_cache_used),
+    ("server_served_tokens_per_second", "Tokens per second of all streams since the previous check.",
+     lambda r: r.server.served_tok_per_s),
+    ("decode_tokens_per_second", "Decode rate of one stream, last measurement.", lambda r: r.speed.tok_per_s),
+    ("decode_baseline_tokens_per_second", "Decode rate of the baseline.", lambda r: r.speed.baseline_tok_per_s),
+    ("decode_measured_timestamp_seconds", "Time of the last decode rate measurement.", lambda r: r.speed.measured_s),
+    ("memory_total_bytes", "Unified memory, total.", lambda r: r.machine.mem_total_bytes),
+    ("memory_available_bytes", "Unified memory available.", lambda r: r.machine.mem_available_bytes),
+    ("memory_verified_bytes", "Unified memory available when the server was verified.", lambda r: r.machine.mem_verified_bytes),
+    ("memory_lowest_bytes", "Lowest unified memory available since the server was verified.",
+     lambda r: r.machine.mem_lowest_bytes),
+    ("memory_growing", "1 when as much growth again as since the verification would take the host down.", _grows),
+    ("swap_used_bytes", "Swap in use.", lambda r: r.machine.swap_used_bytes),
+    ("disk_free_bytes", "Free space on the disk of the user's home.", lambda r: r.machine.disk_free_bytes),
+    ("gpu_temperature_celsius", "GPU temperature.", lambda r: r.gpu.temperature_c),
+    ("gpu_power_watts", "GPU power draw.", lambda r: r.gpu.power_w),
+    ("gpu_sm_clock_hertz", "GPU SM clock.", lambda r: _scaled(r.gpu.clock_mhz, 1e6)),
+    ("gpu_busy_ratio", "GPU utilization.", lambda r: _scaled(r.gpu.utilization_percent, 0.01)),
+)  # fmt: skip
+METRICS = tuple(Metric(*row) for row in _ROWS)
 
 STATE = Metric("health_state", "1 for the state the host is in, 0 for the others.", lambda r: None)
 INFO = Metric("server_info", "Labels of the running server; always 1.", lambda r: 1.0)

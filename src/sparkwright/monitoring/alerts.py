@@ -61,127 +61,50 @@ class Alert:
         }
 
 
-def _m(text: str) -> str:
-    """Return a query with our prefix in place of `%`."""
-    return text.replace("%", PREFIX)
-
-
+_GATEWAY = f'job="{GATEWAY_JOB}"'
+#: name without `Sparkwright`, how long it must hold, severity, PromQL, summary; `%` stands for the prefix of our metrics, `@` for
+#: the server, with its name on a host with several, and `#` for the host
+_ROWS = (
+    ("ServerDown", "1m", "critical", '%health_state{state=~"down|wedged|stalled|crash-looping"} == 1',
+     "The server on @ is {{ $labels.state }}."),
+    ("CheckMissing", "1m", "critical", f"time() - %health_check_timestamp_seconds > {CHECK_LATE_S}",
+     "The server on @ was last checked {{ $value | humanizeDuration }} ago."),
+    ("HostMissing", "5m", "critical",
+     f'(max by (instance) (up{{job="{NODE_JOB}"}}) or max by (instance) (%health_check_timestamp_seconds offset 1h))'
+     " unless max by (instance) (%health_check_timestamp_seconds)", "# has no metrics of sparkwright."),
+    ("ServerDegraded", "15m", "warning", '%health_state{state="degraded"} == 1', "The server on @ is degraded."),
+    ("Flapping", "10m", "warning", "%health_flapping == 1", "The server on @ comes and goes."),
+    ("Healed", "0m", "warning", "%heal_restarts_last_day >= 3",
+     "The health check has restarted the server on # {{ $value }} times in a day."),
+    ("Slow", "0m", "warning", f"%decode_tokens_per_second < {SLOW} * %decode_baseline_tokens_per_second",
+     "The server on @ generates {{ $value | humanize }} tok/s to one stream, which is below its baseline."),
+    ("Queue", "30m", "info", "%server_waiting_requests > 0", "{{ $value }} requests wait at @."),
+    ("MemoryLow", "5m", "warning",
+     f"%memory_available_bytes < {_LIMITS.available_bytes} unless %memory_available_bytes >= 0.5 * %memory_verified_bytes",
+     "# has {{ $value | humanize1024 }}B of memory left."),
+    ("MemoryGrowing", "0m", "warning", "%memory_growing == 1",
+     "The server on @ has grown; as much growth again would take the host down."),
+    ("DiskLow", "5m", "warning", f"%disk_free_bytes < {_LIMITS.disk_free_bytes}",
+     "# has {{ $value | humanize1024 }}B of disk left."),
+    ("Hot", "10m", "warning", f"%gpu_temperature_celsius > {_LIMITS.temperature_c:g}", "The GPU of # is at {{ $value }} °C."),
+    ("Drift", "1h", "info", "%drift_fields > 0", "What runs on @ differs from what was verified."),
+    ("GatewayDown", "2m", "critical", f"up{{{_GATEWAY}}} == 0", "The gateway # does not answer."),
+    ("GatewayModelDown", "2m", "critical",  # a backend with a dash holds a table
+     f'haproxy_backend_active_servers{{{_GATEWAY},proxy!~"-.*"}} == 0',
+     "The gateway on # has no server for {{ $labels.proxy }}."),
+)  # fmt: skip
 _HOST = "{{ $labels.instance }}"
-#: label of the server on a host with several
 _SERVER = _HOST + "{{ with $labels.server }} ({{ . }}){{ end }}"
 
-ALERTS: tuple[Alert, ...] = (
+ALERTS = tuple(
     Alert(
-        "SparkwrightServerDown",
-        _m('%health_state{state=~"down|wedged|stalled|crash-looping"} == 1'),
-        "1m",
-        "critical",
-        f"The server on {_SERVER} is {{{{ $labels.state }}}}.",
-    ),
-    Alert(
-        "SparkwrightCheckMissing",
-        _m(f"time() - %health_check_timestamp_seconds > {CHECK_LATE_S}"),
-        "1m",
-        "critical",
-        f"The server on {_SERVER} was last checked {{{{ $value | humanizeDuration }}}} ago.",
-    ),
-    Alert(
-        "SparkwrightHostMissing",
-        _m(
-            f'(max by (instance) (up{{job="{NODE_JOB}"}}) or max by (instance) (%health_check_timestamp_seconds offset 1h))'
-            " unless max by (instance) (%health_check_timestamp_seconds)"
-        ),
-        "5m",
-        "critical",
-        f"{_HOST} has no metrics of sparkwright.",
-    ),
-    Alert(
-        "SparkwrightServerDegraded",
-        _m('%health_state{state="degraded"} == 1'),
-        "15m",
-        "warning",
-        f"The server on {_SERVER} is degraded.",
-    ),
-    Alert(
-        "SparkwrightFlapping",
-        _m("%health_flapping == 1"),
-        "10m",
-        "warning",
-        f"The server on {_SERVER} comes and goes.",
-    ),
-    Alert(
-        "SparkwrightHealed",
-        _m("%heal_restarts_last_day >= 3"),
-        "0m",
-        "warning",
-        f"The health check has restarted the server on {_HOST} {{{{ $value }}}} times in a day.",
-    ),
-    Alert(
-        "SparkwrightSlow",
-        _m(f"%decode_tokens_per_second < {SLOW} * %decode_baseline_tokens_per_second"),
-        "0m",
-        "warning",
-        f"The server on {_SERVER} generates {{{{ $value | humanize }}}} tok/s to one stream, which is below its baseline.",
-    ),
-    Alert(
-        "SparkwrightQueue",
-        _m("%server_waiting_requests > 0"),
-        "30m",
-        "info",
-        f"{{{{ $value }}}} requests wait at {_SERVER}.",
-    ),
-    Alert(
-        "SparkwrightMemoryLow",
-        _m(
-            f"%memory_available_bytes < {_LIMITS.available_bytes}"
-            " unless %memory_available_bytes >= 0.5 * %memory_verified_bytes"
-        ),
-        "5m",
-        "warning",
-        f"{_HOST} has {{{{ $value | humanize1024 }}}}B of memory left.",
-    ),
-    Alert(
-        "SparkwrightMemoryGrowing",
-        _m("%memory_growing == 1"),
-        "0m",
-        "warning",
-        f"The server on {_SERVER} has grown; as much growth again would take the host down.",
-    ),
-    Alert(
-        "SparkwrightDiskLow",
-        _m(f"%disk_free_bytes < {_LIMITS.disk_free_bytes}"),
-        "5m",
-        "warning",
-        f"{_HOST} has {{{{ $value | humanize1024 }}}}B of disk left.",
-    ),
-    Alert(
-        "SparkwrightHot",
-        _m(f"%gpu_temperature_celsius > {_LIMITS.temperature_c:g}"),
-        "10m",
-        "warning",
-        f"The GPU of {_HOST} is at {{{{ $value }}}} °C.",
-    ),
-    Alert(
-        "SparkwrightDrift",
-        _m("%drift_fields > 0"),
-        "1h",
-        "info",
-        f"What runs on {_SERVER} differs from what was verified.",
-    ),
-    Alert(
-        "SparkwrightGatewayDown",
-        f'up{{job="{GATEWAY_JOB}"}} == 0',
-        "2m",
-        "critical",
-        f"The gateway {_HOST} does not answer.",
-    ),
-    Alert(
-        "SparkwrightGatewayModelDown",
-        f'haproxy_backend_active_servers{{job="{GATEWAY_JOB}",proxy!~"-.*"}} == 0',  # one with a dash holds a table
-        "2m",
-        "critical",
-        f"The gateway on {_HOST} has no server for {{{{ $labels.proxy }}}}.",
-    ),
+        f"Sparkwright{name}",
+        expr.replace("%", PREFIX),
+        for_,
+        severity,
+        summary.replace("@", _SERVER).replace("#", _HOST),
+    )
+    for name, for_, severity, expr, summary in _ROWS
 )
 
 

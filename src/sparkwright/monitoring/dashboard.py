@@ -49,25 +49,26 @@ _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
 #: backends of HAProxy whose names begin with a dash hold tables, and no model
 _IN_JOB = f'{{job="{GATEWAY_JOB}",proxy!~"-.*"}}'
-_CLIENTS = f'{{job="{CLIENTS_JOB}"}}'
+_PROXY, _CLIENT = "{{proxy}}", "{{client}}"
+
+
+def _of_clients(name: str, function: str = "rate", window: str = "5m") -> str:
+    """Return the query of a counter of the gateway's clients."""
+    return f'{function}(%client_{name}_total{{job="{CLIENTS_JOB}"}}[{window}])'
+
+
+_PER_REQUEST = f" / {_of_clients('requests')}"
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Fleet": (
         Panel("State", {_SERVER: _OF_STATE}, kind="state-timeline", width=24, least=None),
-        Panel(
-            "Decode rate of one stream against its baseline",
-            {_SERVER: "%decode_tokens_per_second{@} / %decode_baseline_tokens_per_second{@}"},
-            "percentunit",
-        ),
+        Panel("Decode rate of one stream against its baseline",
+              {_SERVER: "%decode_tokens_per_second{@} / %decode_baseline_tokens_per_second{@}"}, "percentunit"),
         Panel("Tokens per second, all streams", {_SERVER: "%server_served_tokens_per_second{@}"}),
         Panel("Time of a check's token", {_SERVER: "%server_token_seconds{@}"}, "s"),
     ),
     "Host $instance": (
-        Panel(
-            "Memory available",
-            {_SERVER: "%memory_available_bytes{@}", "swap {{instance}}": "%swap_used_bytes{@}"},
-            "bytes",
-        ),
+        Panel("Memory available", {_SERVER: "%memory_available_bytes{@}", "swap {{instance}}": "%swap_used_bytes{@}"}, "bytes"),
         Panel("GPU temperature", {_SERVER: "%gpu_temperature_celsius{@}"}, "celsius"),
         Panel("GPU power", {_SERVER: "%gpu_power_watts{@}"}, "watt"),
         Panel("GPU clock", {_SERVER: "%gpu_sm_clock_hertz{@}"}, "hertz"),
@@ -78,83 +79,33 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Fields that differ from what was verified", {_SERVER: "%drift_fields{@}"}),
     ),
     "Model": (
-        Panel(
-            "Requests",
-            {
-                "running, {{model}}": f"sum by (model) (%server_running_requests{{@}}{_MODEL})",
-                "waiting, {{model}}": f"sum by (model) (%server_waiting_requests{{@}}{_MODEL})",
-            },
-        ),
-        Panel(
-            "Tokens per second",
-            {"{{model}}": f"sum by (model) (%server_served_tokens_per_second{{@}}{_MODEL})"},
-        ),
-        Panel(
-            "KV cache in use",
-            {f"{{{{model}}}}, {_SERVER}": f"%server_kv_cache_used_ratio{{@}}{_MODEL}"},
-            "percentunit",
-            most=1,
-        ),
+        Panel("Requests", {f"{state}, {{{{model}}}}": f"sum by (model) (%server_{state}_requests{{@}}{_MODEL})"
+                           for state in ("running", "waiting")}),
+        Panel("Tokens per second", {"{{model}}": f"sum by (model) (%server_served_tokens_per_second{{@}}{_MODEL})"}),
+        Panel("KV cache in use", {f"{{{{model}}}}, {_SERVER}": f"%server_kv_cache_used_ratio{{@}}{_MODEL}"}, "percentunit",
+              most=1),
     ),
     "Gateway": (
-        Panel(
-            "Requests a second",
-            {"{{proxy}}": f"rate(haproxy_backend_http_requests_total{_IN_JOB}[5m])"},
-            "reqps",
-            width=6,
-        ),
-        Panel("Requests that wait", {"{{proxy}}": f"haproxy_backend_current_queue{_IN_JOB}"}, width=6),
-        Panel("Servers up", {"{{proxy}}": f"haproxy_backend_active_servers{_IN_JOB}"}, width=6),
-        Panel(
-            "Errors a second",
-            {
-                "{{proxy}}": f'rate(haproxy_backend_http_responses_total{{job="{GATEWAY_JOB}",code="5xx",proxy!~"-.*"}}[5m])'
-            },
-            "reqps",
-            width=6,
-        ),
+        Panel("Requests a second", {_PROXY: f"rate(haproxy_backend_http_requests_total{_IN_JOB}[5m])"}, "reqps", width=6),
+        Panel("Requests that wait", {_PROXY: f"haproxy_backend_current_queue{_IN_JOB}"}, width=6),
+        Panel("Servers up", {_PROXY: f"haproxy_backend_active_servers{_IN_JOB}"}, width=6),
+        Panel("Errors a second",
+              {_PROXY: f'rate(haproxy_backend_http_responses_total{{job="{GATEWAY_JOB}",code="5xx",proxy!~"-.*"}}[5m])'},
+              "reqps", width=6),
     ),
     "Clients of the gateway": (
-        Panel(
-            "Tokens a second",
-            {
-                "prompts, {{client}}": f"rate(%client_prompt_tokens_total{_CLIENTS}[5m])",
-                "generated, {{client}}": f"rate(%client_generated_tokens_total{_CLIENTS}[5m])",
-            },
-        ),
-        Panel("Requests a second", {"{{client}}": f"rate(%client_requests_total{_CLIENTS}[5m])"}, "reqps"),
-        Panel(
-            "Tokens in a day",
-            {
-                "{{client}}": f"increase(%client_prompt_tokens_total{_CLIENTS}[1d]) "
-                f"+ increase(%client_generated_tokens_total{_CLIENTS}[1d])"
-            },
-        ),
-        Panel(
-            "Errors and refused requests a second",
-            {
-                "errors, {{client}}": f"rate(%client_errors_total{_CLIENTS}[5m])",
-                "refused, {{client}}": f"rate(%client_refused_total{_CLIENTS}[5m])",
-            },
-            "reqps",
-        ),
-        Panel(
-            "Mean time in the queue",
-            {
-                "{{client}}": f"rate(%client_queue_seconds_total{_CLIENTS}[5m]) / rate(%client_requests_total{_CLIENTS}[5m])",
-            },
-            "s",
-        ),
-        Panel(
-            "Share of requests whose tokens are estimated",
-            {
-                "{{client}}": f"rate(%client_estimated_total{_CLIENTS}[5m]) / rate(%client_requests_total{_CLIENTS}[5m])",
-            },
-            "percentunit",
-            most=1,
-        ),
+        Panel("Tokens a second", {f"prompts, {_CLIENT}": _of_clients("prompt_tokens"),
+                                  f"generated, {_CLIENT}": _of_clients("generated_tokens")}),
+        Panel("Requests a second", {_CLIENT: _of_clients("requests")}, "reqps"),
+        Panel("Tokens in a day", {_CLIENT: " + ".join(_of_clients(f"{kind}_tokens", "increase", "1d")
+                                                      for kind in ("prompt", "generated"))}),
+        Panel("Errors and refused requests a second",
+              {f"{kind}, {_CLIENT}": _of_clients(kind) for kind in ("errors", "refused")}, "reqps"),
+        Panel("Mean time in the queue", {_CLIENT: _of_clients("queue_seconds") + _PER_REQUEST}, "s"),
+        Panel("Share of requests whose tokens are estimated", {_CLIENT: _of_clients("estimated") + _PER_REQUEST},
+              "percentunit", most=1),
     ),
-}
+}  # fmt: skip
 
 
 def text() -> str:
