@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
+from sparkwright.project.documents.validation import about
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 from sparkwright.visible import in_cell, one_line
@@ -31,33 +32,33 @@ class Part(BaseModel):
 class Figures(Part):
     """Figures of many streams. ITL is the gap between chunks, pooled over all streams. A stall is a gap over 5 x the median."""
 
-    streams: int = Field(description="how many streams ended well")
-    output_tokens: int = Field(description="tokens generated")
-    prompt_tokens: int = Field(0, description="tokens of their prompts, as the server counted them")
-    wall_s: float = Field(description="from the first request to the last token")
-    output_tok_per_s: float = Field(description="all tokens over wall_s")
-    stream_tok_per_s: float | None = Field(None, description="median decode rate of one stream, after its first chunk")
-    largest_gap_ms: float | None = Field(None, description="the largest gap between two chunks of a stream")
-    stalls: int | None = Field(None, description="how many gaps were stalls")
-    stall_ms: float | None = Field(None, description="the sum of the stalls")
-    approximate: bool = Field(False, description="no usage was told: chunks were counted")
-    ttft_count: int | None = Field(None, description="streams with a first token")
-    ttft_mean_ms: float | None = Field(None, description="time to the first token")
+    streams: int = about("how many streams ended well")
+    output_tokens: int = about("tokens generated")
+    prompt_tokens: int = about("tokens of their prompts, as the server counted them", 0)
+    wall_s: float = about("from the first request to the last token")
+    output_tok_per_s: float = about("all tokens over wall_s")
+    stream_tok_per_s: float | None = about("median decode rate of one stream, after its first chunk", None)
+    largest_gap_ms: float | None = about("the largest gap between two chunks of a stream", None)
+    stalls: int | None = about("how many gaps were stalls", None)
+    stall_ms: float | None = about("the sum of the stalls", None)
+    approximate: bool = about("no usage was told: chunks were counted", False)
+    ttft_count: int | None = about("streams with a first token", None)
+    ttft_mean_ms: float | None = about("time to the first token", None)
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
     ttft_max_ms: float | None = None
-    itl_count: int | None = Field(None, description="gaps")
-    itl_mean_ms: float | None = Field(None, description="inter-token latency: gaps between chunks")
+    itl_count: int | None = about("gaps", None)
+    itl_mean_ms: float | None = about("inter-token latency: gaps between chunks", None)
     itl_p50_ms: float | None = None
-    itl_p99_ms: float | None = Field(None, description="null where the client itself was too late to tell")
+    itl_p99_ms: float | None = about("null where the client itself was too late to tell", None)
     itl_max_ms: float | None = None
-    tpot_count: int | None = Field(None, description="streams with a decode rate")
-    tpot_mean_ms: float | None = Field(None, description="time per output token after the first chunk, of each stream")
+    tpot_count: int | None = about("streams with a decode rate", None)
+    tpot_mean_ms: float | None = about("time per output token after the first chunk, of each stream", None)
     tpot_p50_ms: float | None = None
     tpot_p99_ms: float | None = None
     tpot_max_ms: float | None = None
-    e2el_count: int | None = Field(None, description="streams")
-    e2el_mean_ms: float | None = Field(None, description="end-to-end latency: from a request to its last token")
+    e2el_count: int | None = about("streams", None)
+    e2el_mean_ms: float | None = about("end-to-end latency: from a request to its last token", None)
     e2el_p50_ms: float | None = None
     e2el_p99_ms: float | None = None
     e2el_max_ms: float | None = None
@@ -66,9 +67,9 @@ class Figures(Part):
 class Series(Part):
     """The gaps of one stream one by one."""
 
-    at_s: list[float] = Field(description="when each gap ended, since the first request")
-    gap_ms: list[float] = Field(description="how long it was")
-    long_at_s: list[float] = Field(default_factory=list, description="when long prompts arrived")
+    at_s: list[float] = about("when each gap ended, since the first request")
+    gap_ms: list[float] = about("how long it was")
+    long_at_s: list[float] = about("when long prompts arrived", default_factory=list)
 
     @model_validator(mode="after")
     def _of_one_length(self) -> Series:
@@ -80,26 +81,26 @@ class Series(Part):
 class Cell(Part):
     """One load on one arm, once."""
 
-    key: str = Field(description="its name in the experiment")
-    arm: str = Field(description="which arm served")
-    repetition: int = Field(1, description="of the same load on the same arm")
-    load: dict[str, Any] = Field(description="what was sent: kind and its numbers")
-    verdict: Literal["measured", "inconclusive", "failed", "imported"] = Field(description="what it is worth")
-    doubts: list[str] = Field(default_factory=list, description="why it is inconclusive")
-    notes: list[str] = Field(default_factory=list, description="what else is good to know")
-    started_at_s: float = Field(0, description="seconds since the epoch")
-    seconds: float = Field(0, description="how long it took")
-    requests: int = Field(0, description="requests that were sent")
-    failed_requests: int = Field(0, description="requests that were refused or broke off")
-    figures: Figures = Field(description="of all its streams")
-    groups: dict[str, Figures] = Field(default_factory=dict, description="of each kind of its streams: long, short ...")
-    derived: dict[str, float] = Field(default_factory=dict, description="what this kind of load is there for")
-    series: list[Series] = Field(default_factory=list, description="gaps one by one, of streams that decode")
-    client_lag_p99_ms: float | None = Field(None, description="how late the client itself woke")
-    client_lag_max_ms: float | None = Field(None, description="the same at its worst")
-    prefix_hit_share: float | None = Field(None, description="of the prompts' tokens, from the server's counters")
-    preemptions: float | None = Field(None, description="requests that the engine had to put off")
-    gpu: dict[str, float | None] = Field(default_factory=dict, description="clock, power, temperature meanwhile")
+    key: str = about("its name in the experiment")
+    arm: str = about("which arm served")
+    repetition: int = about("of the same load on the same arm", 1)
+    load: dict[str, Any] = about("what was sent: kind and its numbers")
+    verdict: Literal["measured", "inconclusive", "failed", "imported"] = about("what it is worth")
+    doubts: list[str] = about("why it is inconclusive", default_factory=list)
+    notes: list[str] = about("what else is good to know", default_factory=list)
+    started_at_s: float = about("seconds since the epoch", 0)
+    seconds: float = about("how long it took", 0)
+    requests: int = about("requests that were sent", 0)
+    failed_requests: int = about("requests that were refused or broke off", 0)
+    figures: Figures = about("of all its streams")
+    groups: dict[str, Figures] = about("of each kind of its streams: long, short ...", default_factory=dict)
+    derived: dict[str, float] = about("what this kind of load is there for", default_factory=dict)
+    series: list[Series] = about("gaps one by one, of streams that decode", default_factory=list)
+    client_lag_p99_ms: float | None = about("how late the client itself woke", None)
+    client_lag_max_ms: float | None = about("the same at its worst", None)
+    prefix_hit_share: float | None = about("of the prompts' tokens, from the server's counters", None)
+    preemptions: float | None = about("requests that the engine had to put off", None)
+    gpu: dict[str, float | None] = about("clock, power, temperature meanwhile", default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -109,44 +110,42 @@ class Cell(Part):
 class Refusal(Part):
     """The reason that an arm was not started."""
 
-    rule: str = Field(description="`invoke explain RULE` says why")
+    rule: str = about("`invoke explain RULE` says why")
     sentence: str
 
 
 class Arm(Part):
     """One way to serve that was measured."""
 
-    name: str = Field(description="as cells name it")
-    title: str = Field("", description="for people")
-    recipe: str = Field("", description="recipes/NAME.yml")
-    changes: dict[str, Any] = Field(
-        default_factory=dict, description="flags that differ from the recipe; null: left out"
-    )
-    at: dict[str, Any] = Field(default_factory=dict, description="of a sweep: the value of each swept flag")
-    image: str = Field("", description="REPOSITORY:TAG@DIGEST")
+    name: str = about("as cells name it")
+    title: str = about("for people", "")
+    recipe: str = about("recipes/NAME.yml", "")
+    changes: dict[str, Any] = about("flags that differ from the recipe; null: left out", default_factory=dict)
+    at: dict[str, Any] = about("of a sweep: the value of each swept flag", default_factory=dict)
+    image: str = about("REPOSITORY:TAG@DIGEST", "")
     model_id: str = ""
-    commit: str = Field("", description="the model's revision")
-    flags: dict[str, Any] = Field(default_factory=dict, description="of vllm serve, as it was started")
-    max_num_batched_tokens: int | None = Field(None, description="of a step, as the flags and this engine make it")
-    effective: dict[str, Any] | None = Field(None, description="what the engine's own log says; null: not read")
-    refused: Refusal | None = Field(None, description="the engine would not start: predicted, not run")
-    failed: str = Field("", description="why it could not be measured although it was tried")
-    ready_s: list[float] = Field(default_factory=list, description="of each start")
+    commit: str = about("the model's revision", "")
+    flags: dict[str, Any] = about("of vllm serve, as it was started", default_factory=dict)
+    max_num_batched_tokens: int | None = about("of a step, as the flags and this engine make it", None)
+    effective: dict[str, Any] | None = about("what the engine's own log says; null: not read", None)
+    refused: Refusal | None = about("the engine would not start: predicted, not run", None)
+    failed: str = about("why it could not be measured although it was tried", "")
+    ready_s: list[float] = about("of each start", default_factory=list)
 
 
 class Results(Part):
     """A results file."""
 
-    schema_version: int = Field(SCHEMA, alias="schema", description="of this file; readers refuse a newer one")
+    schema_version: int = about("of this file; readers refuse a newer one", SCHEMA, alias="schema")
     kind: Literal["sparkwright bench"] = "sparkwright bench"
-    name: str = Field(description="of the experiment")
-    experiment: str = Field(description="smoke, serve, ab, sweep, hol, itl, mixed, context or imported")
-    series: str = Field("", description="which run of it; a cell of one series is never measured twice")
-    host: str = Field("", description="where the server ran")
-    measured_from: Literal["host", "laptop", "import"] = Field("host", description="where the client ran")
-    sandbox: bool = Field(False, description="a simulated Spark: simulated figures")
-    created_at: str = Field("", description="ISO 8601")
-    tool: str = Field("", description="what measured, with its version")
+    name: str = about("of the experiment")
+    experiment: str = about("smoke, serve, ab, sweep, hol, itl, mixed, context or imported")
+    series: str = about("which run of it; a cell of one series is never measured twice", "")
+    host: str = about("where the server ran", "")
+    measured_from: Literal["host", "laptop", "import"] = about("where the client ran", "host")
+    sandbox: bool = about("a simulated Spark: simulated figures", False)
+    created_at: str = about("ISO 8601", "")
+    tool: str = about("what measured, with its version", "")
     arms: list[Arm] = Field(default_factory=list)
     cells: list[Cell] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)

@@ -19,7 +19,7 @@ from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
-from sparkwright.project.documents.validation import Strict, check, rule
+from sparkwright.project.documents.validation import Strict, about, check, rule
 from sparkwright.trust import model_files, names
 from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.image_name import why_not_an_image
@@ -56,36 +56,33 @@ Platform = Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]
 class ManifestEntry(Strict):
     """An image for one platform."""
 
-    platform: Platform = Field(description="as linux/arm64")
-    digest: str = Field(pattern=DIGEST, description="of its manifest")
-    config: str = Field(pattern=DIGEST, description="of its config: the Id it has on a host with overlay2")
-    size_bytes: int = Field(ge=0, description="what a pull downloads")
+    platform: Platform = about("as linux/arm64")
+    digest: str = about("of its manifest", pattern=DIGEST)
+    config: str = about("of its config: the Id it has on a host with overlay2", pattern=DIGEST)
+    size_bytes: int = about("what a pull downloads", ge=0)
 
 
 class ImageEntry(Strict):
     """An image, by the digest its tag had."""
 
-    digest: str = Field(description="of the index, or of the manifest where there is only one", pattern=DIGEST)
-    platforms: list[Platform] = Field(default_factory=list, description="as linux/arm64")
-    engine_version: str | None = Field(
-        None, max_length=80, description="of vLLM, as the image says it; null until that is known"
+    digest: str = about("of the index, or of the manifest where there is only one", pattern=DIGEST)
+    platforms: list[Platform] = about("as linux/arm64", default_factory=list)
+    engine_version: str | None = about("of vLLM, as the image says it; null until that is known", None, max_length=80)
+    options: Annotated[dict[str, Any] | None, BeforeValidator(engine_options)] = about(
+        "of its `vllm serve`, as its --help=all lists them: what differs from a release; null until known", None
     )
-    options: Annotated[dict[str, Any] | None, BeforeValidator(engine_options)] = Field(
-        None,
-        description="of its `vllm serve`, as its --help=all lists them: what differs from a release; null until known",
-    )
-    created: str | None = Field(None, max_length=40, description="when the image was made")
-    size_bytes: int | None = Field(None, description="what a pull downloads, for the host that asked")
-    manifests: list[ManifestEntry] = Field(default_factory=list, description="by platform, as the registry has them")
+    created: str | None = about("when the image was made", None, max_length=40)
+    size_bytes: int | None = about("what a pull downloads, for the host that asked", None)
+    manifests: list[ManifestEntry] = about("by platform, as the registry has them", default_factory=list)
 
 
 class FileEntry(Strict):
     """A file of a model."""
 
-    path: FileName = Field(description="below the model's folder")
+    path: FileName = about("below the model's folder")
     size_bytes: int = Field(ge=0, le=model_files.BYTES_AT_MOST, strict=True)
-    sha256: str | None = Field(None, pattern=SHA256, description="of a large file")
-    blob_id: str | None = Field(None, pattern=COMMIT, description="git's id, for a small file")
+    sha256: str | None = about("of a large file", None, pattern=SHA256)
+    blob_id: str | None = about("git's id, for a small file", None, pattern=COMMIT)
 
     @model_validator(mode="after")
     def _has_a_hash(self) -> Self:
@@ -98,15 +95,14 @@ class ModelEntry(Strict):
     """A model, by the commit its branch had."""
 
     commit: str = Field(pattern=COMMIT)
-    config: dict[str, Any] | None = Field(
-        None, description="of its config.json, what tells its kind: layers, sizes of recurrent states, lengths"
+    config: dict[str, Any] | None = about(
+        "of its config.json, what tells its kind: layers, sizes of recurrent states, lengths", None
     )
-    chat: Annotated[dict[str, Any] | None, BeforeValidator(chat_template.kept)] = Field(
-        None, description="of its chat template and generation_config.json: fields, thinking, sampling; null: not read"
+    chat: Annotated[dict[str, Any] | None, BeforeValidator(chat_template.kept)] = about(
+        "of its chat template and generation_config.json: fields, thinking, sampling; null: not read", None
     )
-    adapter: Annotated[dict[str, Any] | None, BeforeValidator(adapter_files.kept)] = Field(
-        None,
-        description="of a LoRA adapter: its base model, its rank, the sizes of its matrices; null for any other model",
+    adapter: Annotated[dict[str, Any] | None, BeforeValidator(adapter_files.kept)] = about(
+        "of a LoRA adapter: its base model, its rank, the sizes of its matrices; null for any other model", None
     )
     files: list[FileEntry] = Field(max_length=model_files.FILES_AT_MOST)
 

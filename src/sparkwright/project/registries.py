@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import Field
 
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project.documents import document
-from sparkwright.project.documents.validation import Strict, check, nearest, rule
+from sparkwright.project.documents.validation import Strict, about, check, nearest, rule
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import one_line
 
@@ -44,11 +43,9 @@ def why_not_a_folder(path: str) -> str:
 class RegistryFile(Strict):
     """One repository of recipes."""
 
-    url: Annotated[str, rule(why_not_a_url)] = Field(description="https://, ssh:// or file:///, as git takes it")
-    recipes: Annotated[str, rule(why_not_a_folder)] = Field("", description="the folder with its recipes; empty: all")
-    ref: str = Field(
-        "HEAD", description="branch or tag that `--update` follows", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,200}$"
-    )
+    url: Annotated[str, rule(why_not_a_url)] = about("https://, ssh:// or file:///, as git takes it")
+    recipes: Annotated[str, rule(why_not_a_folder)] = about("the folder with its recipes; empty: all", "")
+    ref: str = about("branch or tag that `--update` follows", "HEAD", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,200}$")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
@@ -29,6 +29,11 @@ class Strict(BaseModel):
     MEANT: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
+
+
+def about(description: str, default: Any = ..., **limits: Any) -> Any:
+    """Return a key of a file: what it is, for its schema, its page and a message about it, and its default if it has one."""
+    return Field(default, description=description, **limits)
 
 
 def check(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:

@@ -10,14 +10,14 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, field_validator
 
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
-from sparkwright.project.documents.validation import Strict, check, nearest
+from sparkwright.project.documents.validation import Strict, about, check, nearest
 from sparkwright.project.inventory import rules
 from sparkwright.project.rollout_policy import why_no_size
 from sparkwright.protocol import expressions
@@ -33,18 +33,16 @@ Condition = bool | str | list[bool | str]
 class Common(Strict):
     """The keywords of both tasks and blocks."""
 
-    name: str = Field("", description="the task's name, shown on the screen")
-    when: Condition | None = Field(None, description="expressions that must all be true")
-    tags: list[str] | str = Field(default_factory=list, description="for --tags; `always` and `never` as in Ansible")
-    become: bool | None = Field(None, description="run as root, through sudo")
-    server: str | None = Field(
-        None, description="of a host with several servers: the container that it is about, if not the play's own"
+    name: str = about("the task's name, shown on the screen", "")
+    when: Condition | None = about("expressions that must all be true", None)
+    tags: list[str] | str = about("for --tags; `always` and `never` as in Ansible", default_factory=list)
+    become: bool | None = about("run as root, through sudo", None)
+    server: str | None = about(
+        "of a host with several servers: the container that it is about, if not the play's own", None
     )
-    vars: dict[str, Any] = Field(default_factory=dict, description="variables")
-    stage: str = Field(
-        "",
-        max_length=24,
-        description="the stage of the run that begins here, a line on a terminal: prepare, stop, start",
+    vars: dict[str, Any] = about("variables", default_factory=dict)
+    stage: str = about(
+        "the stage of the run that begins here, a line on a terminal: prepare, stop, start", "", max_length=24
     )
 
 
@@ -53,55 +51,50 @@ class TaskFile(Common):
 
     model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
-    register_as: str | None = Field(None, alias="register", description="variable that holds the result")
-    until: Condition | None = Field(None, description="retry until this is true")
-    retries: int = Field(0, ge=0, le=MOST, description="number of retries (3 with `until`)")
-    delay: float = Field(5, ge=0, le=MOST, description="seconds between retries")
-    notify: list[str] | str = Field(
-        default_factory=list, description="handlers to run at the end if the task changed something"
-    )
-    changed_when: Condition | None = Field(None, description="when the task counts as changed")
-    failed_when: Condition | None = Field(None, description="when the task counts as failed")
-    ignore_errors: bool = Field(False, description="go on after a failure")
-    no_log: bool = Field(False, description="hide message, data and diff")
-    check_mode: bool | None = Field(None, description="true: always in check mode; false: act even with --check")
+    register_as: str | None = about("variable that holds the result", None, alias="register")
+    until: Condition | None = about("retry until this is true", None)
+    retries: int = about("number of retries (3 with `until`)", 0, ge=0, le=MOST)
+    delay: float = about("seconds between retries", 5, ge=0, le=MOST)
+    notify: list[str] | str = about("handlers to run at the end if the task changed something", default_factory=list)
+    changed_when: Condition | None = about("when the task counts as changed", None)
+    failed_when: Condition | None = about("when the task counts as failed", None)
+    ignore_errors: bool = about("go on after a failure", False)
+    no_log: bool = about("hide message, data and diff", False)
+    check_mode: bool | None = about("true: always in check mode; false: act even with --check", None)
 
 
 class BlockFile(Common):
     """Tasks that succeed or fail together."""
 
-    block: list[dict[str, Any]] = Field(description="the tasks")
-    rescue: list[dict[str, Any]] = Field(default_factory=list, description="tasks to run if one of them failed")
-    always: list[dict[str, Any]] = Field(default_factory=list, description="tasks to run in any case")
+    block: list[dict[str, Any]] = about("the tasks")
+    rescue: list[dict[str, Any]] = about("tasks to run if one of them failed", default_factory=list)
+    always: list[dict[str, Any]] = about("tasks to run in any case", default_factory=list)
 
 
 class IncludeFile(Common):
     """Tasks of another file, as one block in its place."""
 
-    include: str = Field(description="a file with a list of tasks, relative to this one: parts/swap.yml")
+    include: str = about("a file with a list of tasks, relative to this one: parts/swap.yml")
 
 
 class PlayFile(Strict):
     """Tasks for some hosts."""
 
-    name: str = Field("", description="what this play does")
-    hosts: str = Field(description="a host pattern; --host narrows it")
-    serial: list[int | str] | int | str = Field(default_factory=list, description='batch size: 1, "25%", [1, "50%"]')
-    max_fail_percentage: float | None = Field(
-        None, ge=0, le=100, description="stop when more than this share of a batch failed"
-    )
-    vars: dict[str, Any] = Field(default_factory=dict, description="variables")
-    tags: list[str] | str = Field(default_factory=list, description="tags of all its tasks")
-    become: bool = Field(False, description="run its tasks as root, through sudo")
-    read_only: bool = Field(False, description="it changes nothing: it takes no lock and may run during a deploy")
-    measures: bool = Field(
+    name: str = about("what this play does", "")
+    hosts: str = about("a host pattern; --host narrows it")
+    serial: list[int | str] | int | str = about('batch size: 1, "25%", [1, "50%"]', default_factory=list)
+    max_fail_percentage: float | None = about("stop when more than this share of a batch failed", None, ge=0, le=100)
+    vars: dict[str, Any] = about("variables", default_factory=dict)
+    tags: list[str] | str = about("tags of all its tasks", default_factory=list)
+    become: bool = about("run its tasks as root, through sudo", False)
+    read_only: bool = about("it changes nothing: it takes no lock and may run during a deploy", False)
+    measures: bool = about(
+        "it measures the server: while another run is in progress on the host it waits (`--wait`) or exits with 4",
         False,
-        description="it measures the server: while another run is in progress on the host it waits (`--wait`) "
-        "or exits with 4",
     )
-    force_handlers: bool = Field(False, description="run notified handlers even after a failure")
-    tasks: list[dict[str, Any]] = Field(default_factory=list, description="tasks and blocks")
-    handlers: list[dict[str, Any]] = Field(default_factory=list, description="tasks that run when notified")
+    force_handlers: bool = about("run notified handlers even after a failure", False)
+    tasks: list[dict[str, Any]] = about("tasks and blocks", default_factory=list)
+    handlers: list[dict[str, Any]] = about("tasks that run when notified", default_factory=list)
 
     @field_validator("serial", mode="before")
     @classmethod

@@ -15,7 +15,7 @@ from sparkwright.engines.engine import Engine
 from sparkwright.engines.flags import Role
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.engines.model import adapter
-from sparkwright.project.documents.validation import Strict, rule
+from sparkwright.project.documents.validation import Strict, about, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
 from sparkwright.trust import model_files
@@ -50,29 +50,27 @@ Pattern = Annotated[str, rule(why_not)]
 class _Source(Strict):
     """A model on the hub, and its folder on the host."""
 
-    id: Annotated[str, rule(model_files.why_not_an_id)] = Field(
-        description="its name on the hub, e.g. Qwen/Qwen3.5-35B-A3B-FP8"
+    id: Annotated[str, rule(model_files.why_not_an_id)] = about("its name on the hub, e.g. Qwen/Qwen3.5-35B-A3B-FP8")
+    revision: Annotated[str, rule(model_files.why_not_a_revision)] = about(
+        "branch, tag or commit; spark.lock pins the commit", "main"
     )
-    revision: Annotated[str, rule(model_files.why_not_a_revision)] = Field(
-        "main", description="branch, tag or commit; spark.lock pins the commit"
-    )
-    dir: words.Source = Field(description="its directory on the host; ~ is the user's home")
-    mount: words.Target = Field(description="its mount point in the container")
-    transfer: Literal["auto", "hf_transfer", "plain", "xet"] = Field("auto", description="download method")
-    allow: list[str] = Field(default_factory=list, description="only files that match one of these patterns")
-    ignore: list[str] = Field(default_factory=list, description="no files that match one of these patterns")
+    dir: words.Source = about("its directory on the host; ~ is the user's home")
+    mount: words.Target = about("its mount point in the container")
+    transfer: Literal["auto", "hf_transfer", "plain", "xet"] = about("download method", "auto")
+    allow: list[str] = about("only files that match one of these patterns", default_factory=list)
+    ignore: list[str] = about("no files that match one of these patterns", default_factory=list)
 
 
 class Model(_Source):
     """The model: its source on the hub, and its folder on the host."""
 
-    file: str = Field("", description='for llama.cpp: the GGUF file, or a pattern that means one, e.g. "*Q4_K_M*.gguf"')
-    mmproj: str = Field("", description="for llama.cpp: the same for the file that reads images and sound")
-    draft: str = Field("", description="for llama.cpp: the same for a smaller model that drafts tokens")
-    page_cache: Literal["drop", "fit"] | None = Field(
-        None,
-        description="before each start its files leave the host's page cache: `drop`: always; `fit`: only where the server "
+    file: str = about('for llama.cpp: the GGUF file, or a pattern that means one, e.g. "*Q4_K_M*.gguf"', "")
+    mmproj: str = about("for llama.cpp: the same for the file that reads images and sound", "")
+    draft: str = about("for llama.cpp: the same for a smaller model that drafts tokens", "")
+    page_cache: Literal["drop", "fit"] | None = about(
+        "before each start its files leave the host's page cache: `drop`: always; `fit`: only where the server "
         "does not fit beside them (default: the host's variable `page_cache`)",
+        None,
     )
 
     @property
@@ -84,7 +82,7 @@ class Model(_Source):
 class SecondModel(_Source):
     """A further model of the same server: pinned, downloaded, verified and mounted as the model is."""
 
-    file: str = Field("", description="for llama.cpp: its GGUF file, or a pattern that means one")
+    file: str = about("for llama.cpp: its GGUF file, or a pattern that means one", "")
 
     def patterns(self, role: str) -> dict[str, list[str]]:
         """Return the patterns of its files, `allow` and `ignore`: of a tokenizer, by default, all but the weights."""
@@ -99,9 +97,9 @@ class SecondModel(_Source):
 class Adapter(SecondModel):
     """A LoRA adapter of the model."""
 
-    name: Annotated[str, rule(_why_not_an_adapter)] = Field(description="its name in requests")
-    dir: words.Source = Field("", description="its directory on the host (default: ~/models/adapters/NAME)")
-    mount: words.Target = Field("", description="its mount point in the container (default: /adapters/NAME)")
+    name: Annotated[str, rule(_why_not_an_adapter)] = about("its name in requests")
+    dir: words.Source = about("its directory on the host (default: ~/models/adapters/NAME)", "")
+    mount: words.Target = about("its mount point in the container (default: /adapters/NAME)", "")
 
     @model_validator(mode="before")
     @classmethod
@@ -127,27 +125,23 @@ class Adapter(SecondModel):
 class _Container(Strict):
     """The options of `docker run` besides image and command, in Docker's words."""
 
-    name: words.ContainerName = Field(description="the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
-    restart: Literal["no", "always", "unless-stopped", "on-failure"] = Field(
-        "unless-stopped", description="the restart policy set once it is verified"
+    name: words.ContainerName = about("the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
+    restart: Literal["no", "always", "unless-stopped", "on-failure"] = about(
+        "the restart policy set once it is verified", "unless-stopped"
     )
-    gpus: words.Gpus = Field("all", description='"all", "device=0" or "" for none')
-    ports: list[words.Port] = Field(
-        default_factory=lambda: ["8000:8000"], description='"8000:8000", "127.0.0.1:8000:8000"'
+    gpus: words.Gpus = about('"all", "device=0" or "" for none', "all")
+    ports: list[words.Port] = about('"8000:8000", "127.0.0.1:8000:8000"', default_factory=lambda: ["8000:8000"])
+    volumes: list[words.Volume] = about(
+        'further "/host:/container[:ro]"; the model is mounted already', default_factory=list
     )
-    volumes: list[words.Volume] = Field(
-        default_factory=list, description='further "/host:/container[:ro]"; the model is mounted already'
+    env: words.Environment = about("environment variables", default_factory=dict)
+    ulimits: words.Ulimits = about('as memlock: "-1"', default_factory=dict)
+    labels: words.Labels = about("labels; those that start with sparkwright. are reserved", default_factory=dict)
+    entrypoint: list[str] | None = about("replaces the image's entrypoint, as a list", None)
+    compile_caches: bool = about(
+        "keep what the engine compiles at its start on the host, for the next start of the same", True
     )
-    env: words.Environment = Field(default_factory=dict, description="environment variables")
-    ulimits: words.Ulimits = Field(default_factory=dict, description='as memlock: "-1"')
-    labels: words.Labels = Field(
-        default_factory=dict, description="labels; those that start with sparkwright. are reserved"
-    )
-    entrypoint: list[str] | None = Field(None, description="replaces the image's entrypoint, as a list")
-    compile_caches: bool = Field(
-        True, description="keep what the engine compiles at its start on the host, for the next start of the same"
-    )
-    stop_timeout_s: int = Field(defaults.STOP_S, description="seconds until a stop kills the container", ge=1)
+    stop_timeout_s: int = about("seconds until a stop kills the container", defaults.STOP_S, ge=1)
 
 
 if TYPE_CHECKING:
@@ -159,8 +153,8 @@ else:
 class FileSource(Strict):
     """The content of a file in the container: a template that is rendered, or a file of the project as it is."""
 
-    template: str = Field("", description="a file of templates/, rendered as the others")
-    file: str = Field("", description="a file of the project, taken as it is; a path from the project's folder")
+    template: str = about("a file of templates/, rendered as the others", "")
+    file: str = about("a file of the project, taken as it is; a path from the project's folder", "")
 
     @model_validator(mode="after")
     def _one(self) -> FileSource:
@@ -174,68 +168,61 @@ class FileSource(Strict):
 class Load(Strict):
     """The load that clients are promised, proved after each verification."""
 
-    context: words.Tokens = Field(description='tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
-    streams: int = Field(1, description="how many such prompts at once", ge=1, le=64)
+    context: words.Tokens = about('tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
+    streams: int = about("how many such prompts at once", 1, ge=1, le=64)
 
 
 class Expect(Strict):
     """The conditions that must be true once the server runs."""
 
-    tok_per_s: float | None = Field(
-        None, description="decode rate of one stream; less than half of it is a failure", gt=0
+    tok_per_s: float | None = about("decode rate of one stream; less than half of it is a failure", None, gt=0)
+    ready_s: int = about("how long a start may take, seconds", defaults.READY_S, ge=1)
+    chunked_prefill: Literal["any", "enabled", "disabled"] = about(
+        "what the engine log must show; `disabled` adds the flags for it", "any"
     )
-    ready_s: int = Field(defaults.READY_S, description="how long a start may take, seconds", ge=1)
-    chunked_prefill: Literal["any", "enabled", "disabled"] = Field(
-        "any", description="what the engine log must show; `disabled` adds the flags for it"
+    when_impossible: Literal["refuse", "report"] = about(
+        "when chunked prefill cannot be disabled: refuse, or continue with a note", "refuse"
     )
-    when_impossible: Literal["refuse", "report"] = Field(
-        "refuse",
-        description="when chunked prefill cannot be disabled: refuse, or continue with a note",
+    log: list[Pattern] = about(
+        "regular expressions; each must match a line of the log since its last start", default_factory=list
     )
-    log: list[Pattern] = Field(
-        default_factory=list, description="regular expressions; each must match a line of the log since its last start"
-    )
-    forbid_log: list[Pattern] = Field(
-        default_factory=list, description="regular expressions; none may match a line of it"
-    )
-    log_unknown: Literal["fail", "pass"] = Field(
-        "fail", description="how to treat an expectation that the log does not answer"
-    )
-    answers: Literal["judged", "any"] = Field(
-        "judged",
-        description="its first answers are judged before they become the reference; `any` for a model that answers no questions, "
+    forbid_log: list[Pattern] = about("regular expressions; none may match a line of it", default_factory=list)
+    log_unknown: Literal["fail", "pass"] = about("how to treat an expectation that the log does not answer", "fail")
+    answers: Literal["judged", "any"] = about(
+        "its first answers are judged before they become the reference; `any` for a model that answers no questions, "
         "such as one with random weights",
+        "judged",
     )
-    probes: list[words.Probe] = Field(
-        default_factory=list,
-        description="what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
+    probes: list[words.Probe] = about(
+        "what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
         "messages, responses, {embedding_dimension: N}, {language: de}",
-    )
-    depths: list[words.Tokens] = Field(
         default_factory=list,
-        description="tokens of prompts behind which one stream's decode rate is measured after each start and by `verify`, e.g. "
+    )
+    depths: list[words.Tokens] = about(
+        "tokens of prompts behind which one stream's decode rate is measured after each start and by `verify`, e.g. "
         "[8k, 32k], and compared with its first one there; those beyond the server's context are left out",
+        default_factory=list,
         max_length=4,
     )
-    load: Load | None = Field(
-        None,
-        description="the longest prompt and how many at once must be served after each start, e.g. {context: 100k, streams: 4}; "
+    load: Load | None = about(
+        "the longest prompt and how many at once must be served after each start, e.g. {context: 100k, streams: 4}; "
         "the lowest memory, decode rate and TTFT of each step are recorded",
+        None,
     )
 
 
 class ParallelFile(Strict):
     """The split of the model over the hosts of a cluster; tensor times pipeline is the number of hosts."""
 
-    tensor: int = Field(1, description="each layer over so many hosts: a single stream gets faster", ge=1, le=64)
-    pipeline: int = Field(1, description="the layers over so many hosts in turn: for many streams", ge=1, le=64)
+    tensor: int = about("each layer over so many hosts: a single stream gets faster", 1, ge=1, le=64)
+    pipeline: int = about("the layers over so many hosts in turn: for many streams", 1, ge=1, le=64)
 
 
 class Ascend(Strict):
     """Ascend-vLLM's own scheduler; rendered into --additional-config."""
 
-    scheduler: bool = Field(True, description="ascend_scheduler_config.enabled: turns chunked prefill off by itself")
-    chunked_prefill: bool = Field(False, description="ascend_scheduler_config.chunked_prefill_enabled: keeps it on")
+    scheduler: bool = about("ascend_scheduler_config.enabled: turns chunked prefill off by itself", True)
+    chunked_prefill: bool = about("ascend_scheduler_config.chunked_prefill_enabled: keeps it on", False)
 
 
 class RecipeFile(Strict):
@@ -246,63 +233,59 @@ class RecipeFile(Strict):
         f"The engine's flags stand below its own name, as `{engine.USUAL}:`.",
     )
 
-    description: str = Field("", description="description, one line")
-    date: words.Day = Field(
-        "",
-        description="day of the newest source of its settings and figures, YYYY-MM-DD; `lint`, `recipe.list` and `recommend` "
+    description: str = about("description, one line", "")
+    date: words.Day = about(
+        "day of the newest source of its settings and figures, YYYY-MM-DD; `lint`, `recipe.list` and `recommend` "
         "name a recipe that is older than six months",
+        "",
     )
-    image: words.ImageName = Field(description="REPOSITORY:TAG; spark.lock pins the digest")
-    platform: Literal["gb10", "ascend"] = Field("gb10", description="whose rules the flags must keep")
+    image: words.ImageName = about("REPOSITORY:TAG; spark.lock pins the digest")
+    platform: Literal["gb10", "ascend"] = about("whose rules the flags must keep", "gb10")
     model: Model
-    models: dict[Role, SecondModel] = Field(
-        default_factory=dict,
-        description="further models of the same server, by what they are for: `draft` (speculation), `tokenizer`; the engine's "
+    models: dict[Role, SecondModel] = about(
+        "further models of the same server, by what they are for: `draft` (speculation), `tokenizer`; the engine's "
         "flag for it gets the path",
+        default_factory=dict,
     )
-    adapters: list[Adapter] = Field(
+    adapters: list[Adapter] = about(
+        "LoRA adapters of the model: each is pinned, downloaded and mounted as the model is, and served by its name",
         default_factory=list,
-        description="LoRA adapters of the model: each is pinned, downloaded and mounted as the model is, and served by its name",
     )
     container: Container
-    files: dict[str, FileSource] = Field(
-        default_factory=dict,
-        description="files of the container, by their path there: each `{template: NAME}` of templates/, or "
+    files: dict[str, FileSource] = about(
+        "files of the container, by their path there: each `{template: NAME}` of templates/, or "
         "`{file: PATH}` of the project; mounted read-only",
+        default_factory=dict,
     )
-    publish: Literal["loopback", "lan"] = Field(
-        "lan",
-        description="who can reach the server: `lan`: all addresses of the host; `loopback`: only the host itself. "
+    publish: Literal["loopback", "lan"] = about(
+        "who can reach the server: `lan`: all addresses of the host; `loopback`: only the host itself. "
         "An address in `container.ports` overrides it for that port",
+        "lan",
     )
-    server_key: SecretSource | None = Field(
-        None,
-        description="the API key the server requires from clients: a source, e.g. {env: SPARK_KEY}; never the key itself",
+    server_key: SecretSource | None = about(
+        "the API key the server requires from clients: a source, e.g. {env: SPARK_KEY}; never the key itself", None
     )
-    engine: words.EngineName = Field(
-        engine.USUAL,
-        description="what serves: vllm, llama_cpp, sglang or openai; its flags are in the section of its name",
+    engine: words.EngineName = about(
+        "what serves: vllm, llama_cpp, sglang or openai; its flags are in the section of its name", engine.USUAL
     )
-    vllm: words.VllmFlags = Field(
-        default_factory=dict, description="flags of vllm serve under their own names, in order"
+    vllm: words.VllmFlags = about("flags of vllm serve under their own names, in order", default_factory=dict)
+    llama_cpp: words.LlamaFlags | None = about(
+        "for `engine: llama_cpp`: flags of llama-server under their own names, in order", None
     )
-    llama_cpp: words.LlamaFlags | None = Field(
-        None, description="for `engine: llama_cpp`: flags of llama-server under their own names, in order"
+    sglang: words.SglangFlags | None = about(
+        "for `engine: sglang`: flags of sglang serve under their own names, in order", None
     )
-    sglang: words.SglangFlags | None = Field(
-        None, description="for `engine: sglang`: flags of sglang serve under their own names, in order"
+    openai: words.OpenaiSection | None = about(
+        "for `engine: openai`: how a server that speaks the OpenAI API is started and asked", None
     )
-    openai: words.OpenaiSection | None = Field(
-        None, description="for `engine: openai`: how a server that speaks the OpenAI API is started and asked"
-    )
-    task: Task = Field(
+    task: Task = about(
+        "what it does for its clients, and so what proves it: generate (text), embed (vectors), rerank (scores)",
         GENERATE,
-        description="what it does for its clients, and so what proves it: generate (text), embed (vectors), rerank (scores)",
     )
-    parallel: ParallelFile | None = Field(
-        None, description="for a cluster: how the model is split over its hosts, e.g. {tensor: 2}"
+    parallel: ParallelFile | None = about(
+        "for a cluster: how the model is split over its hosts, e.g. {tensor: 2}", None
     )
-    ascend: Ascend | None = Field(None, description="for `platform: ascend`")
+    ascend: Ascend | None = about("for `platform: ascend`", None)
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))
 
     @property
