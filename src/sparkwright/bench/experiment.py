@@ -1,4 +1,4 @@
-"""An experiment: arms in the order in which they serve, and the cells of each turn."""
+"""An experiment: its arms, which are recipes with changed flags, in the order in which they serve, and the cells of each turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of a bench command and the loads that follow from them."""
+"""The options of a bench command and the loads that follow from them, with prompts from a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a results file; schemas/results.json is made from them. Units are in the names."""
+"""A results file: its models, of which schemas/results.json is made, and its forms on the disk. Units are in the names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host as the checks see it: its files, its programs, its engine, and what it is to serve."""
+"""The host as the checks see it: its files, programs, engine, and what it is to serve; their findings, and the fixes."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Finding:
     fix: str = ""
     #: where it is documented that it matters
     source: str = ""
-    #: a name in `fixes.FIXES`, if sparkwright may do it itself
+    #: a name in `FIXES`, if sparkwright may do it itself
     repair: str = ""
 
     def to_json(self) -> dict[str, Any]:

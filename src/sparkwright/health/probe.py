@@ -1,4 +1,4 @@
-"""The observation of a host: everything that `judge` needs. Changes nothing; it may ask for one token."""
+"""The observation of a host, and of its rank of a cluster: everything that `judge` needs. It may ask for one token."""
 
 from __future__ import annotations
 
@@ -155,42 +155,29 @@ class Prober:
     def _token(self, http: Http, found: Observation, key: str, priority: int) -> Observation:
         """Ask for one token, and record how long it took."""
         name = (self.good.get("serve") or {}).get("served_name", "")
-        started_s = time.monotonic()
         url, limit_s = found.server.url, self.limits.token_s
         if (
             found.rank.cluster and found.server.running
         ):  # one check must find a stall: the next may find a group that has exited
             limit_s = max(limit_s, self.limits.frozen_s)
-        answer = http_probe.ask_token_check(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
-        token_s = time.monotonic() - started_s
-        if answer.status == 200 and not answer.failure:
-            lacks = http_probe.missing(http, answer.json())
-            made = replace(found.server, token="error" if lacks else "made", token_s=round(token_s, 3))
-            return replace(found, server=made, error=f"the response was 200 {lacks}" if lacks else "")
-        if answer.error == "timeout":
+        made = http_probe.token_check(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
+        if made.token == "none":
             after = http_probe.read_counters(http, url, key)[0].get(roles.HEARTBEAT)
             others = after is not None and after > (found.heartbeat or 0)
             token = "skipped" if others else "none"  # a long queue is no fault: others get tokens
             still = found.rank.cluster and found.server.running and after is not None and after == found.heartbeat
-            frozen_s = None if others else token_s if still else found.frozen_s
+            frozen_s = None if others else made.token_s if still else found.frozen_s
             return replace(found, server=replace(found.server, token=token), frozen_s=frozen_s)
-        if answer.status == 401:
-            return replace(found, server=replace(found.server, token="refused"))
-        message = f"{answer.status}: {answer.message()}" if answer.status else answer.error
-        return replace(found, server=replace(found.server, token="error"), error=message)
+        token_s = round(made.token_s, 3) if made.token == "made" else None
+        return replace(found, server=replace(found.server, token=made.token, token_s=token_s), error=made.error)
 
     def _frozen_s(self, found: Observation, server: Server, heartbeat: float | None) -> float | None:
         """Return how long nothing was generated while requests ran, at this check and the previous one, of the same start.
 
         A token that the previous check did not get in time counts as a running request.
         """
-        last = self.remembered.counted
-        was_busy = last.get("running") or last.get("token") == "none"
-        if not server.running or not was_busy or last.get("start") != start_of(found.container):
-            return None
-        if heartbeat is None or last.get("heartbeat", last.get("generated")) != heartbeat:
-            return None
-        return found.time_s - float(last["time_s"])
+        since_s = self.remembered.still_since_s(start_of(found.container), heartbeat)
+        return found.time_s - since_s if server.running and since_s is not None else None
 
     def _given_key(self, http: Http) -> str:
         secret = self.context.secrets.get(http.key_variable)

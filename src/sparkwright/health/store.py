@@ -77,6 +77,16 @@ class CheckHistory:
         held = state.read("previous") or {}
         return str(held.get("run", "")) if container_id and held.get("id") == container_id else ""
 
+    def still_since_s(self, start: str, heartbeat: float | None) -> float | None:
+        """Return since when the counter of this start stands still while requests run; None if it moves, or nobody knows.
+
+        A token that the previous check did not get in time counts as a running request.
+        """
+        last = self.counted
+        busy = last.get("running") or last.get("token") == "none"
+        still = last.get("start") == start and last.get("heartbeat", last.get("generated")) == heartbeat
+        return float(last["time_s"]) if busy and still and heartbeat is not None else None
+
     def save(self, state: StateFolder) -> None:
         """Save the history for the next check."""
         self.seen = self.seen[-WINDOW:]

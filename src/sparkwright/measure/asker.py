@@ -1,4 +1,4 @@
-"""Requests to one server: prompts of a given length in its own tokens, with the options that its engine accepts.
+"""Requests to one server: prompts of a given length in its own tokens, with the options that its engine accepts; one long prefix.
 
 A Ruler learns from two prompts, whose tokens the server counted itself, how many words make a token. They are the warm-up at the
 same time.

@@ -1,4 +1,4 @@
-"""Short HTTP requests to a model server, each with one deadline."""
+"""Short HTTP requests to a model server, each with one deadline, and the counters that it exports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api, tasks
@@ -173,6 +173,34 @@ def ask_token_check(
         return ask(url, path, body=request_body, api_key=api_key, timeout_s=timeout_s)
     body = openai_api.generated(http, model, PROMPT, tokens, priority=priority)
     return ask_plainly(http, url, body, api_key=api_key, timeout_s=timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCheck:
+    """The outcome of a request for a token."""
+
+    #: "none": not in time; "refused": the server wants an API key
+    token: Literal["made", "none", "refused", "error"]
+    error: str = ""
+    #: how long it took, seconds
+    token_s: float = 0.0
+
+
+def token_check(http: Http, url: str, model: str, *, timeout_s: float, api_key: str, priority: int) -> TokenCheck:
+    """Ask for one token, and judge the answer. Arguments as for `ask_token_check`. Never raises."""
+    began_s = time.monotonic()
+    answer = ask_token_check(http, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
+    token_s = time.monotonic() - began_s
+    if answer.status == 200 and not answer.failure:
+        lacks = missing(http, answer.json())
+        return (
+            TokenCheck("error", f"the response was 200 {lacks}", token_s) if lacks else TokenCheck("made", "", token_s)
+        )
+    if answer.error == "timeout":
+        return TokenCheck("none", token_s=token_s)
+    if answer.status in (401, 403):
+        return TokenCheck("refused", token_s=token_s)
+    return TokenCheck("error", f"{answer.status}: {answer.message()}" if answer.status else answer.error, token_s)
 
 
 def missing(http: Http, answer: Any) -> str:

@@ -1,4 +1,4 @@
-"""The loads of the lab as data, and the requests with prompts of the lengths that they ask for.
+"""The loads of the lab as data, and the requests with prompts of the lengths that they ask for; the steps of a load proof.
 
 Every prompt begins with fresh random text, so that no prefix cache can help.
 """

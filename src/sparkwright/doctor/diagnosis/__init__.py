@@ -109,9 +109,7 @@ class _Diagnosis:
         """Probe the server, and measure it if that disturbs no requests."""
         if (place := server_state.worker_standing(self.context, self.good, seen)) is not None:
             return self._not_measured(seen, place)
-        asking = ServerProbe(
-            seen.engine.http, self.url, self.key, self.limits, CheckHistory.of(self.context.state).counted
-        )
+        asking = ServerProbe(seen.engine.http, self.url, self.key, self.limits, CheckHistory.of(self.context.state))
         model = ""
         if self.url and seen.box.status not in ("exited", "created", "paused", "dead", "absent"):
             seen = replace(seen, probe=asking.health())

@@ -1,4 +1,4 @@
-"""The inspection of a server's container: its state, its exit, its log. Changes nothing, and sends the server no request."""
+"""The inspection of a server's container: its state, its exit, its log; and the facts that explain a rate. Changes nothing."""
 
 from __future__ import annotations
 

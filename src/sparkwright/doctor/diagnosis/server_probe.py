@@ -1,4 +1,4 @@
-"""Requests to the server: /health, its counters, and one token if that disturbs no other requests."""
+"""Requests to the server: /health, its counters, one token and one measured stream, if that disturbs no other requests."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of
+from sparkwright.health.store import CheckHistory
 from sparkwright.host import evidence
 from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
@@ -40,8 +41,8 @@ class ServerProbe:
     key: str
     #: the limits of a healthy server
     limits: Limits
-    #: the counters of the last check
-    remembered: Mapping[str, Any]
+    #: what the last check left
+    remembered: CheckHistory
     #: waits, seconds
     pause: Callable[[float], None] = time.sleep
 
@@ -72,19 +73,10 @@ class ServerProbe:
     def token(self, probe: Probe, model: str, priority: int) -> Probe:
         """Ask for one token."""
         limit_s = self.limits.token_s
-        answer = http_probe.ask_token_check(
+        made = http_probe.token_check(
             self.http, self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority
         )
-        if answer.status == 200 and not answer.failure:
-            if lacks := http_probe.missing(self.http, answer.json()):
-                return replace(probe, token="error", error=f"200 {lacks}")
-            return replace(probe, token="made")
-        if answer.status in (401, 403):
-            return replace(probe, token="refused")
-        if answer.error == "timeout":
-            return replace(probe, token="none", waited_s=limit_s)
-        message = f"{answer.status}: {answer.message()}" if answer.status else answer.error
-        return replace(probe, token="error", error=message)
+        return replace(probe, token=made.token, error=made.error, waited_s=limit_s if made.token == "none" else 0.0)
 
     def _watched(self, probe: Probe, seen: DiagnosisInput, before: Mapping[str, float]) -> Probe:
         """Watch requests that get no token until one does, they end, or the time is long enough to be sure."""
@@ -102,10 +94,8 @@ class ServerProbe:
 
     def _still_already_s(self, seen: DiagnosisInput, beats: float) -> float:
         """Return how long the counter has been unchanged, according to the last check of the same start."""
-        last = self.remembered
-        same = last.get("start") == start_of(seen.box) and last.get("heartbeat", last.get("generated")) == beats
-        was_busy = last.get("running") or last.get("token") == "none"
-        return max(0.0, seen.now_s - float(last["time_s"])) if same and was_busy else 0.0
+        since_s = self.remembered.still_since_s(start_of(seen.box), beats)
+        return 0.0 if since_s is None else max(0.0, seen.now_s - since_s)
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
         """Return the tokens a second meanwhile; None if there were none, or the engine counts them only when a request ends."""
