@@ -78,7 +78,7 @@ class CheckHistory:
         return str(held.get("run", "")) if container_id and held.get("id") == container_id else ""
 
     def still_since_s(self, start: str, heartbeat: float | None) -> float | None:
-        """Return since when the counter of this start stands still while requests run; None if it moves, or nobody knows.
+        """Return since when the counter of this start stands still while requests run; None if it moves, or that is unknown.
 
         A token that the previous check did not get in time counts as a running request.
         """
