@@ -38,7 +38,7 @@ from tests.gateway.loopback import Server, gateway, model, running
 from tests.gateway.steady import DIALECTS, Asked, Steady
 
 from sparkwright.gateway import render
-from sparkwright.host.gateway import admin, container
+from sparkwright.host.gateway import container, haproxy_sockets
 
 #: requests of a scenario in each dialect; in all of them, before it and after
 REQUESTS, BEFORE, AFTER = 2000, 500, 500
@@ -216,14 +216,14 @@ def added() -> bool:
         config = config.replace(render.DIGEST, "nine")
         container.keep_states(Path(folder), config)
         (Path(folder) / render.CONFIG).write_text(config)
-        admin.ask(Path(folder), "reload", render.MASTER_SOCKET)
-        while admin.running_digest(Path(folder)) != "nine":
+        haproxy_sockets.ask(Path(folder), "reload", render.MASTER_SOCKET)
+        while haproxy_sockets.running_digest(Path(folder)) != "nine":
             time.sleep(0.02)
         for server in servers:
             server.go_on.set()
         for thread in threads:
             thread.join()
-        rows = admin.rows(Path(folder))
+        rows = haproxy_sockets.statistics_rows(Path(folder))
     whole = sum(end.endswith(b"data: [DONE]\n\n") for end in ends)
     count = sum(row["svname"].startswith("s") for row in rows)
     print(

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
+from sparkwright.host import peers
 from sparkwright.host.images import image_copy
 from sparkwright.host.images.image_names import machine_platform
-from sparkwright.host.peers import peer_client
-from sparkwright.modules.image.image_copies import ShareImage
+from sparkwright.modules.image.docker_image import ShareImage
 from sparkwright.secret import Secret
 from sparkwright.transport import connection
 from tests.modules.context import RecordingContext
@@ -74,7 +74,7 @@ class Members:
 def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
     def context(name: str, engine: str) -> RecordingContext:
         return RecordingContext(
-            tmp_path / name, secrets={peer_client.TOKEN: TOKEN}, docker_host=engine, architecture=os.uname().machine
+            tmp_path / name, secrets={peers.TOKEN: TOKEN}, docker_host=engine, architecture=os.uname().machine
         )
 
     giver, taker = context("one", ""), context("two", second_engine)

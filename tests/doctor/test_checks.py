@@ -17,7 +17,7 @@ from sparkwright.doctor import known
 from sparkwright.doctor.checks import CHECKS, examine, gpu, memory, operating_system, services
 from sparkwright.doctor.host import FIXES, Finding, Host, Wanted
 from sparkwright.host.memory import service_guard, start_guard
-from sparkwright.host.records import good_states, restart_plans, wakes
+from sparkwright.host.records import good_states, restart_plans, turns
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.host.settings_table import CLOCK, PATHS, UNIT
 from tests.doctor import link_tree, tree
@@ -355,7 +355,7 @@ def test_a_server_that_requests_may_wake_without_the_service_is_a_warning(tmp_pa
     state.write(f"{restart_plans.FOLDER}/{restart_plans.name_of(good)}", {"runtime": "1", "plan": {}, "wake": wake})
     found = tree.findings(host, "memory budget")["wake on request"]
     assert (found.verdict, found.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
-    with (host.context.state.path / wakes.LOCK).open("w") as lock:
+    with (host.context.state.path / turns.LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert tree.findings(host, "memory budget")["wake on request"].verdict == "ok"
 

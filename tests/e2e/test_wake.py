@@ -15,8 +15,8 @@ import pytest
 from sparkwright.health import wake
 from sparkwright.health.wake import Waker
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import good_states, history, wakes
-from sparkwright.host.records.wakes import WakeRecord
+from sparkwright.host.records import good_states, history, turns
+from sparkwright.host.records.turns import WakeRecord
 from sparkwright.host.runs import lock
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
@@ -80,7 +80,7 @@ class Lab(Turns):
                 waker.poll()
 
         thread = threading.Thread(target=loop)
-        with (self.state.path / wakes.LOCK).open("wb") as file:
+        with (self.state.path / turns.LOCK).open("wb") as file:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -129,7 +129,7 @@ def large_is_awake(lab: Lab) -> Iterator[None]:
     for recipe in CONTAINERS:
         lab.times(recipe, stay_awake_s=0.0, sleep_after_s=0.0)
     yield
-    lab.state.remove(wakes.NAME)
+    lab.state.remove(turns.WAKES)
     if lab.awake() != CONTAINERS[LARGE]:
         assert lab.switch(LARGE).proved
 

@@ -16,11 +16,11 @@ from sparkwright.doctor.host import Finding, Wanted
 from sparkwright.doctor.host import Host as Host_
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import compile_caches, files_of_root, lifecycle, mount_sources
-from sparkwright.host.gateway import admin, now, place
 from sparkwright.host.gateway import container as gateway
+from sparkwright.host.gateway import haproxy_sockets, place
 from sparkwright.modules.rpc.prune import PruneCaches
+from sparkwright.modules.server.previous_server import RestorePrevious
 from sparkwright.modules.server.records import GrantRestartPrevious
-from sparkwright.modules.server.restore_previous import RestorePrevious
 from sparkwright.modules.server.start import Started
 from sparkwright.modules.server.stop import StopAndKeep, Stopped
 from sparkwright.project import recipe
@@ -208,7 +208,7 @@ def test_a_gateway_gets_out_of_no_mount(hostile: Bench) -> None:
     assert place.read(files) == {"haproxy.cfg": "global\n"} and place.read(sockets) == {}
     with contextlib.suppress(SparkwrightError):  # nobody listens where its sockets should be
         gateway.reload(context)
-    assert admin.running_digest(sockets) == "" and not now.inspect(context.state).get("running")
+    assert haproxy_sockets.running_digest(sockets) == "" and not haproxy_sockets.inspect(context.state).get("running")
     lifecycle.discard(context, made)
     place.drop(sockets)
     for at in (files.parent, files):

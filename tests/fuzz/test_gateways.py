@@ -13,7 +13,7 @@ import yaml
 from sparkwright.app.questions import gateway_status, host_requests
 from sparkwright.errors import SparkwrightError
 from sparkwright.gateway import clients, render, statistics, usage
-from sparkwright.host.gateway import admin, now
+from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.project import gateway_routes, starter
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.trust.shapes import fitted
@@ -76,12 +76,12 @@ def test_groups_with_a_gateway(project: Path) -> None:
 
 def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def read(data: bytes) -> None:
-        monkeypatch.setattr(admin, "ask", lambda folder, command, at="": data.decode(errors="replace"))
-        found = statistics.models(admin.rows(tmp_path))
+        monkeypatch.setattr(haproxy_sockets, "ask", lambda folder, command, at="": data.decode(errors="replace"))
+        found = statistics.models(haproxy_sockets.statistics_rows(tmp_path))
         json.dumps(found, allow_nan=False)
         for row in found:
             assert row["queued"] >= 0 and all(server["state"] in statistics.STATES for server in row["servers"])
-        assert isinstance(admin.running_digest(tmp_path), str)
+        assert isinstance(haproxy_sockets.running_digest(tmp_path), str)
 
     feed(read, texts([STATISTICS, INFO]))
 
@@ -105,7 +105,7 @@ def test_what_a_host_says_of_its_gateway() -> None:
         except SparkwrightError as error:
             assert "\n" not in str(error)
             return
-        assert isinstance(now.wrong(found), str)
+        assert isinstance(haproxy_sockets.wrong(found), str)
         for row in found["models"]:
             assert all(isinstance(cell, str) for cell in gateway_status._row(row))
             gateway_status._up(row)

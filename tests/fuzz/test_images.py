@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import container_options, containers, engine_words, inspection
+from sparkwright.host.containers import container_options, containers, inspection
 from sparkwright.host.images import image_names, registry_client, registry_documents
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.container import ContainerSpec
@@ -165,11 +165,11 @@ def test_references_and_dockers_words() -> None:
         if not container_words.size(text):
             container_words.size_bytes(text or "0")
         if not container_words.port(text):
-            engine_words.port_bindings((text,))
+            inspection.port_bindings((text,))
         if not container_words.gpus(text):
-            engine_words.gpu_request(text)
+            inspection.gpu_request(text)
         if not container_words.ulimit(text):
-            engine_words.ulimits({"memlock": text})
+            inspection.ulimits({"memlock": text})
         if not why_not_an_image(text):
             Name.given(text)
 

@@ -10,7 +10,7 @@ import yaml
 
 from sparkwright.app.plans import peers
 from sparkwright.errors import Failed, Refused
-from sparkwright.host.models import hub_info, kept_files, peer
+from sparkwright.host.models import hub_info, model_folders, peer
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.state import StateFolder
@@ -117,14 +117,14 @@ def test_a_range() -> None:
 
 
 def test_what_was_kept_of_another_revision(tmp_path: Path) -> None:
-    about = tmp_path / "m" / kept_files.FOLDER / kept_files.ABOUT
+    about = tmp_path / "m" / model_folders.FOLDER / model_folders.ABOUT
     (tmp_path / "keys").write_text("mine")
 
     def read(text: bytes) -> None:
         about.parent.mkdir(parents=True, exist_ok=True)
         about.write_bytes(text)
-        kept_files.commit_of(tmp_path / "m")
-        kept_files.restore_kept(tmp_path / "m")
+        model_folders.commit_of(tmp_path / "m")
+        model_folders.restore_kept(tmp_path / "m")
         assert (tmp_path / "keys").read_text() == "mine"
 
     feed(read, texts([json.dumps({"commit": "a" * 40, "new": ["a", "b/c", "../keys"]}).encode()]))

@@ -16,7 +16,7 @@ from sparkwright.health import heal, probe, settings, store
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import crash_loop
-from sparkwright.host.memory import footprint
+from sparkwright.host.memory import holders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.records import baselines, good_states, restart_plans
 from sparkwright.host.records.baselines import Baselines
@@ -96,7 +96,7 @@ def of_good(context: RecordingContext) -> None:
     good = good_states.last(context.state)
     good_states.before(context.state)
     LastGood().run(LastGood.Args(name="qwen35"), _Unasked(context))
-    footprint.recorded(context, "abc")
+    holders.recorded_share(context, "abc")
     stop._cost(1, context)
     crash_loop._samples({"Id": "abc"}, context)
     looker = probe.Prober(context, CheckHistory(), probe.Limits())

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.gateway import listeners, render
-from sparkwright.host.gateway import client, server_operations
-from sparkwright.host.gateway.client import Door
+from sparkwright.host.gateway import haproxy_sockets, server_operations
+from sparkwright.host.gateway.haproxy_sockets import Door
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
 
 pytestmark = [
@@ -100,8 +100,8 @@ def test_the_proof_of_a_deploy_needs_no_connection_of_the_clients(lab: Running) 
         for link in held:
             assert link.recv(15) == b"HTTP/1.1 200 OK"
         door = Door(lab.gateway.port, sockets=lab.sockets)
-        assert client.ask(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
-        assert client.ask(door, "/v1/models", timeout_s=DEADLINE_S).status == 401
+        assert haproxy_sockets.request(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
+        assert haproxy_sockets.request(door, "/v1/models", timeout_s=DEADLINE_S).status == 401
 
 
 def test_one_address_with_a_key_does_not_get_every_connection(lab: Running) -> None:
@@ -210,7 +210,7 @@ def test_as_many_clients_as_may_connect_take_no_more_than_was_counted(lab: Runni
         held_mib = settled_mib(lab, links, 3 * (head.encode() + body))
         assert held_mib < (render.memory_bytes(lab.gateway) + render.PROCESS_BYTES) / MIB
         door = Door(lab.gateway.port, sockets=lab.sockets)
-        assert client.ask(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
+        assert haproxy_sockets.request(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
     until_s = time.monotonic() + DEADLINE_S
     while not answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200"):
         assert time.monotonic() < until_s

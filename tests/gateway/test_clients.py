@@ -16,7 +16,7 @@ import pytest
 
 from sparkwright.gateway import clients, render, usage
 from sparkwright.gateway.model import Client
-from sparkwright.host.gateway import admin
+from sparkwright.host.gateway import haproxy_sockets
 from tests.gateway.loopback import DEADLINE_S, KEY, Answer, Running, Server, gateway, key_of, model, running
 from tests.gateway.test_operations import read_anew
 
@@ -60,7 +60,7 @@ def refused(answer: Answer) -> tuple[int, str]:
 
 def used(lab: Running) -> dict[str, dict[str, int]]:
     """Return the counts since the process began, and the running requests."""
-    table = admin.ask(lab.sockets, f"show table {clients.TABLE}")
+    table = haproxy_sockets.ask(lab.sockets, f"show table {clients.TABLE}")
     rows = {row["client"]: row for row in clients.used(table, "", "", [client.name for client in lab.gateway.named])}
     text = lab.ask("GET", usage.PATH).body.decode()
     for client, seconds in re.findall(
@@ -97,7 +97,7 @@ def usage_of(prompt: int, generated: int) -> dict[str, int]:
 
 def test_one_thread_runs_the_scripts_of_a_haproxy_whose_threads_damage_each_others(lab: Running) -> None:
     """With two, 2.6.12 was gone after some thousand streams of clients with keys of their own."""
-    about = dict(re.findall(r"(?m)^(\w+): (.*)$", admin.ask(lab.sockets, "show info")))
+    about = dict(re.findall(r"(?m)^(\w+): (.*)$", haproxy_sockets.ask(lab.sockets, "show info")))
     older = tuple(map(int, re.findall(r"\d+", about["Version"])[:2])) < (3, 0)
     assert (about["Nbthread"] == "1") or not older, about
 

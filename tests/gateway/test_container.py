@@ -21,7 +21,7 @@ import pytest
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.gateway import listeners, operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
-from sparkwright.host.gateway import admin, container, good, now, own_key, place, server_operations
+from sparkwright.host.gateway import container, haproxy_sockets, place, server_operations
 from sparkwright.modules.gateway.gateway_container import GatewayRestore, GatewayRunning
 from sparkwright.modules.gateway.gateway_files import GatewayCheck, GatewayKeep, GatewayLastGood
 from sparkwright.protocol.container import ContainerSpec
@@ -110,12 +110,12 @@ class Bench:
 
     @property
     def folder(self) -> Path:
-        return place.state(self.context).path
+        return place.state_of(self.context).path
 
     def told(self) -> dict[str, Any]:
         """The arguments that its modules share."""
         files = {**render.files(self.made)}
-        key = own_key.hashed(own_key.made(self.context.state))
+        key = server_operations.hashed(server_operations.made(self.context.state))
         return {"spec": self.spec, "files": files, "operators": {"one": key}}
 
     def running(self, **changes: Any) -> Result:
@@ -148,7 +148,7 @@ class Bench:
         container.wait_running(self.name, digest, self.context)
         inspected = self.context.docker().api.inspect_container(self.name)
         state = {"spec": made.to_json(), "digest": digest, "container_id": inspected["Id"], "models": ["qwen"]}
-        place.state(self.context).write("verified", {**state, "proof": {"name": "lab"}, "since": time.time()})
+        place.state_of(self.context).write("verified", {**state, "proof": {"name": "lab"}, "since": time.time()})
         return made.to_json()
 
     def end(self) -> None:
@@ -176,7 +176,7 @@ def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
     }
     assert not bench.running().changed
     at = server_operations.Gateway("lab", "127.0.0.1", bench.made.control_port, tls=False, server="one")
-    key = own_key.kept(bench.context.state)
+    key = server_operations.kept(bench.context.state)
     for server in server_operations.servers(at, key):
         server_operations.ask(at, key, operations.REST, server)
     bench.made = replace(bench.made, queue_s=11)
@@ -184,7 +184,7 @@ def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
     assert said.data["reloaded"] and said.data["digest"] != digest
     assert [server.state for server in server_operations.servers(at, key)] == ["maintenance"]
     bench.keep(str(said.data["digest"]))
-    assert now.inspect(bench.context.state)["verified"] is True
+    assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
 
 
 def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(bench: Bench, engine: docker.DockerClient) -> None:
@@ -204,8 +204,8 @@ def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(bench: Bench
     assert place.read(bench.folder / place.FILES) == wanted
     for name in (listeners.SOCKET, listeners.MASTER_SOCKET):
         assert (bench.folder / "sockets" / name).is_symlink()
-        assert admin.ask(bench.folder / "sockets", "show info", name) == ""
-    assert not now.inspect(bench.context.state)
+        assert haproxy_sockets.ask(bench.folder / "sockets", "show info", name) == ""
+    assert not haproxy_sockets.inspect(bench.context.state)
     with pytest.raises(SparkwrightError):
         bench.keep("0" * 16) and bench.running()
     bench.end()
@@ -224,17 +224,17 @@ def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: Bench
     link.symlink_to(bench.context.machine.home / "secret")
     (bench.folder / place.EARLIER / "server_keys.map").symlink_to("/dev/zero")
     assert SECRET not in json.dumps(place.read(bench.folder / place.EARLIER))
-    assert SECRET not in json.dumps(now.inspect(bench.context.state))
+    assert SECRET not in json.dumps(haproxy_sockets.inspect(bench.context.state))
     said = bench.running()
     bench.keep(str(said.data["digest"]))
     assert not (bench.folder / place.EARLIER).exists()
     assert SECRET not in json.dumps(bench.context.said)
-    assert SECRET not in json.dumps(good.files(bench.context, str(said.data["digest"])))
+    assert SECRET not in json.dumps(place.files(bench.context, str(said.data["digest"])))
 
 
 def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(bench: Bench) -> None:
     bench.earlier()
-    assert now.inspect(bench.context.state)["running"] is True, "a host with the old way does not break"
+    assert haproxy_sockets.inspect(bench.context.state)["running"] is True, "a host with the old way does not break"
     bench.context.check = True
     planned = {change.field for change in bench.running().diff}
     bench.context.check = False
@@ -242,7 +242,7 @@ def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(benc
     said = bench.running()
     assert said.data["reloaded"] is False
     bench.keep(str(said.data["digest"]))
-    assert now.inspect(bench.context.state)["verified"] is True
+    assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
     assert not bench.running().changed
     with pytest.raises(Refused, match="earlier sparkwright"):
         GatewayLastGood().run(GatewayLastGood.Args(bench.name), bench.context)
@@ -251,10 +251,10 @@ def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(benc
 def test_an_upgrade_that_fails_restores_the_gateway_of_the_earlier_release(bench: Bench) -> None:
     bench.earlier()
     bench.running()
-    assert now.inspect(bench.context.state)["verified"] is False
+    assert haproxy_sockets.inspect(bench.context.state)["verified"] is False
     said = GatewayRestore().run(GatewayRestore.Args(bench.name, "no model generates"), bench.context)
     assert said.data["restored"] is True
-    found = now.inspect(bench.context.state)
+    found = haproxy_sockets.inspect(bench.context.state)
     assert (found["running"], found["verified"], found["changed"]) == (True, True, [])
     assert bench.running().changed
 
@@ -262,7 +262,7 @@ def test_an_upgrade_that_fails_restores_the_gateway_of_the_earlier_release(bench
 def test_files_that_are_not_those_of_their_digest_are_gone(bench: Bench) -> None:
     """An earlier release copied files that a container had written."""
     spec = bench.earlier()
-    digest = place.state(bench.context).read("verified")["digest"]  # type: ignore[index]
-    assert good.files(bench.context, digest) and place.is_earlier(spec)
+    digest = place.state_of(bench.context).read("verified")["digest"]  # type: ignore[index]
+    assert place.files(bench.context, digest) and place.is_earlier(spec)
     (bench.folder / place.GOOD / digest / "models.map").write_text(SECRET)
-    assert good.files(bench.context, digest) == {}
+    assert place.files(bench.context, digest) == {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.host.gateway import drain_record, interim, own_key, server_operations
+from sparkwright.host.gateway import drain_record, interim, server_operations
 from sparkwright.host.gateway.server_operations import Unheard
 from tests.modules.context import RecordingContext
 from tests.transport.servers import OK, sends, serving
@@ -43,7 +43,7 @@ def gateway(port: int) -> server_operations.Gateway:
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=list(NONSENSE))
 def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> None:
     context = RecordingContext(tmp_path)
-    own_key.made(context.state)
+    server_operations.made(context.state)
     with serving(sends(answering(body))) as server:
         at = gateway(server.port)
         with pytest.raises(Unheard) as unheard:

@@ -14,7 +14,7 @@ import pytest
 
 from sparkwright.gateway import operations, render, statistics
 from sparkwright.gateway.listeners import MASTER_SOCKET
-from sparkwright.host.gateway import admin, container, server_operations
+from sparkwright.host.gateway import container, haproxy_sockets, server_operations
 from sparkwright.host.gateway.server_operations import Unheard
 from sparkwright.project.gateway_servers import fingerprint
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
@@ -162,9 +162,9 @@ def read_anew(lab: Running, config: str, name: str) -> None:
     container.keep_states(lab.sockets, lab.folder, config)
     (lab.folder / render.CONFIG).write_text(config.replace("lab @DIGEST@", f"lab {name}"))
     until_s = time.monotonic() + DEADLINE_S
-    while admin.running_digest(lab.sockets) != name:
+    while haproxy_sockets.running_digest(lab.sockets) != name:
         assert time.monotonic() < until_s
-        admin.ask(lab.sockets, "reload", MASTER_SOCKET)  # one in the first moments of HAProxy may be lost
+        haproxy_sockets.ask(lab.sockets, "reload", MASTER_SOCKET)  # one in the first moments of HAProxy may be lost
         time.sleep(0.3)
     container.forget(lab.folder)
 
@@ -191,7 +191,7 @@ def test_a_server_that_takes_another_ones_requests_gets_none_before_and_keeps_th
         lab.up("org/qwen")
         config = (lab.folder / render.CONFIG).read_text()
         assert state(lab, "one::interim") == "maintenance" and not second.seen
-        (row,) = statistics.models(admin.rows(lab.sockets))
+        (row,) = statistics.models(haproxy_sockets.statistics_rows(lab.sockets))
         assert [server["host"] for server in row["servers"]] == ["one"], "an empty place is no server"
         ask(lab, "one::interim", operations.READY, HOST_KEYS["one"])
         ask(lab, "one", operations.DRAIN)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.api_paths import ApiPath
-from sparkwright.host.gateway import client
-from sparkwright.host.gateway.client import Door
+from sparkwright.host.gateway import haproxy_sockets
+from sparkwright.host.gateway.haproxy_sockets import Door
 from tests.gateway.loopback import DEADLINE_S, KEY, Running, Server, gateway, model, running
 from tests.project.test_gateway import pair
 
@@ -341,7 +341,10 @@ def test_with_a_certificate_it_is_asked_by_https_only(tmp_path: Path) -> None:
     with running(tmp_path, made, pem) as lab:
         body = {"model": "qwen", "messages": HI}
         for door in (Door(made.port, tls=True), Door(made.port, True, lab.sockets)):
-            found = client.ask(door, "/v1/chat/completions", body, key=KEY, timeout_s=20)
+            found = haproxy_sockets.request(door, "/v1/chat/completions", body, key=KEY, timeout_s=20)
             assert (found.status, found.data["from"]) == (200, "one")
-        assert client.ask(Door(made.port), "/v1/chat/completions", body, key=KEY, timeout_s=20).status in (0, 400)
+        assert haproxy_sockets.request(Door(made.port), "/v1/chat/completions", body, key=KEY, timeout_s=20).status in (
+            0,
+            400,
+        )
     server.shutdown()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright.gateway import statistics
-from sparkwright.host.gateway import admin
+from sparkwright.host.gateway import haproxy_sockets
 from tests.gateway.loopback import DEADLINE_S, Running, Server, gateway, model, running
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
@@ -27,7 +27,7 @@ def server() -> Iterator[Server]:
 
 
 def shown(lab: Running) -> dict[str, Any]:
-    return statistics.models(admin.rows(lab.sockets))[0]
+    return statistics.models(haproxy_sockets.statistics_rows(lab.sockets))[0]
 
 
 def test_a_request_waits_for_its_server_and_is_told_as_queued(tmp_path: Path, server: Server) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.health.wake import Decision, Situation, Sleeper, decide, needs
-from sparkwright.host.records.wakes import Failure, WakeRecord
+from sparkwright.host.records.turns import Failure, WakeRecord
 
 #: the large one is awake since 1000 and keeps its turn until 1600
 LARGE = Sleeper("large", 1000.0, stay_awake_s=600.0, took_s=200.0)

@@ -10,8 +10,7 @@ import docker
 
 from sparkwright.host import evidence
 from sparkwright.host.containers import container_labels
-from sparkwright.modules.proof.engine_reports import EngineConfig, EngineLog, GpuUsed
-from sparkwright.modules.proof.verify_logs import VerifyLogs
+from sparkwright.modules.proof.engine_reports import EngineConfig, EngineLog, GpuUsed, VerifyLogs
 from tests.modules.context import RecordingContext
 from tests.modules.test_log_reading import engine, shell
 

@@ -14,7 +14,7 @@ from sparkwright.host import files
 from sparkwright.host.state import write_atomically
 from sparkwright.modules.files import File, Template
 from sparkwright.modules.system.command import Command
-from sparkwright.modules.system.packages import Package
+from sparkwright.modules.system.host_settings import Package
 from tests.modules.context import RecordingContext
 
 

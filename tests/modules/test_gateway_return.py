@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.host.containers import replacement
-from sparkwright.host.gateway import drain_record, own_key
+from sparkwright.host.gateway import drain_record, server_operations
 from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.modules.gateway.gateway_container import GatewayReturn
 from tests.modules.context import RecordingContext
@@ -18,7 +18,7 @@ def test_one_that_no_gateway_takes_back_yet_is_not_called_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = RecordingContext(tmp_path)
-    own_key.made(context.state)
+    server_operations.made(context.state)
     drain_record.drain(context.state, [Gateway("box", "127.0.0.1", free_port(), False, "spark1")], "run-1")
     monkeypatch.setattr(replacement, "current", lambda context, name: {"Id": "x", "State": {"Running": True}})
     said = GatewayReturn().run(GatewayReturn.Args(name="chat", proved=True), context)

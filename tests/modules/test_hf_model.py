@@ -13,9 +13,9 @@ import pytest
 from sparkwright.engines.model.chat_template import kept
 from sparkwright.errors import Failed
 from sparkwright.health import snapshot
-from sparkwright.host.models import kept_files, manifest
+from sparkwright.host.models import manifest, model_folders
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.host.models.retry_policy import RetryPolicy
+from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.host.records import good_states
 from sparkwright.modules.model import model_files
 from sparkwright.modules.model.hf_model import HfModel
@@ -142,9 +142,9 @@ def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: Rec
     fewer = [file for file in entry["files"] if file["path"] != "README.md"]
     assert fetch(context, commit="b" * 40, files=fewer).changed
     assert not (folder / "README.md").exists()
-    assert kept_files.restore_kept(folder) == 1
+    assert model_folders.restore_kept(folder) == 1
     assert (folder / "README.md").exists()
-    assert not kept_files.commit_of(folder)
+    assert not model_folders.commit_of(folder)
     assert not fetch(context, **entry).changed
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import bounded_http, file_transfer, transfer_choice
+from sparkwright.host.models import file_transfer, transfer_process
+from sparkwright.host.models import hub as bounded_http
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.retry_policy import RetryPolicy
+from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import VerifyModel
 from sparkwright.modules.rpc.locks import LockModel
@@ -318,7 +319,7 @@ def test_the_token_is_not_sent_where_a_file_is_redirected_to(
     try:
         fetch(context, [row], mode)
         source = Source(hub.url, MODEL, COMMIT, Secret("hf_right"))
-        assert transfer_choice.measured(source, [transfer_choice.Sample(BIG, row["size_bytes"])], 2) > 0
+        assert transfer_process.measured(source, [transfer_process.Sample(BIG, row["size_bytes"])], 2) > 0
         assert store.gets(BIG) > 1
         assert store.tokens == []
     finally:

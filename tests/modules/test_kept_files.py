@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.host.models import kept_files
+from sparkwright.host.models import model_folders
 
 OLD, NEW = "a" * 40, "b" * 40
 
@@ -32,31 +32,31 @@ def content(folder: Path) -> dict[str, str]:
 
 def test_what_was_replaced_comes_back_and_what_was_added_goes(model: Path) -> None:
     before = content(model)
-    kept_files.keep(model, ["config.json", "sub/shard", "added"], OLD)
-    assert kept_files.commit_of(model) == OLD
+    model_folders.keep(model, ["config.json", "sub/shard", "added"], OLD)
+    assert model_folders.commit_of(model) == OLD
     for name in ("config.json", "sub/shard", "added"):
         write(model / name, "new")
-    assert kept_files.restore_kept(model) == 3
+    assert model_folders.restore_kept(model) == 3
     assert content(model) == before
 
 
 def test_a_third_revision_does_not_take_the_place_of_the_verified_one(model: Path) -> None:
     before = content(model)
-    kept_files.keep(model, ["config.json", "added"], OLD)
+    model_folders.keep(model, ["config.json", "added"], OLD)
     write(model / "config.json", "new")
     write(model / "added", "new")
-    kept_files.keep(model, ["config.json", "sub/shard", "added"], NEW)
+    model_folders.keep(model, ["config.json", "sub/shard", "added"], NEW)
     for name in ("config.json", "sub/shard", "added"):
         write(model / name, "newest")
-    kept_files.restore_kept(model)
+    model_folders.restore_kept(model)
     assert content(model) == before
 
 
 def test_nothing_is_kept_once_another_revision_is_verified(model: Path) -> None:
-    kept_files.keep(model, ["config.json"], OLD)
+    model_folders.keep(model, ["config.json"], OLD)
     write(model / "config.json", "new")
-    kept_files.forget(model)
-    assert (kept_files.commit_of(model), kept_files.restore_kept(model)) == ("", 0)
+    model_folders.forget(model)
+    assert (model_folders.commit_of(model), model_folders.restore_kept(model)) == ("", 0)
     assert (model / "config.json").read_text() == "new"
 
 
@@ -65,7 +65,7 @@ def test_a_link_where_files_are_kept_gives_nothing_of_another_folder_away(model:
     keys = model.parent / f"{model.name}-keys"
     keys.mkdir()
     (keys / "id_ed25519").write_text("mine")
-    (model / kept_files.FOLDER).symlink_to(keys)
+    (model / model_folders.FOLDER).symlink_to(keys)
     before = content(model)
-    assert kept_files.restore_kept(model) == 0
+    assert model_folders.restore_kept(model) == 0
     assert (content(model), content(keys)) == (before, {"id_ed25519": "mine"})

@@ -12,7 +12,7 @@ import pytest
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Exit
-from sparkwright.host.containers import ownership
+from sparkwright.host.containers import container_labels
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import Liveness
 from sparkwright.protocol.result import Result
@@ -36,7 +36,7 @@ def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None =
         "Id": "abc",
         "Name": "/qwen35",
         "Image": "sha256:0",
-        "Config": {"Labels": ownership.labels(RecordingContext(home), "server", "qwen35")},
+        "Config": {"Labels": container_labels.labels(RecordingContext(home), "server", "qwen35")},
         "RestartCount": more.get("restarts", 0),
         "State": {"Running": True, "Status": "running", "StartedAt": started, "ExitCode": 0},
         "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "unless-stopped"}},

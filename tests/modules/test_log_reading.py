@@ -17,8 +17,8 @@ from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm.log import LOG as VLLM
 from sparkwright.host.containers import log_reader
 from sparkwright.host.containers.log_reader import StartLog
-from sparkwright.modules.proof import verify_logs
-from sparkwright.modules.proof.verify_logs import VerifyLogs
+from sparkwright.modules.proof import engine_reports
+from sparkwright.modules.proof.engine_reports import VerifyLogs
 
 LOG = (Path(__file__).parent.parent / "data/vllm-0.32.0/hybrid-chunked-on/server.log").read_text()
 START = LOG.partition("Application startup complete.")[0] + "Application startup complete."
@@ -101,6 +101,6 @@ def test_the_end_of_a_log_does_not_fill_the_memory(engine: docker.DockerClient, 
 def test_what_was_not_read_proves_nothing() -> None:
     args = VerifyLogs.Args(name="x", forbid_log=["NET/Socket"])
     state = read(START, VLLM)
-    assert [check.verdict for check in verify_logs.checks_of(args, state, {})] == ["proved"]
-    (cut,) = verify_logs.checks_of(args, state, {}, "log read up to 256 MiB, and its last 2000 lines")
+    assert [check.verdict for check in engine_reports.checks_of(args, state, {})] == ["proved"]
+    (cut,) = engine_reports.checks_of(args, state, {}, "log read up to 256 MiB, and its last 2000 lines")
     assert (cut.verdict, cut.evidence) == ("not found", "log read up to 256 MiB, and its last 2000 lines")

@@ -16,7 +16,7 @@ import pytest
 from sparkwright.errors import Exit
 from sparkwright.host import gpu_processes
 from sparkwright.host.machine import Machine
-from sparkwright.host.memory import footprint, holders
+from sparkwright.host.memory import holders
 from sparkwright.modules import memory
 from sparkwright.modules.memory import AssertMemoryFits, Memory, WaitMemoryReleased
 from sparkwright.modules.model import model_files
@@ -289,8 +289,8 @@ def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) 
     spark.state.write("before_start", {"available_bytes": 110 * GIB, "run": "run-0"})
     for available, held in ((10, 100), (110, 0), (60, 50), (115, 0)):
         spark.told["MemAvailable"] = available * GIB
-        footprint.before_stop(spark, container)
-        assert footprint.stopping(spark)["held_bytes"] == held * GIB
+        holders.before_stop(spark, container)
+        assert holders.stopping(spark)["held_bytes"] == held * GIB
         spark.told["MemAvailable"] = max(available, 110) * GIB
         assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is not False
 
@@ -300,10 +300,10 @@ def test_a_server_that_was_started_beside_its_interim_server_still_holds_its_own
     container = {"Id": "x", "State": {"Running": True}}
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 7 * GIB})
     spark.state.write("interim", {"name": "qwen35", "gateways": [], "since": 1.0, "run": "run-0"})
-    footprint.before_start(spark, 106 * GIB)
+    holders.before_start(spark, 106 * GIB)
     for gone, available in ((False, 99), (True, 106)):
         if gone:
             spark.state.remove("interim")
         spark.told["MemAvailable"] = available * GIB
-        footprint.before_stop(spark, container)
-        assert footprint.stopping(spark)["held_bytes"] == 7 * GIB
+        holders.before_stop(spark, container)
+        assert holders.stopping(spark)["held_bytes"] == 7 * GIB

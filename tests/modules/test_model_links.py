@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import file_transfer, kept_files, staging_area
+from sparkwright.host.models import file_transfer, model_folders, staging_area
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.host.models.retry_policy import RetryPolicy
+from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.rpc.prune import RemoveModel
 from sparkwright.protocol.result import Result
@@ -133,11 +133,11 @@ def test_a_name_that_an_older_version_noted_is_not_removed(context: RecordingCon
 )
 def test_a_note_in_the_folder_removes_nothing_elsewhere(context: RecordingContext, new: object) -> None:
     folder = context.machine.home / "m"
-    (folder / kept_files.FOLDER).mkdir()
+    (folder / model_folders.FOLDER).mkdir()
     (folder / "sub").symlink_to(context.machine.home / "keys")
-    (folder / kept_files.FOLDER / kept_files.ABOUT).write_text(json.dumps({"commit": COMMIT, "new": new}))
+    (folder / model_folders.FOLDER / model_folders.ABOUT).write_text(json.dumps({"commit": COMMIT, "new": new}))
     try:
-        kept_files.restore_kept(folder)
+        model_folders.restore_kept(folder)
     except Failed as error:
         assert "a link that leads out of" in error.message
     assert untouched(context)
@@ -146,14 +146,14 @@ def test_a_note_in_the_folder_removes_nothing_elsewhere(context: RecordingContex
 def test_kept_files_go_neither_through_links_nor_come_back_through_them(context: RecordingContext) -> None:
     folder, keys = context.machine.home / "m", context.machine.home / "keys"
     (folder / "config.json").write_text("old")
-    (folder / kept_files.FOLDER).symlink_to(keys)
-    kept_files.keep(folder, ["config.json"], COMMIT)
+    (folder / model_folders.FOLDER).symlink_to(keys)
+    model_folders.keep(folder, ["config.json"], COMMIT)
     assert untouched(context)
-    (folder / kept_files.FOLDER / "sub").mkdir()
-    (folder / kept_files.FOLDER / "sub/authorized_keys").write_text("of somebody else")
+    (folder / model_folders.FOLDER / "sub").mkdir()
+    (folder / model_folders.FOLDER / "sub/authorized_keys").write_text("of somebody else")
     (folder / "sub").symlink_to(keys)
     with pytest.raises(Failed, match="a link that leads out of"):
-        kept_files.restore_kept(folder)
+        model_folders.restore_kept(folder)
     assert untouched(context)
 
 

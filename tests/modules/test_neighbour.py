@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
+from sparkwright.host import peers
 from sparkwright.host.models import peer
-from sparkwright.host.peers import peer_client, peer_server
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import ShareModel
 from sparkwright.protocol.result import Result
@@ -44,7 +44,7 @@ def hub() -> Iterator[LoopbackHub]:
 
 def host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
     (tmp_path / name).mkdir()
-    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={peer_client.TOKEN: TOKEN})
+    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={peers.TOKEN: TOKEN})
 
 
 def model(hub: LoopbackHub) -> dict[str, Any]:
@@ -190,12 +190,12 @@ def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
 ) -> None:
     urls = share(giver, hub)
     port = int(urls[0].rpartition(":")[2])
-    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peer_server.CONNECTIONS)]
+    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peers.CONNECTIONS)]
     with socket.create_connection(("127.0.0.1", port), 5) as one_more:
         assert one_more.recv(1) == b"", "it was let in"
     for item in held:
         item.close()
-    while not peer_client.asked(urls[0] + peer_server.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
+    while not peers.asked(urls[0] + peers.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
         pass
     with peer.reached(urls, "spark1", TOKEN):
         pass
@@ -205,12 +205,12 @@ def test_half_requests_of_a_stranger_keep_no_reader_out(giver: RecordingContext,
     urls = share(giver, hub)
     port = int(urls[0].rpartition(":")[2])
     held = []
-    for _ in range(peer_server.CONNECTIONS):
+    for _ in range(peers.CONNECTIONS):
         link = socket.create_connection(("127.0.0.1", port), 5, source_address=("127.0.0.2", 0))
         with contextlib.suppress(OSError):  # it was turned away
             link.sendall(b"GET /here HTTP/1.1\r\nAuthorization: Bea")
         held.append(link)
-    assert peer_client.asked(urls[0] + peer_server.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"})
+    assert peers.asked(urls[0] + peers.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"})
     for link in held:
         link.close()
     with peer.reached(urls, "spark1", TOKEN):
@@ -218,19 +218,19 @@ def test_half_requests_of_a_stranger_keep_no_reader_out(giver: RecordingContext,
 
 
 def test_who_drips_is_ended_and_a_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_server, "HEAD_S", 0.5)
-    server = peer_server.Server({"token": "x", "readers": 1, "bind": "127.0.0.1"}, peer_server.Reader)
+    monkeypatch.setattr(peers, "HEAD_S", 0.5)
+    server = peers.Server({"token": "x", "readers": 1, "bind": "127.0.0.1"}, peers.Reader)
     for run in (server.serve_forever, server.watch):
         threading.Thread(target=run, daemon=True).start()
     address = ("127.0.0.1", server.server_address[1])
     reader = http.client.HTTPConnection(*address, timeout=20)
     with socket.create_connection(address, 20) as link:
-        reader.request("GET", peer_server.HERE, headers={"Authorization": "Bearer x"})
+        reader.request("GET", peers.HERE, headers={"Authorization": "Bearer x"})
         assert (answer := reader.getresponse()).status == 204 and answer.read() == b""
         with contextlib.suppress(ConnectionError):
             while not select.select([link], [], [], 0.05)[0]:  # until it is ended
                 link.sendall(b"G")
-    reader.request("GET", peer_server.DONE, headers={"Authorization": "Bearer x"})
+    reader.request("GET", peers.DONE, headers={"Authorization": "Bearer x"})
     assert reader.getresponse().status == 204
     reader.close()
     server.server_close()
@@ -241,7 +241,7 @@ def test_a_peer_sends_nobody_elsewhere(hub: LoopbackHub) -> None:
     sender = LoopbackHub({})
     try:
         sender.faults.moved_all = other.url
-        assert not peer_client.asked(sender.url + peer_server.HERE, {"Authorization": "Bearer x"})
+        assert not peers.asked(sender.url + peers.HERE, {"Authorization": "Bearer x"})
         assert (len(sender.tokens), other.tokens, other.paths) == (1, [], [])
     finally:
         sender.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.health.store import latest
-from sparkwright.host.records import wakes
+from sparkwright.host.records import turns
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
 
@@ -74,9 +74,9 @@ def test_cron_keeps_the_wake_service_running_and_an_uninstall_ends_it(tmp_path: 
     with crontab(f"HOME={home}\n"):
         assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host).changed
         again = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host)
-        assert not again.changed and not wakes.running(host.state)
+        assert not again.changed and not turns.running(host.state)
         with cron():
-            while not wakes.running(host.state):
+            while not turns.running(host.state):
                 assert time.monotonic() < deadline_s, "cron never started it"
                 time.sleep(0.2)
         assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600), host).changed, (
@@ -84,7 +84,7 @@ def test_cron_keeps_the_wake_service_running_and_an_uninstall_ends_it(tmp_path: 
         )
         table = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=True).stdout
         assert "sparkwright wake" not in table and "sparkwright health" in table
-        while wakes.running(host.state):
+        while turns.running(host.state):
             assert time.monotonic() < deadline_s + 10, "it was not told to end"
             time.sleep(0.05)
         assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed

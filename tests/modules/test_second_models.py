@@ -10,11 +10,11 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.health import snapshot
-from sparkwright.host.models import kept_files
+from sparkwright.host.models import model_folders
 from sparkwright.host.records import good_states
 from sparkwright.modules.model import model_files
+from sparkwright.modules.model.hf_model import SecondModels
 from sparkwright.modules.model.model_files import RestoreModelFiles, VerifyModel
-from sparkwright.modules.model.second_models import SecondModels
 from sparkwright.modules.server.container import Found
 from sparkwright.modules.server.container import drift as container_drift
 from sparkwright.protocol.container import ContainerSpec
@@ -87,7 +87,7 @@ def test_what_the_verified_server_drafted_with_is_kept_and_comes_back(
     folder = context.machine.home / "draft"
     run(context, draft(hub, commit="b" * 40, without=("README.md",)))
     assert not (folder / "README.md").exists()
-    assert kept_files.replaced_folders(context) == {folder: COMMIT}
+    assert model_folders.replaced_folders(context) == {folder: COMMIT}
     restored = RestoreModelFiles().run(RestoreModelFiles.Args(), context)
     assert restored.changed and (folder / "README.md").exists()
     assert not run(context, draft(hub)).changed

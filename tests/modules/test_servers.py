@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.gateway import drain_record, own_key
+from sparkwright.host.gateway import drain_record, server_operations
 from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.records import good_states, servers
 from sparkwright.host.state import StateFolder
@@ -83,7 +83,7 @@ def test_who_only_looks_finds_it_where_it_still_is_and_moves_nothing(state: Stat
 def test_what_one_server_left_drained_is_not_returned_with_another(tmp_path: Path) -> None:
     chat, vectors = (StateFolder(tmp_path, name) for name in ("chat", "vectors"))
     nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
-    own_key.made(chat)
+    server_operations.made(chat)
     assert drain_record.drain(chat, [nobody], "run-1") == ["the gateway box does not answer: not drained there"]
     assert (drain_record.of(chat), drain_record.of(vectors)) == ([nobody], [])
     assert drain_record.give_back(vectors) == ([], [])

@@ -11,7 +11,7 @@ import pytest
 from sparkwright.engines.engine import of
 from sparkwright.engines.log.reader import read as read_log
 from sparkwright.host.machine import Machine
-from sparkwright.host.memory import footprint, memory_fit
+from sparkwright.host.memory import holders, memory_fit
 from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.records import start_memory
 from sparkwright.host.records.start_memory import StartMemory
@@ -53,7 +53,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
 
 def started(spark: Spark, *, log: str = GPU_LOG, after: float = 2.0, lowest: float = 1.0) -> StartMemory | None:
     """Return the memory of a verified start: 110 GiB available before, and then the test's values."""
-    footprint.before_start(spark, 110 * GIB)
+    holders.before_start(spark, 110 * GIB)
     spark.available_gib = after
     needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
     state = read_log(log.splitlines(), of("vllm").log) if log else None

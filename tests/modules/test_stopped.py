@@ -10,7 +10,7 @@ from typing import Any
 import docker
 import pytest
 
-from sparkwright.host.containers import ownership
+from sparkwright.host.containers import container_labels
 from sparkwright.modules.proof.liveness import Liveness
 from sparkwright.modules.server.stop import Stopped
 from tests.faults.bench import until
@@ -31,7 +31,7 @@ def made(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Ca
     def make(script: str) -> Any:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
-        words["labels"] = ownership.labels(RecordingContext(tmp_path), "server", name)
+        words["labels"] = container_labels.labels(RecordingContext(tmp_path), "server", name)
         policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
         value = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
         all_of_them.append(value)

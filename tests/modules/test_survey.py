@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.host.containers import model_servers
+from sparkwright.host.containers import running_server
 from sparkwright.host.models import model_folders
 from tests.modules.context import RecordingContext
 
@@ -84,10 +84,10 @@ def server() -> Iterator[ThreadingHTTPServer]:
     value.server_close()
 
 
-def found(tmp_path: Path, *containers: dict[str, Any]) -> list[model_servers.Server]:
+def found(tmp_path: Path, *containers: dict[str, Any]) -> list[running_server.Server]:
     context = RecordingContext(tmp_path)
     context.docker = lambda: Engine(list(containers))  # type: ignore[method-assign, assignment, return-value]
-    return model_servers.find(context)
+    return running_server.find(context)
 
 
 def test_a_container_that_lists_its_models_is_a_server_whoever_started_it(

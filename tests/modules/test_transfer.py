@@ -21,9 +21,9 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import file_transfer, staging_area, transfer, transfer_choice
+from sparkwright.host.models import file_transfer, staging_area, transfer, transfer_process
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.retry_policy import RetryPolicy
+from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -390,9 +390,9 @@ def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
     ("one", "many", "chosen"), [(3e6, 48e6, "hf_transfer"), (9e8, 9.1e8, "plain"), (0, 0, "plain")]
 )
 def test_auto_takes_ranges_where_more_connections_bring_more(one: float, many: float, chosen: str) -> None:
-    source, size = Source("http://127.0.0.1:1", MODEL, COMMIT), 2 * transfer_choice.SMALL_BYTES
-    choice = transfer_choice.choose(
-        source, [transfer_choice.Sample(BIG, size)], 8, {1: one, transfer_choice.MANY: many}.__getitem__
+    source, size = Source("http://127.0.0.1:1", MODEL, COMMIT), 2 * transfer_process.SMALL_BYTES
+    choice = transfer_process.choose(
+        source, [transfer_process.Sample(BIG, size)], 8, {1: one, transfer_process.MANY: many}.__getitem__
     )
     assert choice.mode == chosen
     assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.why) == (chosen == "hf_transfer")
@@ -400,33 +400,35 @@ def test_auto_takes_ranges_where_more_connections_bring_more(one: float, many: f
 
 def test_a_throttled_way_is_measured_as_one(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.faults.rate = MIB
-    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_choice.Sample(BIG, len(FILES[BIG]))]
-    monkeypatch.setattr(transfer_choice, "WINDOW_S", 0.4)
-    value, many = (transfer_choice.measured(source, samples, connections) for connections in (1, transfer_choice.MANY))
-    assert 0 < value < many / transfer_choice.WORTH
+    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_process.Sample(BIG, len(FILES[BIG]))]
+    monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
+    value, many = (
+        transfer_process.measured(source, samples, connections) for connections in (1, transfer_process.MANY)
+    )
+    assert 0 < value < many / transfer_process.WORTH
 
 
 @pytest.mark.parametrize(("xet", "chosen"), [(90e6, "xet"), (49e6, "xet"), (47e6, "hf_transfer"), (0.0, "hf_transfer")])
 def test_auto_takes_the_chunk_store_where_that_brings_most(xet: float, chosen: str) -> None:
     source, sample = (
         Source("http://127.0.0.1:1", MODEL, COMMIT),
-        transfer_choice.Sample(BIG, 2 * transfer_choice.SMALL_BYTES),
+        transfer_process.Sample(BIG, 2 * transfer_process.SMALL_BYTES),
     )
-    rates = {1: 3e6, transfer_choice.MANY: 48e6}
-    choice = transfer_choice.choose(source, [sample], 8, rates.__getitem__, lambda: xet)
+    rates = {1: 3e6, transfer_process.MANY: 48e6}
+    choice = transfer_process.choose(source, [sample], 8, rates.__getitem__, lambda: xet)
     assert choice.mode == chosen and ("xet" in choice.why) == bool(xet)
 
 
 def test_the_chunk_store_is_measured_with_its_own_client(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_choice.Sample(BIG, len(FILES[BIG]))]
-    monkeypatch.setattr(transfer_choice, "WINDOW_S", 0.4)
-    monkeypatch.setattr(transfer_choice, "ANSWER_S", 60.0)
-    assert transfer_choice.measured_xet(source, samples) == 0.0, "the hub names no store"
+    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_process.Sample(BIG, len(FILES[BIG]))]
+    monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
+    monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
+    assert transfer_process.measured_xet(source, samples) == 0.0, "the hub names no store"
     store = hub.with_store()
-    assert transfer_choice.measured_xet(source, samples) > 0
-    assert len(store.ranges) == transfer_choice.XET_STREAMS
+    assert transfer_process.measured_xet(source, samples) > 0
+    assert len(store.ranges) == transfer_process.XET_STREAMS
     store.files = {}
-    assert transfer_choice.measured_xet(source, samples) == 0.0, "a store without the file is no candidate"
+    assert transfer_process.measured_xet(source, samples) == 0.0, "a store without the file is no candidate"
 
 
 def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
@@ -434,11 +436,11 @@ def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
 ) -> None:
     hub.with_store()
     hub.faults.rate = MIB
-    monkeypatch.setattr(transfer_choice, "WINDOW_S", 0.4)
-    monkeypatch.setattr(transfer_choice, "ANSWER_S", 60.0)
-    monkeypatch.setattr(transfer_choice, "SMALL_BYTES", MIB)
+    monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
+    monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
+    monkeypatch.setattr(transfer_process, "SMALL_BYTES", MIB)
     source = Source(hub.url, MODEL, COMMIT)
-    choice = transfer_choice.choose(source, [transfer_choice.Sample(BIG, len(FILES[BIG]))], 8)
+    choice = transfer_process.choose(source, [transfer_process.Sample(BIG, len(FILES[BIG]))], 8)
     assert choice.mode == "xet" and "1 connection" in choice.why
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.host.models.retry_policy import RetryPolicy
+from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import ShareModel
 from sparkwright.protocol.result import Result

@@ -12,8 +12,8 @@ from sparkwright.engines.log import text as log_text
 from sparkwright.engines.log.reader import Reader, read
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.errors import Refused
-from sparkwright.modules.proof import verify_logs
-from sparkwright.modules.proof.verify_logs import VerifyLogs, Watch
+from sparkwright.modules.proof import engine_reports
+from sparkwright.modules.proof.engine_reports import VerifyLogs, Watch
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
 HYBRID_ON = (DATA / "hybrid-chunked-on" / "server.log").read_text()
@@ -27,7 +27,7 @@ def verdicts(text: str, **args: Any) -> list[str]:
     watch = Watch([*wanted.expect_log, *wanted.forbid_log])
     for line in log_text.lines_of(text):
         watch.feed(line)
-    return [check.verdict for check in verify_logs.checks_of(wanted, read(text, LOG), watch.found)]
+    return [check.verdict for check in engine_reports.checks_of(wanted, read(text, LOG), watch.found)]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_patterns_are_expected_and_forbidden(log: str, found: list[str]) -> None
 
 
 def test_what_is_not_found_fails_unless_the_recipe_says_so() -> None:
-    assert "not found" in verify_logs.wrong("fail")
-    assert verify_logs.wrong("pass") == ("disproved",)
+    assert "not found" in engine_reports.wrong("fail")
+    assert engine_reports.wrong("pass") == ("disproved",)
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
@@ -83,9 +83,9 @@ def test_a_line_of_an_earlier_start_does_not_count() -> None:
 
 def test_what_the_engine_says_that_it_does_not_serve_is_disproved() -> None:
     llama, data = engine.of("llama_cpp"), DATA.parent / "llama-b10068"
-    (value,) = verify_logs.unmet(read((data / "capped" / "server.log").read_bytes(), llama.log), llama)
+    (value,) = engine_reports.unmet(read((data / "capped" / "server.log").read_bytes(), llama.log), llama)
     assert (value.check, value.verdict) == ("serves what was asked", "disproved")
     assert value.evidence.endswith(
         "the slot context (25088) exceeds the training context of the model (8192) - capping"
     )
-    assert verify_logs.unmet(read((data / "ready" / "server.log").read_bytes(), llama.log), llama) == []
+    assert engine_reports.unmet(read((data / "ready" / "server.log").read_bytes(), llama.log), llama) == []

@@ -16,7 +16,7 @@ import pytest
 
 from sparkwright.engines.compile_caches import FOLDER
 from sparkwright.errors import Exit, Failed, Refused
-from sparkwright.host.containers import container_options, containers, ownership
+from sparkwright.host.containers import container_labels, container_options, containers
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.preflight import Preflight
 from sparkwright.modules.server.container import Container
@@ -86,7 +86,7 @@ class Bench:
             assert self.deploy(names).changed
             return
         spec = ContainerSpec.from_json(names["container"])
-        ours = ownership.labels(RecordingContext(self.folder), ownership.SERVER, self.name)
+        ours = container_labels.labels(RecordingContext(self.folder), container_labels.SERVER, self.name)
         arguments = container_options.create_arguments(replace(spec, labels={**spec.labels, **ours}))
         self.client.api.create_container_from_config(arguments, self.name)
 

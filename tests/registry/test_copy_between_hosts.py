@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.host.images import loads
+from sparkwright.host.images import image_copy
 from sparkwright.host.images.image_names import inspect
 from sparkwright.project import lockfile
 from sparkwright.trust.image_name import Name
@@ -135,7 +135,7 @@ def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair)
     said = pair.copy()
     assert said.returncode == 0, said.stdout + said.stderr
     assert "its content is the lock's" in said.stdout
-    assert loads.names(pair.target).tags == {pair.ref: pair.good_id, pair.pinned.proved: pair.good_id}
+    assert image_copy.names(pair.target).tags == {pair.ref: pair.good_id, pair.pinned.proved: pair.good_id}
     again = pair.copy()
     assert (again.returncode, "already" in again.stdout) == (0, True)
 
@@ -147,7 +147,7 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
     said = pair.copy()
     assert said.returncode == 1
     assert "the image that arrived is not" in said.stdout and "removed it" in said.stdout
-    assert loads.names(pair.target).tags == {"in/use:here": mine}
+    assert image_copy.names(pair.target).tags == {"in/use:here": mine}
     assert inspect(pair.target, evil) == {}
 
 
@@ -155,7 +155,7 @@ def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair
     pair.turns_hostile(other_image(pair, "/evil"), ["back/door:v1"], incoming=False)
     said = pair.copy()
     assert said.returncode == 1 and "no image arrived" in said.stdout
-    assert loads.names(pair.target).tags == {}
+    assert image_copy.names(pair.target).tags == {}
 
 
 #: a `docker` that saves a few kilobytes: a layer of zeros, as many as it likes, in what `docker load` unpacks by itself
@@ -210,5 +210,5 @@ def test_kilobytes_that_unpack_to_gigabytes_are_stopped_at_what_the_lock_allows(
             ended.set()
     assert said.returncode == 1
     assert "unpacks to more than" in said.stdout and "too much for this image" in said.stdout
-    assert loads.names(pair.target).tags == {} and not pair.target.images(all=True)
+    assert image_copy.names(pair.target).tags == {} and not pair.target.images(all=True)
     assert watching.result()[0] < mib * 2**20 / 4

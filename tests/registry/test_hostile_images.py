@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.images import image_names, loads
-from sparkwright.modules.image.docker_image import DockerImage
-from sparkwright.modules.image.image_copies import AdoptImage, UndoLoad
+from sparkwright.host.images import image_copy, image_names
+from sparkwright.modules.image.docker_image import AdoptImage, DockerImage, UndoLoad
 from sparkwright.modules.rpc.locks import LockImage
 from sparkwright.modules.rpc.prune import PruneImages
 from sparkwright.modules.rpc.transfer import InspectImage
@@ -163,7 +162,7 @@ def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
     args = AdoptImage.Args(incoming, f"{ref}@{entry['digest']}", [], "linux/amd64", ids, before)
     with pytest.raises(Failed, match=r"is not .*its Id is .* the lock has"):
         AdoptImage().run(args, context)
-    tags = loads.names(engine).tags
+    tags = image_copy.names(engine).tags
     assert tags[ref] == tags[name.proved] == good_id
     assert incoming not in tags and other not in tags
     assert tags[f"{name.repository}:own-doing"] == evil_id
@@ -176,12 +175,12 @@ def test_a_load_that_broke_off_leaves_nothing_of_what_it_brought(
     sent = archive(engine, evil_id, [f"{registry.address}/{repository}:backdoor"])
     nameless = archive(engine, evil_id, [])
     engine.remove_image(evil_id, force=True)
-    before = loads.names(engine)
+    before = image_copy.names(engine)
     load(engine, sent)
     done = UndoLoad().run(UndoLoad.Args(asdict(before)), context)
     assert done.changed and "backdoor was not requested" in done.msg
     load(engine, nameless)
-    assert evil_id in loads.names(engine).nameless
+    assert evil_id in image_copy.names(engine).nameless
     assert UndoLoad().run(UndoLoad.Args(asdict(before)), context).changed
     assert evil_id not in [row["Id"] for row in engine.images()]
     assert not UndoLoad().run(UndoLoad.Args(asdict(before)), context).changed

@@ -11,9 +11,9 @@ import pytest
 
 from sparkwright.app.stores.images import _key_pair
 from sparkwright.errors import Failed, Unreachable
-from sparkwright.host.images import image_archive, image_stream
+from sparkwright.host.images import image_archive
 from sparkwright.host.images.image_names import find, inspect
-from sparkwright.modules.image.image_copies import AdoptImage
+from sparkwright.modules.image.docker_image import AdoptImage
 from sparkwright.modules.rpc.transfer import CopyKey, InspectImage, SendImage
 from sparkwright.trust.image_name import Name
 from tests.modules.context import RecordingContext
@@ -68,7 +68,7 @@ def test_an_image_arrives_is_compared_and_known_by_its_digest(
     image: str, sshd: Sshd, engine: Any, context: RecordingContext, tmp_path: Path
 ) -> None:
     private, public = _key_pair()
-    let_in(sshd, public, image_stream.load_command("gzip", image_archive.command(2**24)))
+    let_in(sshd, public, image_archive.load_command("gzip", image_archive.command(2**24)))
     about = InspectImage().run(InspectImage.Args(image), context).data
     sender = RecordingContext(tmp_path / "home", architecture="x86_64", secrets={"SPARKWRIGHT_COPY_KEY": private})
     done = SendImage().run(asked(image, sshd), sender)
@@ -98,7 +98,7 @@ def test_what_arrives_and_is_something_else_is_removed(image: str, engine: Any, 
 
 def test_a_host_with_another_key_gets_nothing(image: str, sshd: Sshd, tmp_path: Path) -> None:
     private, public = _key_pair()
-    let_in(sshd, public, image_stream.load_command("gzip", image_archive.command(2**24)))
+    let_in(sshd, public, image_archive.load_command("gzip", image_archive.command(2**24)))
     sender = RecordingContext(tmp_path / "home", secrets={"SPARKWRIGHT_COPY_KEY": private})
     other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
     with pytest.raises(Unreachable, match="cannot reach"):
@@ -108,7 +108,7 @@ def test_a_host_with_another_key_gets_nothing(image: str, sshd: Sshd, tmp_path: 
 
 def test_an_address_where_nobody_listens_is_passed_over(image: str, sshd: Sshd, tmp_path: Path) -> None:
     private, public = _key_pair()
-    let_in(sshd, public, image_stream.load_command("gzip", image_archive.command(2**24)))
+    let_in(sshd, public, image_archive.load_command("gzip", image_archive.command(2**24)))
     sender = RecordingContext(tmp_path / "home", secrets={"SPARKWRIGHT_COPY_KEY": private})
     done = SendImage().run(asked(image, sshd, addresses=["127.0.0.1:9", f"127.0.0.1:{sshd.port}"]), sender)
     assert done.data["address"] == f"127.0.0.1:{sshd.port}"

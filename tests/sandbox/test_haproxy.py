@@ -18,7 +18,7 @@ import pytest
 
 from sparkwright.app.runs import gateway
 from sparkwright.errors import Refused
-from sparkwright.host.gateway import admin
+from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.project import starter
 from sparkwright.sandbox import haproxy
 from tests.remote.sshd import free_port
@@ -80,11 +80,11 @@ def test_a_socket_of_the_gateway_is_found_where_there_is_no_proc(
     """As on macOS: under a folder with a longer name than a socket's path may have."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
-    monkeypatch.setattr(admin, "OPEN", tmp_path / "no-proc")
+    monkeypatch.setattr(haproxy_sockets, "OPEN", tmp_path / "no-proc")
     with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(folder):
         listener.bind("admin.sock")
         listener.listen()
-        with admin.socket_path(folder, "admin.sock") as path, socket.socket(socket.AF_UNIX) as client:
+        with haproxy_sockets.socket_path(folder, "admin.sock") as path, socket.socket(socket.AF_UNIX) as client:
             client.connect(path)
 
 

@@ -22,12 +22,12 @@ from sparkwright.engines import engine
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.health import notify, snapshot
 from sparkwright.health.notify_shapes import Post
+from sparkwright.host import peers
 from sparkwright.host.cluster import channel, wire
 from sparkwright.host.containers import engine_socket
-from sparkwright.host.gateway import admin, client, drain_record, server_operations
+from sparkwright.host.gateway import drain_record, haproxy_sockets, server_operations
 from sparkwright.host.images import image_copy, registry_client
 from sparkwright.host.ollama.ollama_models import Absent, Busy, Ollama
-from sparkwright.host.peers import peer_client
 from sparkwright.measure import http_probe, stream
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
@@ -83,12 +83,16 @@ CLIENTS: dict[str, Client] = {
         ((server_operations, "ANSWER_S"),),
     ),
     "a gateway's client": Client(
-        lambda server, _: client.ask(client.Door(server.port), "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
+        lambda server, _: (
+            haproxy_sockets.request(haproxy_sockets.Door(server.port), "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
+        )
     ),
     "HAProxy's admin socket": Client(
-        lambda _, folder: admin.running_digest(folder), limits=((admin, "ANSWER_S"),), unix=True
+        lambda _, folder: haproxy_sockets.running_digest(folder), limits=((haproxy_sockets, "ANSWER_S"),), unix=True
     ),
-    "HAProxy's statistics": Client(lambda _, folder: admin.rows(folder), limits=((admin, "ANSWER_S"),), unix=True),
+    "HAProxy's statistics": Client(
+        lambda _, folder: haproxy_sockets.statistics_rows(folder), limits=((haproxy_sockets, "ANSWER_S"),), unix=True
+    ),
     "a webhook": Client(
         lambda server, _: notify.post(server.url, Post(b"{}", {}), pause=lambda seconds: None),
         (notify.NotTold,),
@@ -119,7 +123,7 @@ CLIENTS: dict[str, Client] = {
         lambda server, _: engine_socket.api_version(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (TransportError,)
     ),
     "a log of Docker's": Client(docker_log, (TransportError, ValueError)),
-    "a peer": Client(lambda server, _: peer_client.asked(server.url, {}), limits=((peer_client, "REACH_S"),)),
+    "a peer": Client(lambda server, _: peers.asked(server.url, {}), limits=((peers, "REACH_S"),)),
     "the hub's config of a model": Client(
         lambda server, _: model_config.read("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
     ),

@@ -11,7 +11,7 @@ from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Rank, Record, Server
 from sparkwright.health.snapshot import Now
 from sparkwright.health.store import CheckHistory
-from sparkwright.host.records import turns, wakes
+from sparkwright.host.records import turns
 from sparkwright.host.state import StateFolder
 
 NO_RANK = Rank()
@@ -72,7 +72,7 @@ def record_of(
     """
     box, past = now.container, CheckHistory.of(folder)
     broken, stopped = past.stopped_for(box.id, good), past.stopped_by(folder, box.id)
-    asleep, wake = turns.in_place_of(folder), wakes.message(folder)
+    asleep, wake = turns.in_place_of(folder), turns.message(folder)
     state, why = judged(now, good, rank, broken=broken, stopped=stopped, asleep=asleep, wake=wake)
     if state == "up" and wake:
         why = f"{why}; {wake}"

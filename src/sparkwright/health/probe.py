@@ -20,11 +20,11 @@ from sparkwright.health.store import CheckHistory
 from sparkwright.host import evidence
 from sparkwright.host.cluster import rank
 from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, server_key
-from sparkwright.host.containers.engine_words import port_bindings
-from sparkwright.host.gateway import now as gateway_now
+from sparkwright.host.containers.inspection import port_bindings
+from sparkwright.host.gateway import haproxy_sockets as gateway_now
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, turns, wakes
+from sparkwright.host.records import good_states, turns
 from sparkwright.measure import background, http_probe
 from sparkwright.units import MIB
 
@@ -81,7 +81,7 @@ class Prober:
         found = replace(
             found,
             asleep=asleep,
-            wake=wakes.message(self.context.state),
+            wake=turns.message(self.context.state),
             policy="" if asleep else self.good["spec"].get("restart", ""),
             ready_s=ready_s(self.good),
             rank=rank,

@@ -16,7 +16,7 @@ from sparkwright.health import model_hashes, record, settings, store, textfile
 from sparkwright.host.machine import Completed
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import own_folders, server_keys, wakes
+from sparkwright.host.records import own_folders, server_keys, turns
 from sparkwright.host.state import StateFolder
 from sparkwright.shell import join
 from sparkwright.trust.names import below_home
@@ -116,7 +116,7 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     """Yield every file that checks leave, besides the installed ones."""
     state = context.state.path
     names = [record.LATEST, record.HISTORY, store.LOCK, store.HEALING, textfile.FILE]
-    names += [f"{store.HISTORY_NAME}.json", f"{server_keys.HEAL_TOKENS_NAME}.json", f"{wakes.NAME}.json", wakes.LOCK]
+    names += [f"{store.HISTORY_NAME}.json", f"{server_keys.HEAL_TOKENS_NAME}.json", f"{turns.WAKES}.json", turns.LOCK]
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
     yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
     yield from state.glob(f"{model_hashes.PREFIX}*.json")

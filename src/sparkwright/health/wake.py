@@ -13,12 +13,12 @@ from typing import Any
 from sparkwright import host_side, units
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.health import heal
-from sparkwright.host.gateway import own_key, server_operations
+from sparkwright.host.gateway import server_operations
 from sparkwright.host.gateway.server_operations import Gateway, Unheard
 from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history, restart_plans, turns
-from sparkwright.host.records.wakes import Failure, WakeRecord
+from sparkwright.host.records.turns import Failure, WakeRecord
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, new_run_id
@@ -285,7 +285,7 @@ class Waker:
     ) -> dict[str, float]:
         """Report the sleeping servers to their gateways. Return how long ago each was asked for, for those that were."""
         found = dict[str, float]()
-        key = own_key.kept(self.context.state)
+        key = server_operations.kept(self.context.state)
         for name, needs_s in seconds.items():
             for gateway in _gateways(servers[name]):
                 with suppress(Unheard):
@@ -297,7 +297,7 @@ class Waker:
 
     def _used(self, folder: StateFolder, now_s: float) -> float:
         """Return when the server that is awake last had a request; a gateway that does not answer counts as one."""
-        key, counted = own_key.kept(self.context.state), dict[tuple[str, str], int]()
+        key, counted = server_operations.kept(self.context.state), dict[tuple[str, str], int]()
         busy = False
         for gateway in _gateways(folder):
             try:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.engines.budget import Budget
-from sparkwright.host.memory import footprint, holders, host_budget, host_lost, memory_fit
+from sparkwright.host.memory import holders, host_budget, host_lost, memory_fit
 from sparkwright.host.memory.host_budget import Held
 from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.module import Context, Module
@@ -176,13 +176,13 @@ class Memory(Module["Memory.Args"]):
             }
             if available >= found.need_bytes:
                 if not context.check:
-                    footprint.before_start(context, available)
+                    holders.before_start(context, available)
                 now = memory_fit.of(context, server, args.reserve_gib, own=memory_fit.taken_now(context))
                 data |= memory_fit.reported(context, server, now)
                 needs = f"the engine needs {gib(engine_bytes)} GiB" if engine_bytes else memory_fit.UNKNOWN
                 msg = f"{gib(available)} GiB available, {needs}"
                 return Result(msg=msg, data=data)
-            release = release or _Release(footprint.stopped_now(context), available, now_s)
+            release = release or _Release(holders.stopped_now(context), available, now_s)
             waits = waited_s <= args.timeout_s and release.may_do(found.need_bytes, available, now_s)
             if context.check or not waits:
                 return self._refused(args, server, available, data, context)
@@ -241,7 +241,7 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
         timeout_s: float = arg("how long to wait for memory to be released, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        stopped = footprint.stopped_now(context)
+        stopped = holders.stopped_now(context)
         held = stopped.get("held_bytes")
         if context.check or not stopped:
             return Result(msg="nothing was stopped", data=_data(None))

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import good_states, restart_plans, servers, turns, wakes
+from sparkwright.host.records import good_states, restart_plans, servers, turns
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
@@ -124,8 +124,8 @@ def keep_restart_plan(given: dict[str, Any], state: StateFolder, hidden: Redacto
             restart_plans.keep(state, given, hidden)
         if _heals(state) and good_states.last(state):
             restart_plans.usable(state, _runtime_of_checks())
-        if restart_plans.wake(state).get("on_request") and not wakes.running(state):
-            note(f"no request wakes {state.server} yet: {wakes.STARTS}")
+        if restart_plans.wake(state).get("on_request") and not turns.running(state):
+            note(f"no request wakes {state.server} yet: {turns.STARTS}")
     except Refused as error:
         note(f"the health check will not restart this server: {error}")
     except OSError as error:

@@ -86,7 +86,7 @@ def _wake() -> int:
     from sparkwright.health.check import DOCKER_S
     from sparkwright.health.wake import IDLE_S, POLL_S, Waker
     from sparkwright.host.machine import Machine
-    from sparkwright.host.records import wakes
+    from sparkwright.host.records import turns
     from sparkwright.host.runs.context import Engine, RunContext
     from sparkwright.host.state import StateFolder
     from sparkwright.protocol.events import Event
@@ -101,7 +101,7 @@ def _wake() -> int:
     state = StateFolder.of(machine.home)
     state.folder()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    with open(state.path / wakes.LOCK, "ab", opener=private.opener) as file:
+    with open(state.path / turns.LOCK, "ab", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

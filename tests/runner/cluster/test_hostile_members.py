@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.connection import CLOSED, Lost, line_of
 from sparkwright.host.cluster.rendezvous import MOST_BARRIERS
-from sparkwright.host.cluster.wire import Session
+from sparkwright.host.cluster.wire import CLOSED, Lost, Session, line_of
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, barrier, group, until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.connection import line_of
+from sparkwright.host.cluster.wire import line_of
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, Member, barrier, group, sh, until

@@ -228,7 +228,7 @@ CLIENT: dict[str, Shape] = {
         for name in ("prompt_tokens", "generated_tokens", "estimated", "queue_ms", "tokens_per_day")
     },
 }
-#: of host/gateway/now.py
+#: of host/gateway/haproxy_sockets.py
 GATEWAY: dict[str, Shape] = {
     **dict.fromkeys(("running", "verified"), bool),
     "changed": Usual([line], []),

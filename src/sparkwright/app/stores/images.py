@@ -26,7 +26,7 @@ from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
-from sparkwright.host.images import image_archive, image_stream
+from sparkwright.host.images import image_archive
 from sparkwright.project import recipe
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.events import event
@@ -205,7 +205,7 @@ def copy_image_copy(selection: Selection, fleet: Fleet, source: Member, target: 
     there = ask_module(fleet, target, "inspect_image", {**wanted.to_json(), "most_bytes": most})
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
-    incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
+    incoming, packer = wanted.incoming, image_archive.packer(here["tools"], there["tools"])
     transfer = ImageTransfer(fleet, source, target, here, there, incoming, packer)
     _refuse_what_cannot_be(wanted, transfer)
     started_s = time.monotonic()
@@ -267,7 +267,7 @@ def _straight(transfer: ImageTransfer) -> str:
     if not isinstance(link, SshLink):
         raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
     private, public = _key_pair()
-    allowed = {"public_key": public, "command": image_stream.load_command(transfer.packer, transfer.there["intake"])}
+    allowed = {"public_key": public, "command": image_archive.load_command(transfer.packer, transfer.there["intake"])}
     args = {
         "image": transfer.here["id"],
         "incoming": transfer.incoming,
@@ -321,9 +321,9 @@ def _through_the_laptop(transfer: ImageTransfer) -> str:
     links = (transfer.source.open(), transfer.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=transfer.source.host.name)
-    pack = " ".join(image_stream.PACKERS[transfer.packer][0])
+    pack = " ".join(image_archive.PACKERS[transfer.packer][0])
     out = links[0].run(["sh", "-c", SAVE, "sparkwright", transfer.here["id"], transfer.incoming, pack])
-    into = links[1].run(["sh", "-c", image_stream.load_command(transfer.packer, transfer.there["intake"])])
+    into = links[1].run(["sh", "-c", image_archive.load_command(transfer.packer, transfer.there["intake"])])
 
     def progress(sent: int) -> None:
         about = {"task": "copy", "host": transfer.target.host.name, "unit": "bytes", "text": "packed"}

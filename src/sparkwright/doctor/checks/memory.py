@@ -14,7 +14,7 @@ from sparkwright.engines.budget import Budget
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.memory import host_budget, service_guard
 from sparkwright.host.memory.memory_fit import Server
-from sparkwright.host.records import good_states, restart_plans, wakes
+from sparkwright.host.records import good_states, restart_plans, turns
 from sparkwright.units import GIB, gib
 
 NAME = "memory budget"
@@ -45,7 +45,7 @@ def _wake(host: Host) -> Iterator[Finding]:
     if not waking:
         return
     names = " and ".join(waking)
-    if wakes.running(state):
+    if turns.running(state):
         yield Finding(WAKE, "ok", f"a request wakes {names}")
         return
     evidence = f"the service does not run that switches to {names} when a request asks for it"

@@ -12,7 +12,7 @@ from sparkwright.doctor.host import FIXES, Finding, Host, Wanted
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host import root_runtime
 from sparkwright.host.containers import containers, mount_sources
-from sparkwright.host.containers.engine_words import is_ours
+from sparkwright.host.containers.inspection import is_ours
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.ollama import ollama_models, ollama_places
 from sparkwright.host.runs.context import SocketDenied

@@ -13,7 +13,6 @@ from typing import Any
 
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.connection import Connection, Lost, line_of
 from sparkwright.host.cluster.rendezvous import (
     EVENTS,
     FORWARD,
@@ -25,7 +24,7 @@ from sparkwright.host.cluster.rendezvous import (
     Meeting,
     fitted,
 )
-from sparkwright.host.cluster.wire import WireError
+from sparkwright.host.cluster.wire import Connection, Lost, WireError, line_of
 from sparkwright.protocol.cluster import SILENT, Cluster
 from sparkwright.ready import readable
 from sparkwright.secret import Secret

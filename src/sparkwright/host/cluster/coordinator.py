@@ -19,9 +19,8 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.connection import Connection, Lost
 from sparkwright.host.cluster.rendezvous import FORWARD, MESSAGES, Key, Meeting, fitted
-from sparkwright.host.cluster.wire import WireError
+from sparkwright.host.cluster.wire import Connection, Lost, WireError
 from sparkwright.host.containers.containers import listening_process
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret

@@ -1,16 +1,33 @@
-"""A container's engine and its place in a cluster, from its labels."""
+"""A container's labels: its engine and its place in a cluster, which containers are sparkwright's, and their roles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
+from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
+from sparkwright.host.containers.containers import INTERIM, PREVIOUS
 from sparkwright.host.module import Context
-from sparkwright.protocol.container import CLUSTER_LABEL, MEMBERS_LABEL, RANK_LABEL
+from sparkwright.host.records import good_states, own_folders
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.container import (
+    CLUSTER_LABEL,
+    LAB_LABEL,
+    MEMBERS_LABEL,
+    OWNER_LABEL,
+    RANK_LABEL,
+    ROLE_LABEL,
+    RUN_LABEL,
+    SERVER_LABEL,
+)
+from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
     import docker
@@ -78,3 +95,200 @@ def membership_of_labels(labels: Mapping[str, Any] | None) -> Membership:
 def membership_of(inspected: Mapping[str, Any]) -> Membership:
     """Return the membership of an inspected container; the inspect may be empty."""
     return membership_of_labels((inspected.get("Config") or {}).get("Labels"))
+
+
+# The identity of containers: which of them are sparkwright's, and their roles.
+#
+# A container is ours by the labels it was created with, never by its name: anyone can give any name to anything. The
+# owner label is derived from this machine and this state folder, so an image with labels of its own cannot carry it,
+# and neither can containers of another user's sparkwright.
+#
+# Earlier releases set no owner label. A container without one is ours if its id was recorded when it was verified or
+# stopped, if it mounts a folder that only sparkwright creates, or if it has one of the older labels and its image
+# does not (docs/decisions/0036-identity-of-containers.md).
+
+#: roles of a container: a server, its interim server, a gateway, and short-lived helpers
+SERVER, BESIDE, GATEWAY, HELPER = "server", "interim", "gateway", "helper"
+#: labels of earlier releases. A prefix would not do: others have labels with the same prefix, and `host.clean` removed their
+#: containers
+OLDER_LABELS = frozenset(
+    (LAB_LABEL, CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL, engine.LABEL, engine.DESCRIPTION, engine.TASK)
+)
+#: digits of an owner
+DIGITS = 32
+#: folders that only sparkwright creates and mounts, below its share and its state folder
+SHARE_FOLDERS = ("caches", "compile-caches")
+STATE_FOLDERS = ("server_keys", "recipe_files", "gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The role of one of our containers, and its server."""
+
+    #: SERVER, BESIDE, GATEWAY or HELPER
+    role: str
+    #: the container name that the recipe, or the gateway, gives it; empty for a helper
+    server: str
+
+    @property
+    def name(self) -> str:
+        """The name that it has while it serves."""
+        return self.server + INTERIM if self.role == BESIDE else self.server
+
+
+def owner(context: Context) -> str:
+    """Return the value of the owner label for this user on this machine, the same for every run.
+
+    It is derived, not stored: after a state folder was removed and created again, its containers are still recognized.
+    """
+    try:
+        machine = context.machine.path("/etc/machine-id").read_text().strip()
+    except OSError:
+        machine = ""
+    return hashlib.sha256(f"sparkwright\0{machine}\0{context.state.path}".encode()).hexdigest()[:DIGITS]
+
+
+def labels(context: Context, role: str, server: str) -> dict[str, str]:
+    """Return the labels for a new container."""
+    about = {OWNER_LABEL: owner(context), ROLE_LABEL: role, RUN_LABEL: context.run_id}
+    return about | ({SERVER_LABEL: server} if server else {})
+
+
+def name_of(container: Mapping[str, Any]) -> str:
+    """Return a container's present name."""
+    return str(container["Name"]).lstrip("/")
+
+
+def identify(context: Context, container: Mapping[str, Any]) -> Identity | None:
+    """Return a container's identity, or None if it is not ours.
+
+    Args:
+        container: its inspect, which may be empty.
+    """
+    if not container:
+        return None
+    marks = _labels(container)
+    if marks.get(OWNER_LABEL) == owner(context):
+        return Identity(marks.get(ROLE_LABEL, ""), marks.get(SERVER_LABEL, ""))
+    if (found := _recorded(context).get(str(container["Id"]))) is not None:
+        return found
+    return None if OWNER_LABEL in marks else _older(context, container)
+
+
+def ours(context: Context, container: Mapping[str, Any]) -> bool:
+    """Return True if a container belongs to this user's sparkwright on this host."""
+    return identify(context, container) is not None
+
+
+def kept(context: Context, container: Mapping[str, Any]) -> bool:
+    """Return True if a container is a server or a gateway that was stopped for its replacement and renamed NAME-previous."""
+    found, name = identify(context, container), name_of(container) if container else ""
+    if found is None or not name.endswith(PREVIOUS) or found.name == name:
+        return False
+    return not container["State"]["Running"] or (container["HostConfig"]["RestartPolicy"]["Name"] or "no") == "no"
+
+
+def in_place(context: Context, container: Mapping[str, Any]) -> bool:
+    """Return True if a container is ours and still has the name that it was created with."""
+    found = identify(context, container)
+    return found is not None and found.name == name_of(container)
+
+
+def guarded(context: Context, container: Mapping[str, Any]) -> str:
+    """Return the id of a container that is about to be changed. Raises Refused if it is not ours."""
+    if not ours(context, container):
+        raise Refused(f"container {holder(context, container)}, and is left as it is.", fix=to_free(container))
+    return str(container["Id"])
+
+
+def holder(context: Context, container: Mapping[str, Any]) -> str:
+    """Return a container's name and its owner, in words."""
+    name, image = name_of(container), one_line(str(container["Config"].get("Image") or "?"), at_most=120)
+    found = identify(context, container)
+    if found is not None and found.name != name:
+        return f"{name} is the {'gateway' if found.role == GATEWAY else 'server'} {found.name}, renamed by hand"
+    if found is not None:
+        return f"{name} is {'a gateway' if found.role == GATEWAY else 'the server of another recipe'} of this host"
+    if OWNER_LABEL in _labels(container):
+        return f"{name} ({image}) belongs to the sparkwright of another user, or of another state folder"
+    return f"{name} ({image}) was not started by sparkwright"
+
+
+def to_free(container: Mapping[str, Any]) -> str:
+    """Return the command that frees the name of a container, and stops it if it runs."""
+    name = name_of(container)
+    stop = f"docker stop {name} && " if container["State"]["Running"] else ""
+    return f"On the host: `{stop}docker rename {name} {name}-kept`, if it may go."
+
+
+def by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
+    """Return the inspects of the containers created for a server, whatever their present names."""
+    wanted = labels(context, role, server)
+    filters = {"label": [f"{key}={wanted[key]}" for key in (OWNER_LABEL, ROLE_LABEL, SERVER_LABEL) if key in wanted]}
+    rows = context.docker().api.containers(all=True, filters=filters)
+    inspects = (containers.inspect(context.docker(), row["Id"]) for row in rows)
+    return [found for found in inspects if found is not None]
+
+
+def of_server(state: StateFolder) -> set[str]:
+    """Return the ids of the containers in one server's records: verified, or stopped by a run that was cut off."""
+    return {*_verified(state, SERVER), *_stopped(state)}
+
+
+# -- containers of earlier releases --------------------------------------------------------------------------------------
+
+
+def _recorded(context: Context) -> dict[str, Identity]:
+    """Return the containers whose ids were recorded when they were verified or before a run stopped them."""
+    found: dict[str, Identity] = {}
+    for state in context.state.servers():
+        found |= {**_stopped(state), **_verified(state, SERVER)}
+    return found | _verified(StateFolder(context.state.path / "gateway"), GATEWAY)
+
+
+def _verified(state: StateFolder, role: str) -> dict[str, Identity]:
+    states = (*good_states.before(state), good_states.last(state))
+    return {
+        str(good["container_id"]): Identity(role, good["spec"]["name"]) for good in states if good.get("container_id")
+    }
+
+
+def _stopped(state: StateFolder) -> dict[str, Identity]:
+    before = state.read("previous") or {}
+    return {before["id"]: Identity(SERVER, before["name"])} if before.get("name") else {}
+
+
+def _older(context: Context, container: Mapping[str, Any]) -> Identity | None:
+    """Return the identity of a container without an owner label, by the marks that earlier releases left."""
+    name = name_of(container)
+    server = name.removesuffix(PREVIOUS)
+    folders = set(_own_mounts(context, container))
+    if "gateway" in folders:
+        return Identity(GATEWAY, server)
+    if not folders and not _own_labels(context, container):
+        return None
+    return Identity(BESIDE, name.removesuffix(INTERIM)) if name.endswith(INTERIM) else Identity(SERVER, server)
+
+
+def _own_mounts(context: Context, container: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of sparkwright's own folders from which a container mounts something."""
+    share, state = own_folders.of(context.machine.home)
+    below = {share / name: name for name in SHARE_FOLDERS} | {state / name: name for name in STATE_FOLDERS}
+    host = container.get("HostConfig") or {}
+    sources = [str(mount.get("Source") or "") for mount in host.get("Mounts") or ()]
+    sources += [str(bind).partition(":")[0] for bind in host.get("Binds") or ()]
+    for source in map(Path, sources):
+        yield from (name for folder, name in below.items() if folder in source.parents and ".." not in source.parts)
+
+
+def _own_labels(context: Context, container: Mapping[str, Any]) -> bool:
+    """Return True if a container has one of our labels that its image does not have."""
+    marks = {name: value for name, value in _labels(container).items() if name in OLDER_LABELS}
+    if not marks:
+        return False
+    image = containers.image_of(context.docker(), dict(container))
+    return bool(image) and any(_labels(image).get(name) != value for name, value in marks.items())
+
+
+def _labels(inspected: Mapping[str, Any]) -> dict[str, str]:
+    return (inspected.get("Config") or {}).get("Labels") or {}

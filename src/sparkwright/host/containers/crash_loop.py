@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.host.containers import containers, lifecycle, ownership
+from sparkwright.host.containers import container_labels, containers, lifecycle
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history, incidents
 
@@ -81,7 +81,7 @@ def inspect(container: Mapping[str, Any], context: Context, *, most: int = MOST,
 
 def verdict_now(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
     """Return the verdict on a container by earlier samples; empty for one that is not ours. Records nothing."""
-    if not ownership.ours(context, container):
+    if not container_labels.ours(context, container):
         return ""
     return verdict(container, _samples(container, context), now_s=time.time(), most=most, within_s=within_s)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from sparkwright import shell
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.host.containers import lifecycle, ownership
+from sparkwright.host.containers import container_labels, lifecycle
 from sparkwright.host.module import Context
 from sparkwright.host.records.own_folders import SHARE
 from sparkwright.trust import private
@@ -96,7 +96,7 @@ def as_root(context: Context, path: Path, program: Sequence[str], argument: str,
     try:
         image = _empty_image(api)
         body = _body(image, [found, *program[1:]], argument, path.parent if above else path)
-        made = lifecycle.create(context, body, ownership.HELPER)
+        made = lifecycle.create(context, body, container_labels.HELPER)
         lifecycle.start(context, made)
         api.wait(made, timeout=WAIT_S)
     except (APIError, OSError) as error:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, docker_client, inspection, mount_sources, ownership
+from sparkwright.host.containers import container_labels, containers, docker_client, inspection, mount_sources
 
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
@@ -31,7 +31,7 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
         server: its name while it serves; empty for a helper.
         name: its name; empty: the engine chooses one.
     """
-    marks = {**(config.get("Labels") or {}), **ownership.labels(context, role, server)}
+    marks = {**(config.get("Labels") or {}), **container_labels.labels(context, role, server)}
     made: str = _api(context).create_container_from_config({**config, "Labels": marks}, name or None)["Id"]
     return made
 
@@ -43,7 +43,7 @@ def start(context: Context, container_id: str) -> None:
     """
     found = _inspect(context, container_id)
     mount_sources.refuse(context, found)
-    _api(context).start(ownership.guarded(context, found))
+    _api(context).start(container_labels.guarded(context, found))
 
 
 def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:
@@ -51,7 +51,7 @@ def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None
 
     Raises Failed if it keeps running, and Refused for one that is not ours.
     """
-    _stop(context, ownership.guarded(context, _inspect(context, container["Id"])), timeout_s)
+    _stop(context, container_labels.guarded(context, _inspect(context, container["Id"])), timeout_s)
 
 
 def stop_another(context: Context, container_id: str, timeout_s: int) -> None:
@@ -70,7 +70,7 @@ def remove(context: Context, container: Mapping[str, Any], timeout_s: int) -> No
     One that is gone already is fine. Raises Refused for one that is not ours.
     """
     try:
-        _stop(context, ownership.guarded(context, _inspect(context, container["Id"])), timeout_s)
+        _stop(context, container_labels.guarded(context, _inspect(context, container["Id"])), timeout_s)
         discard(context, container["Id"])
     except docker_client.errors().NotFound:
         return
@@ -82,14 +82,14 @@ def discard(context: Context, container_id: str) -> None:
     if found is None:
         return
     try:
-        _api(context).remove_container(ownership.guarded(context, found), force=True)
+        _api(context).remove_container(container_labels.guarded(context, found), force=True)
     except docker_client.errors().NotFound:
         return
 
 
 def rename(context: Context, container: Mapping[str, Any], name: str) -> None:
     """Rename a container. Raises Refused for one that is not ours."""
-    _api(context).rename(ownership.guarded(context, _inspect(context, container["Id"])), name)
+    _api(context).rename(container_labels.guarded(context, _inspect(context, container["Id"])), name)
 
 
 def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> None:
@@ -100,7 +100,7 @@ def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> N
     """
     from docker.errors import APIError
 
-    container_id = ownership.guarded(context, _inspect(context, container["Id"]))
+    container_id = container_labels.guarded(context, _inspect(context, container["Id"]))
     until_s = time.monotonic() + UPDATE_S
     while True:
         try:
@@ -114,7 +114,7 @@ def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> N
 
 def connect(context: Context, container_id: str, network: str, aliases: list[str] | None) -> None:
     """Connect a container to a further network. Raises Refused for one that is not ours."""
-    found = ownership.guarded(context, _inspect(context, container_id))
+    found = container_labels.guarded(context, _inspect(context, container_id))
     _api(context).connect_container_to_network(found, network, aliases=aliases)
 
 
@@ -123,7 +123,7 @@ def _stop(context: Context, container_id: str, timeout_s: int) -> None:
     until_s = time.monotonic() + STOPPED_S
     while (found := containers.inspect(context.docker(), container_id)) and found["State"]["Running"]:
         if time.monotonic() > until_s:
-            name = ownership.name_of(found)
+            name = container_labels.name_of(found)
             raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
         time.sleep(0.1)
 

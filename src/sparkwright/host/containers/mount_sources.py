@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host.containers import containers
-from sparkwright.host.containers.engine_words import is_ours
+from sparkwright.host.containers.inspection import is_ours
 from sparkwright.host.module import Context
 from sparkwright.host.records import own_folders
 from sparkwright.protocol.container import ContainerSpec

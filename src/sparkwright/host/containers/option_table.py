@@ -18,7 +18,7 @@ from typing import Any
 
 from sparkwright.engines.compile_caches import set_by_us
 from sparkwright.engines.engine import LABEL
-from sparkwright.host.containers import engine_words as engine
+from sparkwright.host.containers import inspection as engine
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import process_words, security_words

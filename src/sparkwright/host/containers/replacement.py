@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host.containers import containers, ownership
+from sparkwright.host.containers import container_labels, containers
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.trust.names import STEP
@@ -25,19 +25,21 @@ def current(context: Context, name: str) -> dict[str, Any]:
     this name and renamed since.
     """
     found = containers.inspect(context.docker(), name) or {}
-    mine = found and (ownership.in_place(context, found) or found["Id"] in ownership.of_server(context.state))
+    mine = found and (
+        container_labels.in_place(context, found) or found["Id"] in container_labels.of_server(context.state)
+    )
     if mine or name.endswith(containers.INTERIM):
         return found
-    known = next((server for server in _known(context) if not ownership.kept(context, server)), {})
+    known = next((server for server in _known(context) if not container_labels.kept(context, server)), {})
     return known or _attempt(context) or found or _renamed(context, name)
 
 
 def kept(context: Context, name: str) -> dict[str, Any]:
     """Return the inspect of the server that was stopped for it and kept, of whatever recipe; empty if there is none."""
     found = containers.inspect(context.docker(), name + containers.PREVIOUS) or {}
-    if found and ownership.kept(context, found) and _is_of(context, found, name):
+    if found and container_labels.kept(context, found) and _is_of(context, found, name):
         return found
-    return next((server for server in _known(context) if ownership.kept(context, server)), {})
+    return next((server for server in _known(context) if container_labels.kept(context, server)), {})
 
 
 def refuse_others(context: Context, name: str, *, adopts: bool = False) -> None:
@@ -53,30 +55,30 @@ def refuse_others(context: Context, name: str, *, adopts: bool = False) -> None:
         taken = containers.inspect(context.docker(), name)
         first = f"docker rename {name} {name}-kept && " if taken else ""
         fix = f"On the host: `{first}docker rename {name_of(found)} {name}`."
-        raise Refused(f"container {ownership.holder(context, found)}.", fix=fix)
-    stays = mine or (adopts and not ownership.ours(context, found))
+        raise Refused(f"container {container_labels.holder(context, found)}.", fix=fix)
+    stays = mine or (adopts and not container_labels.ours(context, found))
     known = {found.get("Id") if stays else None, kept(context, name).get("Id")}
     for needed in (name, name + containers.PREVIOUS):
         held = containers.inspect(context.docker(), needed)
         if held is not None and held["Id"] not in known:
-            why = f"container {ownership.holder(context, held)}, and this server needs its name."
-            raise Refused(why, fix=ownership.to_free(held))
+            why = f"container {container_labels.holder(context, held)}, and this server needs its name."
+            raise Refused(why, fix=container_labels.to_free(held))
 
 
 def name_of(container: dict[str, Any]) -> str:
     """Return a container's present name."""
-    return ownership.name_of(container)
+    return container_labels.name_of(container)
 
 
 def _is_of(context: Context, container: dict[str, Any], name: str) -> bool:
     """Return True if a container is this server's: created for it, or in its records."""
-    found = ownership.identify(context, container)
-    return container["Id"] in ownership.of_server(context.state) or (found is not None and found.server == name)
+    found = container_labels.identify(context, container)
+    return container["Id"] in container_labels.of_server(context.state) or (found is not None and found.server == name)
 
 
 def _wrongly_named(context: Context, container: dict[str, Any], name: str) -> bool:
     """Return True if this very server has been renamed since it was created."""
-    found = ownership.identify(context, container)
+    found = container_labels.identify(context, container)
     return found is not None and found.name == name != name_of(container)
 
 
@@ -89,13 +91,13 @@ def _known(context: Context) -> Iterator[dict[str, Any]]:
 def _attempt(context: Context) -> dict[str, Any]:
     """Return the server that an interrupted run started in place of the one that it stopped."""
     found = _found(context, (context.state.read("previous") or {}).get("attempt"))
-    return found if ownership.ours(context, found) else {}
+    return found if container_labels.ours(context, found) else {}
 
 
 def _renamed(context: Context, name: str) -> dict[str, Any]:
     """Return the server created under this name and renamed since; empty if there is none, or while it is kept."""
-    created = ownership.by_label(context, ownership.SERVER, name)
-    return next((server for server in created if not ownership.kept(context, server)), {})
+    created = container_labels.by_label(context, container_labels.SERVER, name)
+    return next((server for server in created if not container_labels.kept(context, server)), {})
 
 
 def _found(context: Context, id_: object) -> dict[str, Any]:

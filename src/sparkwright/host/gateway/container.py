@@ -14,8 +14,8 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.gateway.listeners import MASTER_SOCKET
 from sparkwright.gateway.operations import STATES
 from sparkwright.gateway.render import CONFIG
-from sparkwright.host.containers import container_options, containers, lifecycle, log_reader, ownership
-from sparkwright.host.gateway import admin, place
+from sparkwright.host.containers import container_labels, container_options, containers, lifecycle, log_reader
+from sparkwright.host.gateway import haproxy_sockets, place
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context
@@ -33,8 +33,8 @@ def current(name: str, context: Context) -> dict[str, Any]:
     """Return the inspect of the gateway; empty if there is none. Raises Refused if another container has its name."""
     found = containers.inspect(context.docker(), name) or {}
     if found and not _is_gateway(context, found):
-        why = f"container {ownership.holder(context, found)}, and the gateway needs its name."
-        raise Refused(why, fix=ownership.to_free(found))
+        why = f"container {container_labels.holder(context, found)}, and the gateway needs its name."
+        raise Refused(why, fix=container_labels.to_free(found))
     return found
 
 
@@ -44,8 +44,8 @@ def previous(name: str, context: Context) -> dict[str, Any]:
 
 
 def _is_gateway(context: Context, container: dict[str, Any]) -> bool:
-    found = ownership.identify(context, container)
-    return found is not None and found.role == ownership.GATEWAY
+    found = container_labels.identify(context, container)
+    return found is not None and found.role == container_labels.GATEWAY
 
 
 def resolved(spec: dict[str, Any], context: Context) -> ContainerSpec:
@@ -54,7 +54,7 @@ def resolved(spec: dict[str, Any], context: Context) -> ContainerSpec:
     The memory limit is dropped if the engine or its kernel does not support one.
     """
     info = context.docker().api.info()
-    gateway = place.state(context).path
+    gateway = place.state_of(context).path
     volumes = (f"{gateway / place.FILES}:{FILES_INSIDE}:ro", f"{gateway / place.SOCKETS}:{SOCKETS_INSIDE}")
     made = replace(ContainerSpec.from_json(spec), user=_user(info), volumes=volumes)
     return made if info.get("MemoryLimit", True) else replace(made, memory="")
@@ -73,7 +73,7 @@ def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None
     volumes, words = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG)
     spec_of_check = replace(resolved(spec, context), volumes=volumes, ports=(), command=words, network="none")
     try:
-        checks = _create(spec_of_check, context, ownership.HELPER)
+        checks = _create(spec_of_check, context, container_labels.HELPER)
         lifecycle.start(context, checks)
         code = client.api.wait(checks, timeout=START_S)["StatusCode"]
         lines = log_reader.last_lines(client, checks, 40)
@@ -86,7 +86,7 @@ def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None
 
 def create(spec: ContainerSpec, context: Context) -> str:
     """Create a container from the spec's image, once that is verified. Returns its id. Raises Failed."""
-    return _create(spec, context, ownership.GATEWAY, spec.name)
+    return _create(spec, context, container_labels.GATEWAY, spec.name)
 
 
 def _create(spec: ContainerSpec, context: Context, role: str, name: str = "") -> str:
@@ -116,15 +116,15 @@ def reload(context: Context) -> None:
     The command goes to its own socket. Docker treats any forwarded signal as a manual stop, after which the restart policy
     `unless-stopped` no longer restarts a container that is killed.
     """
-    at = place.current(place.state(context))
+    at = place.current(place.state_of(context))
     keep_states(at.sockets, at.files, place.read(at.files).get(CONFIG, ""))
-    admin.ask(at.sockets, "reload", MASTER_SOCKET)
+    haproxy_sockets.ask(at.sockets, "reload", MASTER_SOCKET)
 
 
 def wait_running(name: str, digest: str, context: Context) -> None:
     """Wait until HAProxy runs with the files of this digest. Raises Failed with its last output."""
-    at, until_s = place.current(place.state(context)), time.monotonic() + START_S
-    while admin.running_digest(at.sockets) != digest:
+    at, until_s = place.current(place.state_of(context)), time.monotonic() + START_S
+    while haproxy_sockets.running_digest(at.sockets) != digest:
         found = containers.inspect(context.docker(), name)
         if found is None or not found["State"]["Running"] or time.monotonic() > until_s:
             lines = log_reader.last_lines(context.docker(), name, 40) if found else []
@@ -162,7 +162,7 @@ def keep_states(sockets: Path, files: Path, config: str) -> None:
         files: the folder of the files that are read next.
         config: the configuration among them.
     """
-    _write(files, list(_drained(admin.ask(sockets, "show servers state"), _ports(config))))
+    _write(files, list(_drained(haproxy_sockets.ask(sockets, "show servers state"), _ports(config))))
 
 
 def forget(files: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from sparkwright.gateway import operations
-from sparkwright.host.gateway import own_key, server_operations
+from sparkwright.host.gateway import server_operations
 from sparkwright.host.gateway.server_operations import Gateway, Unheard
 from sparkwright.host.state import StateFolder
 
@@ -49,7 +49,7 @@ def tell(gateway: Gateway, key: str, action: str) -> None:
 
 def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str]:
     """Drain this host's server at the gateways. Returns a sentence for each gateway that did not."""
-    key, problems = own_key.kept(state), list[str]()
+    key, problems = server_operations.kept(state), list[str]()
     if not key:  # `gateway.deploy` creates it: none was deployed with this host behind it, and none has the key
         return [
             f"the gateway {gateway.name} does not know this host yet (`gateway.deploy` tells it)"
@@ -70,7 +70,7 @@ def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
 
     Drain it again at a gateway that was restarted and has lost the drain.
     """
-    key, total = own_key.kept(state), 0
+    key, total = server_operations.kept(state), 0
     for gateway in gateways:
         with contextlib.suppress(Unheard):
             servers = server_operations.servers(gateway, key)
@@ -82,7 +82,7 @@ def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
 
 def rest(state: StateFolder, gateways: Sequence[Gateway]) -> None:
     """Stop the gateways' checks until the server is returned: they generate tokens, which a throughput test would count."""
-    key = own_key.kept(state)
+    key = server_operations.kept(state)
     for gateway in gateways:
         with contextlib.suppress(Unheard):
             tell(gateway, key, operations.REST)
@@ -94,7 +94,7 @@ def give_back(state: StateFolder) -> tuple[list[str], list[str]]:
     Returns:
         The names of those gateways, and a sentence for each where it is not up.
     """
-    key, returned, problems, left = own_key.kept(state), list[str](), list[str](), list[Gateway]()
+    key, returned, problems, left = server_operations.kept(state), list[str](), list[str](), list[Gateway]()
     until_s = time.monotonic() + UP_S
     for gateway in of(state):
         try:

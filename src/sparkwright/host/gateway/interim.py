@@ -15,8 +15,8 @@ from typing import Any
 from sparkwright import defaults
 from sparkwright.gateway import operations
 from sparkwright.gateway.model import INTERIM, model_of
-from sparkwright.host.containers import containers, lifecycle, ownership
-from sparkwright.host.gateway import drain_record, own_key, server_operations
+from sparkwright.host.containers import container_labels, containers, lifecycle
+from sparkwright.host.gateway import drain_record, server_operations
 from sparkwright.host.gateway.server_operations import Gateway, Server, Unheard
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, server_keys
@@ -38,8 +38,8 @@ def container_of(name: str) -> str:
 def of(context: Context, name: str) -> dict[str, Any]:
     """Return the inspect of a container's interim server; empty if none was created for it."""
     found = containers.inspect(context.docker(), container_of(name)) or {}
-    mine = ownership.identify(context, found)
-    return found if mine and mine.role == ownership.BESIDE and mine.server == name else {}
+    mine = container_labels.identify(context, found)
+    return found if mine and mine.role == container_labels.BESIDE and mine.server == name else {}
 
 
 def remember(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
@@ -59,7 +59,7 @@ def kept(state: StateFolder) -> dict[str, Any]:
 
 def why_not(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -> str:
     """Return the reason why the gateways would not route this model's requests to an interim server; empty if they would."""
-    key = own_key.kept(state)
+    key = server_operations.kept(state)
     for gateway in gateways:
         try:
             routed = {model_of(server.backend): server.state for server in server_operations.servers(gateway, key)}
@@ -76,7 +76,7 @@ def why_not(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -
 
 def serve(state: StateFolder, gateways: Sequence[Gateway]) -> str:
     """Have every gateway route to it, and wait until it is up there. Returns the failure of one, or ""."""
-    key, until_s = own_key.kept(state), time.monotonic() + UP_S
+    key, until_s = server_operations.kept(state), time.monotonic() + UP_S
     try:
         for gateway in gateways:
             _tell(gateway, key, operations.READY)
@@ -100,7 +100,7 @@ def end(
     Returns:
         Whether it is gone, and a sentence; empty if there was none.
     """
-    interim, key = container_of(name), own_key.kept(context.state)
+    interim, key = container_of(name), server_operations.kept(context.state)
     there = of(context, name)
     serving = [
         gateway for gateway in gateways if any(server.state == "up" for server in _there(_interim(gateway), key))

@@ -1,28 +1,20 @@
-"""Folders of a gateway, and writing its files.
-
-~/.local/state/sparkwright/gateway/files        HAProxy's files: mounted read-only
-                                  /sockets      created by HAProxy; the only folder that its container may write to
-                                  /candidate    files to validate before anything is changed
-                                  /good/DIGEST  the files of verified states
-                                  /config       files and sockets in one, of 0.1: until the next deploy
-
-All of it is 0700 and 0600: it contains server keys and the hash of the clients' key. Files are read by name and up to a size, and
-no link is followed: a container of an earlier release could write to `config`.
-"""
+"""Folders and files of a gateway, and its verified states: the last one and those before it, each with its files."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.errors import Refused
+from sparkwright.errors import Failed, Refused
 from sparkwright.gateway import clients, listeners, operations, render
 from sparkwright.host.module import Context
 from sparkwright.host.state import StateFolder, write_atomically
@@ -71,7 +63,7 @@ def is_earlier(spec: Mapping[str, Any]) -> bool:
     return spec.get("working_dir") == EARLIER_WORKING_DIR
 
 
-def state(context: Context) -> StateFolder:
+def state_of(context: Context) -> StateFolder:
     """Return the gateway's own state folder: its verified states are separate from those of the host's server."""
     return of(context.state)
 
@@ -84,7 +76,7 @@ def of(host: StateFolder) -> StateFolder:
 def folder(context: Context, *below: str) -> Path:
     """Return a folder of the gateway; create it if missing."""
     context.state.folder()
-    return state(context).folder(*below)
+    return state_of(context).folder(*below)
 
 
 def composed(
@@ -119,7 +111,7 @@ def composed(
         found[render.SERVER_KEYS] = "".join(f"{backend} {_secret(name, context)}\n" for backend, name in rows)
     if certificate:
         found[listeners.CERTIFICATE] = _secret(certificate, context)
-    kept = operations.hashes_in(read(current(state(context)).files).get(operations.OPERATORS, ""), operators)
+    kept = operations.hashes_in(read(current(state_of(context)).files).get(operations.OPERATORS, ""), operators)
     known = {name: hashed for name, hashed in operators.items() if hashed}
     found[operations.OPERATORS] = operations.operators({**kept, **known})
     digest = digest_of(found)
@@ -208,3 +200,90 @@ def _secret(name: str, context: Context) -> str:
     if not found:
         raise Refused(f"{name} was not sent with this run.", fix="Use `gateway.deploy`.")
     return found.reveal()
+
+
+# The verified states of a gateway: the last one and those before it, each with its files.
+#
+# A state holds spec (the container), digest (of its files), container_id, models, proof (the requests of
+# `gateway_proof`), run, since, and script (the docker run command) if one was written.
+
+
+KEPT = 5
+
+
+def kept(context: Context, digest: str) -> dict[str, str]:
+    """Return the files of a state that is to run again. Raises Failed if they are gone."""
+    found = files(context, digest)
+    if not found:
+        raise Failed("the files of that gateway are no longer on the host.", fix="`invoke gateway.deploy` makes one.")
+    return found
+
+
+def last(context: Context) -> dict[str, Any]:
+    """Return the last verified state; empty if there is none."""
+    return last_in(state_of(context))
+
+
+def last_in(gateway: StateFolder) -> dict[str, Any]:
+    """Return the last verified state of the gateway in this folder; empty if there is none."""
+    return _usable(gateway.read("verified"))
+
+
+def before(context: Context) -> list[dict[str, Any]]:
+    """Return the verified states before the last one, newest first."""
+    kept = (state_of(context).read("verified_before") or {}).get("states")
+    return [row for row in map(_usable, kept if isinstance(kept, list) else ()) if row]
+
+
+def files(context: Context, digest: str) -> dict[str, str]:
+    """Return the files of the state with this digest; empty if they are gone or were changed."""
+    found = read(_folder(context, digest))
+    return found if unaltered(found, digest) else {}
+
+
+def remember(context: Context, now: dict[str, Any], *, rolled_back: bool = False) -> None:
+    """Record this as the last verified state, with the present files. A rollback forgets the states that came after it.
+
+    Args:
+        now: spec, digest, container_id, models, proof.
+    """
+    digest, was = now["digest"], last(context)
+    known = ([was] if was else []) + before(context)
+    again = next((n for n, row in enumerate(known) if _same(row, now)), None)
+    if again is not None and "script" in known[again]:
+        now = {"script": known[again]["script"], **now}
+    older = known[again + 1 :] if rolled_back and again is not None else [row for row in known if not _same(row, now)]
+    older = older[:KEPT]
+    state = state_of(context)
+    write(_folder(context, digest), read(current(state).files))
+    state.write("verified_before", {"states": older})
+    state.write("verified", {**now, "run": context.run_id, "since": time.time()})
+    _tidy(context, {digest, *(row["digest"] for row in older)})
+
+
+def _folder(context: Context, digest: str) -> Path:
+    return folder(context, GOOD) / digest
+
+
+def _same(first: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return True if two states describe the same gateway, in whichever container."""
+    return first["digest"] == other["digest"] and _essence(first) == _essence(other)
+
+
+def _essence(state: dict[str, Any]) -> str:
+    """Return its container as text: a spec that was read back has lists instead of tuples."""
+    return json.dumps({key: value for key, value in state["spec"].items() if key != "image_ids"}, sort_keys=True)
+
+
+def _tidy(context: Context, needed: set[str]) -> None:
+    for path in folder(context, GOOD).iterdir():
+        if path.name not in needed:
+            drop(path)
+
+
+def _usable(good: Any) -> dict[str, Any]:
+    """Return a state if its fields have the expected types; empty otherwise."""
+    if not isinstance(good, dict) or not isinstance(good.get("spec"), dict):
+        return {}
+    digest = good.get("digest")
+    return good if isinstance(digest, str) and STEP.fullmatch(digest) and good["spec"].get("name") else {}

@@ -5,12 +5,15 @@ Nothing but Unheard is raised: a gateway that does not answer, or answers nonsen
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright.gateway import operations, statistics, wake
+from sparkwright.host.state import StateFolder
 from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, Interrupted, Tls, TransportError, Untrusted
 from sparkwright.trust import bounds
@@ -157,3 +160,31 @@ def _server(row: Mapping[str, Any]) -> Server:
 
 def _refused(status: int) -> str:
     return "does not know this host's key (`gateway.deploy` tells it)" if status == 401 else f"refused it ({status})"
+
+
+# gateway-key.json: the key with which this host drains and returns its own servers at gateways, without a laptop.
+#
+# It is random, created once, and sent to gateways only. `gateway.deploy` fetches its SHA-256, which the gateway
+# compares.
+
+NAME = "gateway-key"
+KEY_BYTES = 32
+KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def kept(state: StateFolder) -> str:
+    """Return the key; empty if there is none."""
+    found = str((state.read(NAME) or {}).get("key", ""))
+    return found if KEY.fullmatch(found) else ""
+
+
+def made(state: StateFolder) -> str:
+    """Return the key; create it if there is none."""
+    if not kept(state):
+        state.write(NAME, {"key": secrets.token_hex(KEY_BYTES)})
+    return kept(state)
+
+
+def hashed(key: str) -> str:
+    """Return the hash that a gateway stores of a key; empty for an empty key."""
+    return hashlib.sha256(key.encode()).hexdigest() if key else ""

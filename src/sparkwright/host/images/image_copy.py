@@ -1,23 +1,20 @@
-"""Copying an image between members of a cluster: serving it, and fetching it instead of pulling it.
-
-The received archive is passed to `docker load`. An Id is a hash over everything in an image, and the engine compares each layer
-with it; the lock holds the Ids for the registry's digest. An image with another Id is removed again, along with everything else
-that the archive brought.
-"""
+"""Copying an image between hosts: serving it, fetching it instead of pulling it, and undoing a `docker load`."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.images import image_archive, image_names, loads
+from sparkwright.host import peers
+from sparkwright.host.images import image_archive, image_names
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
-from sparkwright.host.peers import peer_client, peer_server
 from sparkwright.host.runs.context import Engine
 from sparkwright.secret import Secret
 from sparkwright.transport import http
@@ -25,6 +22,88 @@ from sparkwright.transport.connection import MinimumRate, TransportError
 from sparkwright.trust import shapes
 from sparkwright.trust.image_name import Name
 from sparkwright.visible import one_line
+
+#: events that name an image by a user's or a program's action; a load is none of these
+OWN_DOING = ("pull", "tag", "import", "build")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The images of an engine at one moment."""
+
+    #: REPOSITORY:TAG -> Id
+    tags: Mapping[str, str] = field(default_factory=dict)
+    #: Ids without a tag or a digest
+    nameless: Sequence[str] = ()
+    #: seconds since the epoch on the engine's host, with fractions, as its events API reads them
+    at: str = "0"
+
+
+def names(api: Any) -> Names:
+    """Return all image names in an engine now."""
+    tags: dict[str, str] = {}
+    nameless = []
+    for image in api.images():
+        own = [tag for tag in image.get("RepoTags") or () if "<none>" not in tag]
+        tags |= dict.fromkeys(own, image["Id"])
+        if not own and not [digest for digest in image.get("RepoDigests") or () if "<none>" not in digest]:
+            nameless.append(image["Id"])
+    return Names(tags, tuple(nameless), f"{time.time():.6f}")
+
+
+def undo(api: Any, before: Names, *keep: str) -> list[str]:
+    """Remove new images and restore moved tags, except `keep`. Returns a sentence for each action."""
+    now = names(api)
+    done_by_others = _named_by_others(api, before.at)
+    done = []
+    for tag, image_id in sorted(now.tags.items()):
+        was = before.tags.get(tag)
+        if was == image_id or tag in keep or tag in done_by_others:
+            continue
+        if was:
+            repository, _, short = tag.rpartition(":")
+            api.tag(was, repository, short, force=True)
+            done.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {was[7:19]}")
+        else:
+            done.append(_removed(api, tag, image_id, f"{tag} was not requested"))
+    loaded = {event["Actor"]["ID"] for event in _events(api, before.at, ("load",))}
+    came = [item for item in names(api).nameless if item not in before.nameless]
+    mine = [item for item in came if item in loaded or item in now.tags.values()]
+    return [*done, *(_removed(api, item, item, f"image {item[7:19]} was not requested") for item in mine)]
+
+
+def _removed(api: Any, name: str, image_id: str, why: str) -> str:
+    from docker.errors import APIError
+
+    try:
+        if not image_names.remove_name(api, name, image_id):
+            return f"{why}; it names another image by now, and stays"
+    except APIError as error:
+        return f"{why}; Docker did not remove it: {error.explanation or error}"
+    return f"{why}; removed it"
+
+
+def _named_by_others(api: Any, since: str) -> set[str]:
+    found = set()
+    for event in _events(api, since, OWN_DOING):
+        about = event["Actor"]
+        found |= {about["ID"], (about.get("Attributes") or {}).get("name", "")}
+    return found
+
+
+def _events(api: Any, since: str, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the engine's image events from a moment until now."""
+    wanted = {"type": ["image"], "event": list(kinds)}
+    raw = api.events(since=since, until=f"{time.time():.6f}", filters=wanted)
+    for line in b"".join(raw).splitlines():
+        yield json.loads(line)
+
+
+# Copying an image between members of a cluster: serving it, and fetching it instead of pulling it.
+#
+# The received archive is passed to `docker load`. An Id is a hash over everything in an image, and the engine
+# compares each layer with it; the lock holds the Ids for the registry's digest. An image with another Id is removed
+# again, along with everything else that the archive brought.
 
 TRIES = 2
 #: others may be served first, and an engine that first writes the whole image to disk sends nothing meanwhile
@@ -73,8 +152,8 @@ def copy(
         raise Failed("its engine keeps images in another form (overlay2), under another Id.")
     _refuse_little_room(context.machine, info, found["size_bytes"])
     sizes = (found["size_bytes"], image_archive.bound(found["size_bytes"], locked_bytes))
-    token = peer_client.token(context.secrets, COPY)
-    with peer_client.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
+    token = peers.token(context.secrets, COPY)
+    with peers.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
         for n in range(TRIES):
             following = urls[(n + 1) % len(urls)]  # the other half of the port, if it has an address
             try:
@@ -128,7 +207,7 @@ def _taken(
         sizes: the offered size, and the most that it may unpack to.
     """
     api: Any = context.docker().api
-    before = loads.names(api)
+    before = names(api)
     image: dict[str, Any] = {}
     try:
         _load(context, image_archive.checked(_pieces(context, url, giver, sizes[0]), sizes[1]))
@@ -137,7 +216,7 @@ def _taken(
             image_names.name_by_digest(api, image["Id"], name)
     finally:
         keep = (name.proved, f"{name.repository}:{name.tag}") if image else ()
-        undone = loads.undo(api, before, *keep)
+        undone = undo(api, before, *keep)
     for sentence in undone:
         context.note(sentence)
     if not image:
@@ -177,7 +256,7 @@ def _pieces(context: Context, url: str, giver: str, size_bytes: int) -> Iterator
 
 def _answer(context: Context, url: str, giver: str) -> http.Stream:
     """Return the member's stream, once it accepts this host. Raises Failed and TransportError."""
-    headers = peer_client.headers(peer_client.token(context.secrets, COPY))
+    headers = peers.headers(peers.token(context.secrets, COPY))
     until_s = time.monotonic() + WAIT_S
     route = http.Route(keep_alive=True)
     while True:
@@ -209,10 +288,10 @@ _FREE = threading.BoundedSemaphore(AT_ONCE)
 def hand_out(machine: Machine, image_id: str, token: Secret, readers: int, bind: str) -> int:
     """Start a process that serves the image with this Id and outlives the present one. Returns its port."""
     request = {"image": image_id, "readers": readers, "bind": bind}
-    return peer_server.start(machine, "sparkwright.host.images.image_copy", "the image", request, token)
+    return peers.start(machine, "sparkwright.host.images.image_copy", "the image", request, token)
 
 
-class _Reader(peer_server.Reader):
+class _Reader(peers.Reader):
     """A connection. 503: retry, others are being served; a stream without its last chunk is broken."""
 
     timeout = 600  # the other engine accepts no data while it unpacks a layer
@@ -259,4 +338,4 @@ def saved(image_id: str) -> Iterator[bytes]:
 
 
 if __name__ == "__main__":
-    peer_server.serve(_Reader, "image-peer")
+    peers.serve(_Reader, "image-peer")

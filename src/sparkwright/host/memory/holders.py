@@ -1,13 +1,9 @@
-"""The holders of a host's memory, and how to free it.
-
-A process holds its own memory (resident, not shared with files) and the GPU memory that nvidia-smi reports for it; on a GB10 only
-these figures per process exist, the GPU's totals are N/A. A cgroup reveals the container of a process. Memory that the kernel
-does not account for belongs to the driver, not to any process.
-"""
+"""The holders of a host's memory: a server's share, recorded when it was verified; all present ones, and how to free theirs."""
 
 from __future__ import annotations
 
 import getpass
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +13,88 @@ from sparkwright import shell
 from sparkwright.host import gpu_processes
 from sparkwright.host.containers import containers
 from sparkwright.host.machine import ollama_url
-from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_models
 from sparkwright.units import gib
+
+#: see host/gateway/interim.py
+INTERIM = "interim"
+
+
+def before_start(context: Context, available_bytes: int) -> None:
+    """Record the available memory before anything is started."""
+    beside_interim = context.state.read(INTERIM) is not None
+    context.state.write(
+        "before_start", {"available_bytes": available_bytes, "beside_interim": beside_interim, "run": context.run_id}
+    )
+
+
+def available_before(context: Context) -> int | None:
+    """Return MemAvailable before this run started its server, bytes; None if that was not recorded."""
+    before = context.state.read("before_start") or {}
+    return int(before["available_bytes"]) if before.get("run") == context.run_id else None
+
+
+def held_now(context: Context) -> int | None:
+    """Return the bytes that the server allocated since `before_start` of this run; None if that was not recorded."""
+    before = available_before(context)
+    held = (before or 0) - context.machine.meminfo()["MemAvailable"]
+    return held if before is not None and held > 0 else None
+
+
+def before_stop(context: Context, container: dict[str, Any]) -> None:
+    """Record the available memory and this container's known share before it is stopped.
+
+    If it is stopped already, keep the record of the run that stopped it.
+    """
+    stopped = stopping(context)
+    if container["State"]["Running"]:
+        available = context.machine.meminfo()["MemAvailable"]
+        row = {"id": container["Id"], "available_bytes": available, "since": time.time()}
+        held = _still_held(context, recorded_share(context, container["Id"]), available)
+        context.state.write("stopping", {**row, "held_bytes": held, "run": context.run_id})
+    elif stopped.get("id") == container["Id"]:
+        context.state.write("stopping", {**stopped, "run": context.run_id})
+    else:
+        context.state.remove("stopping")
+
+
+def _still_held(context: Context, held: int | None, available: int) -> int | None:
+    """Return the recorded bytes of a server, at most those that can be in use now: it may have exited or still be starting."""
+    before = context.state.read("before_start") or {}
+    if held is None or before.get("available_bytes") is None:
+        return held
+    interim_left = before.get("beside_interim") and context.state.read(INTERIM) is None
+    room = int(before["available_bytes"]) + (held if interim_left else 0)
+    return max(0, min(held, room - available))
+
+
+def stopping(context: Context) -> dict[str, Any]:
+    """Return the record of the last stop: id, available_bytes, held_bytes (None: unknown), run. Empty without one."""
+    return context.state.read("stopping") or {}
+
+
+def stopped_now(context: Context) -> dict[str, Any]:
+    """Return the record of the last stop if this run stopped the server (or resumed a run that did)."""
+    found = stopping(context)
+    return found if found.get("run") == context.run_id else {}
+
+
+def recorded_share(context: Context, container_id: str) -> int | None:
+    """Return the bytes that a container held when it was verified; None if that was not recorded."""
+    for state in context.state.servers():
+        good = state.read("verified") or {}
+        if good.get("container_id") == container_id and good.get("held_bytes"):
+            return int(good["held_bytes"])
+    return None
+
+
+# The holders of a host's memory, and how to free it.
+#
+# A process holds its own memory (resident, not shared with files) and the GPU memory that nvidia-smi reports for it;
+# on a GB10 only these figures per process exist, the GPU's totals are N/A. A cgroup reveals the container of a
+# process. Memory that the kernel does not account for belongs to the driver, not to any process.
+
 
 SHOWN_PROCESSES = 5
 SMALLEST_BYTES = 256 * 2**20
@@ -127,7 +201,7 @@ def _containers(context: Context, processes: list[Process]) -> list[dict[str, An
     rows = []
     for row in containers.running_rows(context):
         container_id, name = row["Id"], row["Names"][0].lstrip("/")
-        size = held.get(container_id) or footprint.recorded(context, container_id) or 0
+        size = held.get(container_id) or recorded_share(context, container_id) or 0
         rows.append(_row("container", f"container {name}", size, f"`docker stop {name}`"))
     return rows
 
@@ -172,3 +246,24 @@ _DRIVER = "freed within seconds when a CUDA context exits; otherwise leaked unti
 
 def _row(kind: str, holder: str, size_bytes: int, frees: str) -> dict[str, Any]:
     return {"kind": kind, "holder": holder, "bytes": size_bytes, "frees": frees}
+
+
+#: the memory of a server that exited by itself is released a little after its process
+RELEASE_S = 10.0
+
+
+def of_server(name: str, context: Context) -> int | None:
+    """Return the bytes that a container releases when it stops, or is releasing now.
+
+    0 if it exited long ago; None if unknown.
+    """
+    found = containers.inspect(context.docker(), name)
+    if found is None:
+        return 0
+    running, exited_s = found["State"]["Running"], containers.moment(str(found["State"].get("FinishedAt") or ""))
+    if not running and (exited_s is None or time.time() - exited_s > RELEASE_S):
+        return 0
+    recorded = recorded_share(context, found["Id"])
+    if recorded is not None:
+        return recorded
+    return of_container(context, found["Id"]) if running else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.engines.budget import Budget, Row
 from sparkwright.host.containers import containers, replacement
-from sparkwright.host.memory import footprint, held, holders, memory_fit
+from sparkwright.host.memory import holders, memory_fit
 from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_models
@@ -106,8 +106,8 @@ def _held(context: Context, name: str, other_servers: Sequence[str], turns: set[
     goes = dict.fromkeys((replacement.name_of(found) if found else name, *sorted(turns)))
     stays = [item for item in other_servers if item not in goes]
     return Held(
-        goes={goe: held.of_server(goe, context) for goe in goes},
-        stays={stay: held.of_server(stay, context) for stay in stays},
+        goes={goe: holders.of_server(goe, context) for goe in goes},
+        stays={stay: holders.of_server(stay, context) for stay in stays},
         models=[usage.model.size_bytes for usage in ollama_models.inspect(context).held],
         models_stay=models_stay,
         rows=tuple(_containers(context, {*goes, *stays, name})),
@@ -122,7 +122,7 @@ def _containers(context: Context, servers: set[str]) -> list[Row]:
         name = found["Names"][0].lstrip("/")
         if name in servers or name.removesuffix(containers.INTERIM) in servers:
             continue
-        size = footprint.recorded(context, found["Id"]) or holders.of_container(context, found["Id"]) or 0
+        size = holders.recorded_share(context, found["Id"]) or holders.of_container(context, found["Id"]) or 0
         if size > SMALLEST_BYTES:
             rows.append(Row(f"container {name}", size, "runs beside it", "other"))
     return rows
@@ -155,7 +155,7 @@ def _others(
 def _other(context: Context, server: Mapping[str, Any], now: Held) -> Row:
     name = str(server["name"])
     found = containers.inspect(context.docker(), name)
-    recorded = footprint.recorded(context, found["Id"]) if found else None
+    recorded = holders.recorded_share(context, found["Id"]) if found else None
     if recorded is not None:
         return Row(name, recorded, "measured when it was verified", "other")
     share, needs_bytes = float(server.get("utilization") or 0), int(server.get("needs_bytes") or 0)

@@ -15,7 +15,7 @@ from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.memory import Memory, of_share
 from sparkwright.errors import Exit
 from sparkwright.host.containers import compile_caches
-from sparkwright.host.memory import footprint, holders
+from sparkwright.host.memory import holders
 from sparkwright.host.module import Context
 from sparkwright.host.records import start_memory
 from sparkwright.host.records.start_memory import StartMemory
@@ -199,7 +199,7 @@ def verified_start_of(
         log: Of its engine; None if it cannot be read.
         lowest_bytes: The lowest MemAvailable that the guard saw; None without a guard.
     """
-    before, memory = footprint.available_before(context), context.machine.meminfo()
+    before, memory = holders.available_before(context), context.machine.meminfo()
     about = engine_memory.get("start")
     if before is None or not about:
         return None

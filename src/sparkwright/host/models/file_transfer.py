@@ -142,14 +142,14 @@ def _in_ranges(found: Located, part: Path) -> None:
 
 def _in_sequence(found: Located, part: Path, file: Mapping[str, Any], way: Way) -> None:
     """Read from the end of the partial file; if the server ignores the range, start over."""
-    from sparkwright.host.models import bounded_http
+    from sparkwright.host.models import hub
 
-    with bounded_http.session(bounded_http.patient(way.retries)) as session, _appending(part) as out:
+    with hub.session(hub.patient(way.retries)) as session, _appending(part) as out:
         have = out.tell()
         if have == file["size_bytes"]:
             return
         headers = {**found.headers, **({"Range": f"bytes={have}-"} if have else {})}
-        with session.get(found.url, headers=headers, stream=True, timeout=bounded_http.SILENCE_S) as answer:
+        with session.get(found.url, headers=headers, stream=True, timeout=hub.SILENCE_S) as answer:
             if answer.status_code >= 400:
                 out.truncate(0)  # 416 among them
                 raise hub.HubDown(f"the transfer was refused: {answer.status_code} {answer.reason}.")

@@ -1,8 +1,4 @@
-"""The protocol of a hub: URLs, short answers, the location of a file, and errors as sentences.
-
-It consists of four headers and two JSON documents, which huggingface_hub 2.4 reads in the same way; decision 40 explains why that
-package is not part of the runtime. tests/modules/test_hub_protocol.py compares the two.
-"""
+"""The protocol of a hub: URLs, short answers, locations of files, errors as sentences; bounded in bytes, time and redirects."""
 
 from __future__ import annotations
 
@@ -11,16 +7,101 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
 from sparkwright.errors import Failed
+from sparkwright.host.output import within
 from sparkwright.secret import Secret
 from sparkwright.trust.model_files import SHA256
 from sparkwright.visible import one_line
 
-if TYPE_CHECKING:
-    import requests
+#: limit of an answer read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
+ANSWER_BYTES = 16 * 2**20
+REDIRECTS = 10
+SILENCE_S, ANSWER_S = 30.0, 120.0
+
+
+def patient(retries: int, *, connect: int | None = None) -> Retry:
+    """Return the retry policy for a busy hub: pauses of 0.5, 1, 2 s, whatever Retry-After says.
+
+    Args:
+        retries: after an answer of 429, 500 and the like.
+        connect: after a refused connection; None: as many.
+    """
+    return Retry(
+        total=None,
+        connect=retries if connect is None else connect,
+        read=0,
+        other=0,
+        status=retries,
+        status_forcelist=(429, 500, 502, 503, 504),
+        backoff_factor=0.5,
+        respect_retry_after_header=False,
+        raise_on_status=False,
+    )
+
+
+def session(retries: Retry | int = 0) -> requests.Session:
+    """Return a session whose answers are limited in size, except for files that are streamed to the disk."""
+    session = requests.Session()
+    session.max_redirects = REDIRECTS
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, _Bounded(max_retries=retries))
+    return session
+
+
+def get(url: str, headers: Mapping[str, str]) -> requests.Response:
+    """Request a short answer, with retries while the hub is busy. Raises requests.RequestException, Failed if it is too long."""
+    headers = {**headers, "Accept-Encoding": "identity"}
+
+    def ask() -> requests.Response:
+        with session(patient(2, connect=0)) as http:
+            return http.get(url, headers=headers, timeout=SILENCE_S)
+
+    try:
+        return within(ANSWER_S, ask)  # an occasional byte keeps each read alive: only a deadline ends that
+    except TimeoutError as error:
+        raise requests.Timeout(str(error)) from None
+
+
+class _Bounded(HTTPAdapter):
+    def send(
+        self, request: requests.PreparedRequest, stream: bool = False, *args: Any, **kwargs: Any
+    ) -> requests.Response:
+        response = super().send(request, stream, *args, **kwargs)
+        if not stream or response.is_redirect or not response.ok:
+            response.raw = _AtMost(response.raw, ANSWER_BYTES)
+        return response
+
+
+class _AtMost:
+    """A response body that raises an error after a number of bytes."""
+
+    def __init__(self, raw: Any, at_most: int) -> None:
+        self._raw = raw
+        self._left = at_most
+
+    def stream(self, amount: int, decode_content: bool | None = None) -> Iterator[bytes]:
+        for data in self._raw.stream(amount, decode_content=decode_content):
+            self._left -= len(data)
+            if self._left < 0:
+                self._raw.close()
+                raise Failed(f"the response exceeds {ANSWER_BYTES // 2**20} MiB.")
+            yield data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+# The protocol of a hub: URLs, short answers, the location of a file, and errors as sentences.
+#
+# It consists of four headers and two JSON documents, which huggingface_hub 2.4 reads in the same way; decision 40
+# explains why that package is not part of the runtime. tests/modules/test_hub_protocol.py compares the two.
 
 CONFIG = "config.json"
 #: headers of every download: the length must be the file's
@@ -72,11 +153,10 @@ def answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
     Args:
         first_bytes: only the beginning of a file; 0 for all of it.
     """
-    from sparkwright.host.models import bounded_http
 
     with explained(source):
         part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
-        response = bounded_http.get(address, {**source.headers(), **part})
+        response = get(address, {**source.headers(), **part})
         raise_for_status(response, source)
         return response.content
 
@@ -101,13 +181,12 @@ def located(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> Loc
         Failed: The hub has the file in another size than the lock, or redirects in a loop or to another scheme.
         HubDown: A retry may help.
     """
-    from sparkwright.host.models import bounded_http
 
     url = source.address(file["path"])
-    with explained(source), bounded_http.session(bounded_http.patient(retries)) as session:
-        for _ in range(bounded_http.REDIRECTS):
+    with explained(source), session(patient(retries)) as client:
+        for _ in range(REDIRECTS):
             headers = {**source.headers(), **IDENTITY}
-            answer = session.head(url, headers=headers, allow_redirects=False, timeout=bounded_http.SILENCE_S)
+            answer = client.head(url, headers=headers, allow_redirects=False, timeout=SILENCE_S)
             raise_for_status(answer, source)
             _refuse_other_file(answer, file)
             xet = _as_hash(answer.headers.get("X-Xet-Hash", ""))

@@ -13,8 +13,7 @@ from sparkwright.engines.files import Files
 from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.models import hub
-from sparkwright.host.models.bounded_http import ANSWER_BYTES
-from sparkwright.host.models.hub import CONFIG, Source
+from sparkwright.host.models.hub import ANSWER_BYTES, CONFIG, Source
 from sparkwright.trust import bounds, model_files
 from sparkwright.trust.names import COMMIT, matched
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sparkwright.host import peers
 from sparkwright.host.machine import Machine
 from sparkwright.host.models.manifest import wanted
-from sparkwright.host.peers import peer_client, peer_server
 from sparkwright.secret import Secret
 
 COPY = "model copy"
@@ -24,20 +24,20 @@ RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
 
 def token(secrets: Mapping[str, Secret]) -> Secret | None:
     """Return the token that authorizes copying a model."""
-    return peer_client.token(secrets, COPY)
+    return peers.token(secrets, COPY)
 
 
 @contextmanager
 def all_reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[list[str]]:
     """Yield all of a peer's addresses that answer, for the length of the copy. Raises Failed if none does."""
-    with peer_client.all_reached(urls, name, token, "remove `from` to use the hub") as found:
+    with peers.all_reached(urls, name, token, "remove `from` to use the hub") as found:
         yield found
 
 
 @contextmanager
 def reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[str]:
     """Yield the first of a peer's addresses that answers, for the length of the copy. Raises Failed if none does."""
-    with peer_client.reached(urls, name, token, "remove `from` to use the hub") as url:
+    with peers.reached(urls, name, token, "remove `from` to use the hub") as url:
         yield url
 
 
@@ -57,10 +57,10 @@ def hand_out(
     """
     rows = {file["path"]: [wanted(file), file["size_bytes"], os.path.realpath(folder / file["path"])] for file in files}
     request = {"id": model[0], "commit": model[1], "files": rows, "readers": readers, "bind": bind}
-    return peer_server.start(machine, "sparkwright.host.models.peer", "the model", request, token)
+    return peers.start(machine, "sparkwright.host.models.peer", "the model", request, token)
 
 
-class _Reader(peer_server.Reader):
+class _Reader(peers.Reader):
     """A connection. Paths are a hub's: ID/resolve/COMMIT/PATH, with HEAD, GET and Range."""
 
     def hand(self, path: str) -> None:
@@ -108,4 +108,4 @@ def _range(given: str, size: int) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    peer_server.serve(_Reader, "model-peer")
+    peers.serve(_Reader, "model-peer")

@@ -1,9 +1,4 @@
-"""Reliable transfers: a child process downloads, this side watches the bytes on the disk, and retries or changes the mode.
-
-Files go to a staging folder inside the model's folder and are verified there; when all are correct they replace the old files
-together. So a server never reads a wrong byte or half a new model. Complete files that a killed transfer left in the staging
-folder are not downloaded again.
-"""
+"""Reliable transfers: a child process downloads, this side watches the bytes on the disk, and retries or changes the mode."""
 
 from __future__ import annotations
 
@@ -28,10 +23,36 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import file_transfer, hub
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest, sizes
-from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.models.staging_area import Staging
 from sparkwright.host.module import Context
 from sparkwright.visible import first
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The number of tries of a transfer, and the pauses between them."""
+
+    #: give up after this many in a row without progress
+    tries: int = 6
+    #: before the second, third, ... try; the last one is repeated
+    pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)
+    #: between two progress messages
+    say_every_s: float = 1.0  # a message names all current files, and the journal keeps it
+    #: silent retries of the hub's client per request (1 s, 2 s, 4 s apart); few, because a user who waits should see why
+    hub_retries: int = 2
+
+    def pause_s(self, failed: int) -> float:
+        """Return the pause after this many tries in a row without progress."""
+        return self.pauses_s[min(max(failed - 1, 0), len(self.pauses_s) - 1)]
+
+
+# Reliable transfers: a child process downloads, this side watches the bytes on the disk, and retries or changes the
+# mode.
+#
+# Files go to a staging folder inside the model's folder and are verified there; when all are correct they replace the
+# old files together. So a server never reads a wrong byte or half a new model. Complete files that a killed transfer
+# left in the staging folder are not downloaded again.
+
 
 WINDOW_S = 5.0
 

@@ -1,16 +1,20 @@
-"""The server to keep awake among those that take turns in the same memory: turns.json, of the machine.
-
-It is written before anything is stopped, so that after a run was cut off the next command or check knows whose turn it is. A
-server that was never verified is not recorded until it is: no check wakes it in place of a verified one.
-"""
+"""The records of servers that take turns and of the service that wakes them: turns.json, wake.json and its lock."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
+import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.state import StateFolder
+from sparkwright.trust import private
+from sparkwright.trust.shapes import built
 
 NAME = "turns"
 
@@ -57,3 +61,70 @@ def forget(state: StateFolder, server: str) -> None:
         state.remove(NAME)
     else:
         state.write(NAME, {**(state.read(NAME) or {}), "servers": left})
+
+
+# wake.json: the state of the service that wakes servers on request, and wake.lock, which it holds while it runs.
+#
+# Both are the machine's. Status and doctor read them; only the service writes.
+
+WAKES, LOCK = "wake", "wake.lock"
+STARTS = "`invoke health.install` starts the service that reads at the gateways who was asked for."
+
+
+@dataclass(slots=True)
+class Failure:
+    """The failed switches to a server, since it was last awake."""
+
+    count: int
+    #: of the last one, seconds since the epoch
+    time_s: float
+    why: str
+
+
+@dataclass(slots=True)
+class WakeRecord:
+    """State carried from one look at the gateways to the next. Servers are named by their containers."""
+
+    #: the server to wake again when `woken` is idle
+    home: str = ""
+    #: the server that a request woke; empty after a switch by hand
+    woken: str = ""
+    #: the server of a switch that has not ended, and its run
+    begun: str = ""
+    run: str = ""
+    #: duration of the last switch, by server
+    took_s: dict[str, float] = field(default_factory=dict)
+    #: failed switches by server
+    failures: dict[str, Failure] = field(default_factory=dict)
+    #: a sentence for status, by server
+    messages: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: StateFolder) -> WakeRecord:
+        """Read the record; an empty one if there is none."""
+        data: dict[str, Any] = state.read(WAKES) or {}
+        failures = {name: Failure(**failure) for name, failure in (data.get("failures") or {}).items()}
+        return built(cls, data, failures=failures)
+
+    def save(self, state: StateFolder) -> None:
+        """Write the record, if it changed."""
+        data = dataclasses.asdict(self)
+        if data != dataclasses.asdict(WakeRecord.of(state)):
+            state.write(WAKES, data)
+
+
+def running(state: StateFolder) -> bool:
+    """Return True if the service runs: it holds its lock while it does."""
+    return private.held(state.path / LOCK)
+
+
+def end(state: StateFolder) -> None:
+    """Stop the service, if it runs; a switch that it has begun is ended first."""
+    if running(state):
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int((state.path / LOCK).read_text()), signal.SIGTERM)
+
+
+def message(state: StateFolder) -> str:
+    """Return what the service says about the server of this folder; empty if it does not run, or says nothing."""
+    return WakeRecord.of(state).messages.get(state.server, "") if running(state) else ""

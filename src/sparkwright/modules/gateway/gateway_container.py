@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.gateway import clients, listeners, render
 from sparkwright.host.containers import container_options, containers, lifecycle, replacement
-from sparkwright.host.gateway import admin, container, drain_record, good, place
+from sparkwright.host.gateway import container, drain_record, haproxy_sockets, place
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
 from sparkwright.modules.gateway.gateway_files import GatewayArgs
@@ -61,12 +61,12 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningFound]):
         stop_timeout_s: int = arg("how long requests may take to end before it is replaced, seconds", default=30)
 
     def read(self, args: Args, context: Context) -> GatewayRunningFound:
-        spec, at = container.resolved(args.spec, context), place.current(place.state(context))
+        spec, at = container.resolved(args.spec, context), place.current(place.state_of(context))
         wanted = args.composed(context)
         found = container.current(spec.name, context)
         image = containers.image_of(context.docker(), found) if found else {}
-        digest = admin.running_digest(at.sockets) if found and found["State"]["Running"] else ""
-        verified = str((place.state(context).read("verified") or {}).get("container_id", ""))
+        digest = haproxy_sockets.running_digest(at.sockets) if found and found["State"]["Running"] else ""
+        verified = str((place.state_of(context).read("verified") or {}).get("container_id", ""))
         return GatewayRunningFound(spec, found, image, place.read(at.files), digest, wanted, verified)
 
     def differences(self, args: Args, found: GatewayRunningFound) -> list[Change]:
@@ -95,7 +95,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningFound]):
 
     def act(self, args: Args, found: GatewayRunningFound, changes: list[Change], context: Context) -> dict[str, Any]:
         name = found.spec.name
-        at = place.current(place.state(context))
+        at = place.current(place.state_of(context))
         files, config = place.folder(context, place.FILES), found.wanted[render.CONFIG]
         reloads = found.running and not found.drift
         if reloads:
@@ -168,9 +168,9 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreFound]):
 
     def read(self, args: Args, context: Context) -> GatewayRestoreFound:
         current, previous = container.current(args.name, context), container.previous(args.name, context)
-        verified = good.last(context)
+        verified = place.last(context)
         return GatewayRestoreFound(
-            current, previous, verified, good.files(context, verified["digest"]) if verified else {}
+            current, previous, verified, place.files(context, verified["digest"]) if verified else {}
         )
 
     def differences(self, args: Args, found: GatewayRestoreFound) -> list[Change]:
@@ -202,7 +202,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreFound]):
 def _bring_back(found: GatewayRestoreFound, context: Context) -> None:
     """Write the verified files to where their container reads them."""
     if place.is_earlier(found.verified["spec"]):
-        place.drop(place.state(context).path / place.FILES)  # those of the failed gateway
+        place.drop(place.state_of(context).path / place.FILES)  # those of the failed gateway
         place.write(place.folder(context, place.EARLIER), found.files)
     else:
         place.write(place.folder(context, place.FILES), found.files)

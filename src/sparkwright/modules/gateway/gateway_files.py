@@ -10,7 +10,7 @@ from sparkwright import units
 from sparkwright.errors import Failed, Refused
 from sparkwright.gateway.render import CLIENT_KEYS
 from sparkwright.host.containers import containers, lifecycle
-from sparkwright.host.gateway import admin, container, good, place
+from sparkwright.host.gateway import container, haproxy_sockets, place
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module, StateModule
@@ -37,7 +37,7 @@ class GatewayArgs:
     def composed(self, context: Context) -> dict[str, str]:
         """Return the gateway's files with their secrets, by name: those of a verified gateway, or new ones."""
         if self.kept:
-            return good.kept(context, self.kept)
+            return place.kept(context, self.kept)
         texts = (self.files, self.client_key, self.server_keys, self.certificate, self.operators, self.clients)
         return place.composed(*texts, context)
 
@@ -110,7 +110,9 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepFound]):
 
     def read(self, args: Args, context: Context) -> GatewayKeepFound:
         name = args.spec["name"]
-        return GatewayKeepFound(container.current(name, context), container.previous(name, context), good.last(context))
+        return GatewayKeepFound(
+            container.current(name, context), container.previous(name, context), place.last(context)
+        )
 
     def differences(self, args: Args, found: GatewayKeepFound) -> list[Change]:
         policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
@@ -134,10 +136,10 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepFound]):
         lifecycle.set_policy(context, found.current, args.spec["restart"])
         spec = container.resolved(args.spec, context).to_json()
         now = {"spec": spec, "digest": args.digest, "container_id": found.current["Id"], **_about(args)}
-        good.remember(context, now, rolled_back=args.rolled_back)
+        place.remember(context, now, rolled_back=args.rolled_back)
         if found.previous:
             lifecycle.discard(context, found.previous["Id"])
-        place.drop(place.state(context).path / place.EARLIER)
+        place.drop(place.state_of(context).path / place.EARLIER)
         names = [item.get("field", "") for item in args.changed if isinstance(item, dict)]
         rows = [{"field": field, "before": None, "after": None} for field in names]
         about = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}
@@ -174,7 +176,7 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
         found = _before(args.name, context)
         if place.is_earlier(found["spec"]):
             raise Refused(EARLIER, fix="Deploy what the files say: `gateway.deploy`.")
-        files = good.files(context, found["digest"])
+        files = place.files(context, found["digest"])
         if not found.get("proof") or not files:
             raise Refused(
                 "of the verified gateway before this one the files are gone.", fix="Deploy it: `gateway.deploy`."
@@ -187,12 +189,12 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
 
 def _before(name: str, context: Context) -> dict[str, Any]:
     """Return the state to go back to. Raises Refused if there is none."""
-    last = good.last(context)
+    last = place.last(context)
     if not last:
         raise Refused(f"no {name} was ever verified here.", fix="`invoke gateway.deploy` deploys one.")
     if not _runs(name, last, context):
         return last
-    found = next(iter(good.before(context)), {})
+    found = next(iter(place.before(context)), {})
     if not found:
         raise Refused(
             f"no verified gateway is older than the running {name}.", fix="`invoke history` shows what was verified."
@@ -203,7 +205,7 @@ def _before(name: str, context: Context) -> dict[str, Any]:
 def _runs(name: str, state: dict[str, Any], context: Context) -> bool:
     """Return True if the running gateway has this verified state."""
     found = containers.inspect(context.docker(), name) or {}
-    reads = admin.running_digest(place.current(place.state(context)).sockets)
+    reads = haproxy_sockets.running_digest(place.current(place.state_of(context)).sockets)
     return bool(found) and (found["Id"], reads) == (state.get("container_id"), state["digest"])
 
 

@@ -9,8 +9,8 @@ from sparkwright.engines import api_paths, dialects, messages_api, openai_api, t
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.errors import Exit, Failed
 from sparkwright.gateway.render import MODELS
-from sparkwright.host.gateway import client, place
-from sparkwright.host.gateway.client import Answer
+from sparkwright.host.gateway import haproxy_sockets, place
+from sparkwright.host.gateway.haproxy_sockets import Answer
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import count
@@ -54,7 +54,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
             return Result(msg="known after it runs", data={"generated": [], "not_up": []})
-        if args.client_key and (status := client.ask(_door(args, context), MODELS).status) != 401:
+        if args.client_key and (status := haproxy_sockets.request(_door(args, context), MODELS).status) != 401:
             raise Failed(f"a client without the key is answered with {status} instead of 401.")
         answers = {name: self._settled(name, body, args, context) for name, body in args.models.items()}
         generated = [name for name, answer in answers.items() if _proved(answer, args.models[name]["task"])]
@@ -100,7 +100,9 @@ class GatewayProof(Module["GatewayProof.Args"]):
             return NOBODY
         limits_s = (FIRST_TRY_S, args.timeout_s) if waits else (args.timeout_s,)
         for limit_s in limits_s:
-            found = client.ask(_door(args, context), path, payload, key=_key(args, context), timeout_s=limit_s)
+            found = haproxy_sockets.request(
+                _door(args, context), path, payload, key=_key(args, context), timeout_s=limit_s
+            )
             if waits and found.status != 200 and name not in self._listed(args, context):
                 return NOBODY
             if found.status:
@@ -122,7 +124,9 @@ class GatewayProof(Module["GatewayProof.Args"]):
 
     @staticmethod
     def _asked(path: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
-        return client.ask(_door(args, context), path, body, key=_key(args, context), timeout_s=args.timeout_s)
+        return haproxy_sockets.request(
+            _door(args, context), path, body, key=_key(args, context), timeout_s=args.timeout_s
+        )
 
     def _refuse_other_list(self, generated: list[str], args: Args, context: Context) -> None:
         """Raise Failed if the gateway's list lacks a model that generated.
@@ -137,7 +141,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
 
     @staticmethod
     def _listed(args: Args, context: Context) -> set[Any]:
-        found = client.ask(_door(args, context), MODELS, key=_key(args, context)).data
+        found = haproxy_sockets.request(_door(args, context), MODELS, key=_key(args, context)).data
         rows = found.get("data") if isinstance(found, dict) else None
         return {row.get("id") for row in rows if isinstance(row, dict)} if isinstance(rows, list) else set()
 
@@ -155,8 +159,8 @@ def _proved(answer: Answer, task: Task) -> bool:
     return bool(tasks.PROOFS[task].judge(answer.data).holds)
 
 
-def _door(args: GatewayProof.Args, context: Context) -> client.Door:
-    return client.Door(args.port, args.tls, place.current(place.state(context)).sockets)
+def _door(args: GatewayProof.Args, context: Context) -> haproxy_sockets.Door:
+    return haproxy_sockets.Door(args.port, args.tls, place.current(place.state_of(context)).sockets)
 
 
 def _key(args: GatewayProof.Args, context: Context) -> str:

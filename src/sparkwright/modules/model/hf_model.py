@@ -1,10 +1,12 @@
+"""Modules about the download of a model and of second models."""
+
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,15 +14,14 @@ from sparkwright import units
 from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Failed
-from sparkwright.host.models import file_transfer, hub_info, kept_files
+from sparkwright.host.models import file_transfer, hub_info, model_folders
 from sparkwright.host.models.file_transfer import by_address
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest, sizes
-from sparkwright.host.models.retry_policy import RetryPolicy
-from sparkwright.host.models.transfer import Transfer
-from sparkwright.host.module import Context, StateModule
+from sparkwright.host.models.transfer import RetryPolicy, Transfer
+from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states
-from sparkwright.protocol.result import Change, arg
+from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.model_files import checked
 from sparkwright.trust.names import place
 from sparkwright.visible import count, one_line
@@ -213,9 +214,9 @@ def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:
         paths = [path for path in paths if path in found.dropped or not (folder / path).exists()]
     if before == args.commit and not found.dropped:
         return
-    first = not kept_files.commit_of(folder)
+    first = not model_folders.commit_of(folder)
     try:
-        kept_files.keep(folder, paths, before)
+        model_folders.keep(folder, paths, before)
         found.manifest.keep_saved(first=first)
     except OSError as error:
         outcome = "a rollback has to download them again"
@@ -297,3 +298,40 @@ def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
         room = f"{units.size(need_bytes * MARGIN)} needed, {units.size(free)} free"
         fix = "Free some space, or choose another `model.dir`."
         raise Failed(f"not enough disk space for {folder}: {room}.", fix=fix)
+
+
+FIELDS = ("id", "commit", "files", "dir", "transfer")
+
+
+class SecondModels(Module["SecondModels.Args"]):
+    """The folders of a server's further models (one that drafts, a tokenizer) hold the locked files, each proved by its hash.
+
+    Each is handled as `hf_model` handles the model, and comes from the hub.
+
+    Returns: models (role, and what `hf_model` returns of each).
+
+    Fails: as `hf_model`, with the role.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        models: list[dict[str, Any]] = arg(
+            "role, id, commit, files, dir and transfer of each, as `pinned_model.models` in scope has them",
+            default_factory=list,
+        )
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = [(str(model["role"]), self._proved(model, context)) for model in args.models]
+        return Result(
+            msg="; ".join(f"{role}: {result.msg}" for role, result in found),
+            changed=any(result.changed for _, result in found),
+            diff=[replace(row, field=f"{role}: {row.field}") for role, result in found for row in result.diff],
+            data={"models": [{"role": role, **result.data} for role, result in found]},
+        )
+
+    @staticmethod
+    def _proved(model: dict[str, Any], context: Context) -> Result:
+        try:
+            return HfModel().run(HfModel.Args(**{name: model[name] for name in FIELDS}), context)
+        except KeyError as error:
+            raise Failed(f"the {model['role']} has no {error.args[0]}.", fix="Run `invoke lock`.") from None

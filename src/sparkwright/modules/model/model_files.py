@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from sparkwright import defaults, units
 from sparkwright.errors import Failed
+from sparkwright.host import peers
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import memory_fit
 from sparkwright.host.memory.memory_fit import Server
-from sparkwright.host.models import kept_files, peer
+from sparkwright.host.models import model_folders, peer
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.peers import peer_server
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.model_files import checked
@@ -119,7 +119,7 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
         pass
 
     def read(self, args: Args, context: Context) -> str:
-        found = kept_files.replaced_folders(context)
+        found = model_folders.replaced_folders(context)
         return next(iter(found.values())) if found and not _replaced(context) else ""
 
     def differences(self, args: Args, found: str) -> list[Change]:
@@ -129,8 +129,8 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
         return {"commit": found, "msg": "" if found else "nothing was replaced"}
 
     def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
-        folders = kept_files.replaced_folders(context)
-        changed = sum(kept_files.restore_proved(context, folder) for folder in folders)
+        folders = model_folders.replaced_folders(context)
+        changed = sum(model_folders.restore_proved(context, folder) for folder in folders)
         to = ", ".join(commit[:12] for commit in folders.values())
         return {"msg": f"{count(changed, 'model file')} restored to {to}"}
 
@@ -185,11 +185,11 @@ class ShareModel(Module["ShareModel.Args"]):
 
         where = ""
         if args.bind:
-            urls = peer_server.on_each(args.bind, args.interfaces, hand_out, context.note)
-            where = f" on {peer_server.shown(urls)}"
+            urls = peers.on_each(args.bind, args.interfaces, hand_out, context.note)
+            where = f" on {peers.shown(urls)}"
         else:
             port = hand_out("")
-            urls = [f"http://{address}:{port}" for address in peer_server.addresses()]
+            urls = [f"http://{address}:{port}" for address in peers.addresses()]
         data = {"urls": urls, "dir": str(manifest.folder), "size_bytes": size}
         return Result(msg=f"serving {args.id} from {manifest.folder}{where}", data=data)
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sparkwright.engines.engine import USUAL, Engine
 from sparkwright.engines.log import resolution
-from sparkwright.engines.log.reader import EngineState, Reader
+from sparkwright.engines.log.reader import EngineState, Reader, message
+from sparkwright.engines.log.resolution import kernel_path, mismatches, path_changes, path_sentence
 from sparkwright.engines.log.state import FIELDS, SETTINGS
 from sparkwright.engines.log.text import lines_of, plain
-from sparkwright.errors import Exit, Failed, Inconclusive
-from sparkwright.host.containers import container_labels, containers, log_reader
+from sparkwright.errors import Exit, Failed, Inconclusive, Refused
+from sparkwright.host.containers import container_labels, container_options, containers, log_reader, server_key
 from sparkwright.host.memory import gpu_use
 from sparkwright.host.memory.gpu_use import Use
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import baselines
+from sparkwright.host.records import baselines, good_states
+from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.image_name import digest_of
+from sparkwright.trust.patterns import why_not
+from sparkwright.visible import one_line
 
 
 class EngineLog(Module["EngineLog.Args"]):
@@ -165,3 +172,221 @@ def judge_gpu_used(use: Use) -> Result:
         return Result(msg=msg, exit=Exit.INCONCLUSIVE, data=data)
     reason = f"; {use.why}" if use.log.cpu else f": {use.why}"
     return Result(failed=True, msg=f"the server does not use the GPU{reason}.", fix=gpu_use.FIX, data=data)
+
+
+Verdict = Literal["proved", "disproved", "not found"]
+EVIDENCE_CHARS = 300
+#: searched part of a line; an engine's longest line, its config dump, has 6 kB
+SEARCHED_CHARS = 1 << 13
+SHOWN_AS = {True: "enabled", False: "disabled", None: "unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An expectation, its verdict, and the line that shows it."""
+
+    check: str
+    verdict: Verdict
+    evidence: str
+
+
+class VerifyLogs(Module["VerifyLogs.Args"]):
+    """The engine reports what the recipe expects: in the log of its last start, and in the settings that the server returns.
+
+    Settings are read from that answer (llama.cpp's /props) or from the engine's own config dump, not from the flags that were
+    requested: a flag of the running command that the engine resolved otherwise is disproved. So is a kernel path (attention and
+    MoE backends, linear kernels, CUDA graphs, compilation) that is another than the baseline's. Each check is proved, disproved
+    or not found: a line that is missing proves nothing, so what is not found fails unless log_unknown lets it pass. A forbidden
+    pattern that no line holds is proved only when the log holds a start of the engine.
+
+    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), kernels (by kind, the names
+    that the log tells), mismatches (sentences), checks (check, verdict, evidence), version, cut (what was read of a log that is
+    too long to be read whole; empty for the whole), verdict (unknown when nothing was asked for and nothing is known).
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        note: str = arg("why chunked prefill is on although the recipe disables it", default="")
+        chunked_prefill: Literal["any", "enabled", "disabled"] = arg("what must be effective", default="any")
+        expect_log: list[str] = arg("regular expressions; each must match a line", default_factory=list)
+        forbid_log: list[str] = arg("regular expressions; none may match a line", default_factory=list)
+        log_unknown: Literal["fail", "pass"] = arg("how to treat a check that is not found", default="fail")
+        baseline_key: dict[str, Any] = arg("of the baseline whose kernel path it must have", default_factory=dict)
+        verified_before: Literal["fail", "report"] = arg(
+            "how to treat mismatches of an image and command that were verified before", default="fail"
+        )
+
+    def run(self, args: Args, context: Context) -> Result:
+        inspected = containers.inspect(context.docker(), args.name)
+        engine = container_labels.engine_of_container(inspected)
+        reader, watch = Reader(engine.log), Watch([*args.expect_log, *args.forbid_log])
+        settings: Mapping[str, str] = {}
+        log = log_reader.StartLog(context.docker(), args.name)
+        for line in lines_of(log):
+            if reader.feed(line):
+                watch.forget()
+                settings = {}
+            settings = engine.log.settings(line) or settings
+            watch.feed(line)
+        state = reader.finish()
+        answered(state, _settings(args.name, engine, context), engine.http.settings)
+        path = kernel_path(state, engine.log)
+        found = [*_resolved(inspected, state, settings, engine), *_path(args, path, engine, context)]
+        report = args.verified_before == "report" and _verified(inspected, context)
+        checks = [*unmet(state, engine), *checks_of(args, state, watch.found, log.cut), *([] if report else found)]
+        if checks and path:
+            checks.append(Check("kernels", "proved", path_sentence(path)))
+        data = {"state": state.to_json(), "checks": [asdict(check) for check in checks], "kernels": path}
+        data["mismatches"] = [check.check for check in found]
+        data |= {"version": state.value("version"), "cut": log.cut}
+        bad = [check for check in checks if check.verdict in wrong(args.log_unknown)]
+        if bad:
+            message = _joined(*(f"{check.check}: {check.verdict}" for check in bad), log.cut)
+            data["evidence"] = [check.evidence for check in bad]
+            return Result(failed=True, msg=f"{message}.", data=data)
+        if not checks and all(state.value(name) is None for name in SETTINGS):
+            data["verdict"] = "unknown"
+        open_ones = [f"{check.check}: {check.verdict}" for check in checks if check.verdict == "not found"]
+        reported = [f"as verified before: {check.check}" for check in found if report]
+        sentence = _joined(_log_sentence(state, args.note), path_sentence(path), *reported, *open_ones, log.cut)
+        return Result(msg=sentence, data=data)
+
+
+def answered(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
+    """Add the settings that the server itself reports: they outrank a line of its log."""
+    for name, value in settings.items():
+        if name in SETTINGS:
+            state.keep(name, value, f"GET {path}: {name} {value}")
+
+
+def _settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
+    """Return the settings that the server reports; empty if its engine has no endpoint for them, or it reports none."""
+    inspected = containers.inspect(context.docker(), name) if engine.http.settings else None
+    url = containers.url_of(inspected) if inspected else ""
+    if not url or inspected is None:
+        return {}
+    key = server_key.of_container(context.state, inspected)
+    return engine.http.settings_of(http_probe.ask(url, engine.http.settings, api_key=key).json())
+
+
+class Watch:
+    """Finds the first line that matches each of several patterns.
+
+    Raises Refused for an invalid pattern, or one that may take forever.
+    """
+
+    def __init__(self, patterns: list[str]) -> None:
+        self.found: dict[str, str] = {}
+        for pattern in patterns:
+            if reason := why_not(pattern):
+                raise Refused(f"'{one_line(pattern, at_most=EVIDENCE_CHARS)}' {reason}.")
+        self._all = {pattern: re.compile(pattern) for pattern in patterns}
+        self._open = dict(self._all)
+
+    def feed(self, line: str) -> None:
+        """Search one line."""
+        line = line[:SEARCHED_CHARS]
+        for text in [text for text, pattern in self._open.items() if pattern.search(line)]:
+            self.found[text] = line[:EVIDENCE_CHARS]
+            del self._open[text]
+
+    def forget(self) -> None:
+        """Forget the found lines: another start begins."""
+        self.found.clear()
+        self._open = dict(self._all)
+
+
+def wrong(log_unknown: str) -> tuple[Verdict, ...]:
+    """Return the verdicts that count as failures."""
+    return ("disproved",) if log_unknown == "pass" else ("disproved", "not found")
+
+
+def checks_of(args: VerifyLogs.Args, state: EngineState, found: dict[str, str], cut: str = "") -> list[Check]:
+    """Return every expectation with its verdict. Pure.
+
+    Args:
+        found: the first line that matches each pattern.
+        cut: the part of the log that was read, if it is not the whole; then no line is proved to be absent.
+    """
+    checks = [] if args.chunked_prefill == "any" else [_chunked_prefill(args.chunked_prefill, state)]
+    checks += [_expected(pattern, found.get(pattern)) for pattern in args.expect_log]
+    return checks + [_forbidden(pattern, found.get(pattern), state, cut) for pattern in args.forbid_log]
+
+
+def unmet(state: EngineState, engine: Engine) -> list[Check]:
+    """Return a disproved check for each line in which the engine says that it does not do what was requested. Pure."""
+    lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unmet)]
+    return [Check("serves what was asked", "disproved", message(line, engine.log)) for line in lines]
+
+
+def _resolved(
+    inspected: Mapping[str, Any] | None, state: EngineState, settings: Mapping[str, str], engine: Engine
+) -> list[Check]:
+    """Return the flags of a running command that its engine resolved otherwise, each as a check that is disproved."""
+    flags = engine.command(container_options.words_of(dict(inspected))).flags if inspected else {}
+    return [
+        Check(one_line(mismatch.sentence, at_most=EVIDENCE_CHARS), "disproved", mismatch.evidence[:EVIDENCE_CHARS])
+        for mismatch in mismatches(flags, state, settings, engine)
+    ]
+
+
+def _path(args: VerifyLogs.Args, path: Mapping[str, list[str]], engine: Engine, context: Context) -> list[Check]:
+    """Return the kernels that are others than when the baseline was measured, each as a check that is disproved."""
+    if not args.baseline_key:
+        return []
+    kept = Baselines(context.state).about(key_of(args.baseline_key, context.machine, engine.http))
+    changes = path_changes(kept.get("kernels") or {}, path, engine.log)
+    return [Check(one_line(change), "disproved", "engine log, against the baseline's") for change in changes]
+
+
+def _verified(inspected: Mapping[str, Any] | None, context: Context) -> bool:
+    """Return whether this very image and command were verified on this host before."""
+    config = (inspected or {}).get("Config") or {}
+    command, digest = list(config.get("Cmd") or ()), digest_of(str(config.get("Image") or ""))
+    for good in (good_states.last(context.state), *good_states.before(context.state)):
+        spec = good.get("spec") or {}
+        if spec and list(spec.get("command") or ()) == command and digest_of(str(spec.get("image"))) == digest:
+            return True
+    return False
+
+
+def _chunked_prefill(expected: str, state: EngineState) -> Check:
+    reading = state.reading("chunked_prefill")
+    is_now = SHOWN_AS[reading.value]
+    verdict: Verdict = "not found" if reading.value is None else "proved" if is_now == expected else "disproved"
+    name = f"chunked prefill {expected}" + (f", is {is_now}" if verdict == "disproved" else "")
+    return Check(name, verdict, reading.evidence or "no config dump in the log")
+
+
+def _expected(pattern: str, line: str | None) -> Check:
+    name = f"a line matches {pattern!r}"
+    return Check(name, "not found", "no such line") if line is None else Check(name, "proved", line)
+
+
+def _forbidden(pattern: str, line: str | None, state: EngineState, cut: str) -> Check:
+    name = f"no line matches {pattern!r}"
+    if line is not None:
+        return Check(name, "disproved", line)
+    if cut or not state.known:
+        return Check(name, "not found", cut or "no engine start in the log")
+    return Check(name, "proved", "no such line")
+
+
+def _joined(*message: str) -> str:
+    return "; ".join(item for item in message if item)
+
+
+def _log_sentence(state: EngineState, note: str) -> str:
+    def sentence_of(name: str, title: str) -> str:
+        value = state.value(name)
+        return f"{title} {'unknown' if value is None else 'on' if value else 'off'}"
+
+    tokens = state.value("kv_cache_tokens")
+    capacity = f"KV cache {tokens:,} tokens" if tokens else "KV cache unknown"
+    chunked = sentence_of("chunked_prefill", "chunked prefill")
+    if note and state.value("chunked_prefill"):
+        chunked = f"chunked prefill {note}"
+    return f"{chunked}, {sentence_of('prefix_caching', 'prefix caching')}, {capacity} (engine log)"

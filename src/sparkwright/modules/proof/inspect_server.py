@@ -13,7 +13,7 @@ from sparkwright.host.containers import (
     container_labels,
     container_options,
     containers,
-    engine_words,
+    inspection,
     log_reader,
     server_key,
 )
@@ -171,7 +171,7 @@ def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) 
 
 
 def _absent(args: InspectServer.Args, context: Context) -> Result:
-    bindings = engine_words.port_bindings(tuple(args.spec.get("ports") or ()))
+    bindings = inspection.port_bindings(tuple(args.spec.get("ports") or ()))
     port = next((int(row["HostPort"]) for rows in bindings.values() for row in rows), 0)
     holder = containers.who_listens(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""

@@ -15,7 +15,7 @@ from sparkwright.engines import server_key as key_rules
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import GENERATE, Http
 from sparkwright.errors import Exit, Inconclusive, Refused
-from sparkwright.host.containers import container_labels, containers, ownership, server_key
+from sparkwright.host.containers import container_labels, containers, server_key
 from sparkwright.host.containers.inspection import status_of
 from sparkwright.host.containers.running_server import start_of
 from sparkwright.host.module import Context, Module
@@ -52,9 +52,9 @@ class Liveness(Module["Liveness.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         result = self._judged(args, context)
         found = containers.inspect(context.docker(), args.name) if result.data.get("silent") else None
-        if found is not None and not ownership.ours(context, found):
+        if found is not None and not container_labels.ours(context, found):
             fix = f"On the host: `docker restart {args.name}`, or `docker stop` and `docker rename` it."
-            raise Refused(f"container {ownership.holder(context, found)}, and does not answer.", fix=fix)
+            raise Refused(f"container {container_labels.holder(context, found)}, and does not answer.", fix=fix)
         return result
 
     def _judged(self, args: Args, context: Context) -> Result:

@@ -13,8 +13,8 @@ from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.engine import Name, of
 from sparkwright.engines.findings import Finding
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.host.containers import containers, ownership, replacement
-from sparkwright.host.images import engine_image, image_names
+from sparkwright.host.containers import container_labels, containers, replacement
+from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import locked_ids
@@ -167,7 +167,7 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
 def _ours(holder: str, context: Context) -> bool:
     """Return True if sparkwright created the container that holds a port."""
     found = containers.inspect(context.docker(), holder.removeprefix(containers.CONTAINER))
-    return found is not None and ownership.ours(context, found)
+    return found is not None and container_labels.ours(context, found)
 
 
 def _networks(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
@@ -286,7 +286,7 @@ class Lint(Module["Lint.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         engine = of(args.engine)
-        image = engine_image.ask(context, args.image, args.image_ids, engine)
+        image = image_names.ask(context, args.image, args.image_ids, engine)
         if image is None:
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)

@@ -13,7 +13,7 @@ from sparkwright.engines.http import Http
 from sparkwright.engines.log import resolution
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
-from sparkwright.host.containers import container_labels, model_servers, server_key
+from sparkwright.host.containers import container_labels, running_server, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.host.runs import lock
@@ -173,7 +173,7 @@ def _measure_undelayed(
 def _measure(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[Measured, Seen]:
-    others = model_servers.generated(context, args.base_url)
+    others = running_server.generated(context, args.base_url)
     before = http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
     with undisturbed(), Lag() as lag, background.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
@@ -191,7 +191,7 @@ def _measure(
     counters = settled(
         lambda: http_probe.read_counters(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
     )
-    return found, Seen(before, counters, state, lag, model_servers.since(context, args.base_url, others))
+    return found, Seen(before, counters, state, lag, running_server.since(context, args.base_url, others))
 
 
 def _witnesses(args: SmokeTest.Args, seen: Seen, context: Context) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from sparkwright.health import schedule
 from sparkwright.host.containers import (
     cache_removal,
     compile_caches,
+    container_labels,
     containers,
     files_of_root,
     lifecycle,
-    ownership,
 )
-from sparkwright.host.models import kept_files, model_folders, staging_area
+from sparkwright.host.models import model_folders, staging_area
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import own_folders
@@ -115,10 +115,14 @@ def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
         return
     for row in sorted(rows, key=lambda row: row["Names"][0]):
         found = containers.inspect(context.docker(), row["Id"])
-        if found is None or (mine := ownership.identify(context, found)) is None:
+        if found is None or (mine := container_labels.identify(context, found)) is None:
             continue
-        name, size, lab = ownership.name_of(found), row.get("SizeRw"), LAB_LABEL in (row.get("Labels") or {})
-        serves = mine.role in (ownership.SERVER, ownership.GATEWAY) and not lab and not ownership.kept(context, found)
+        name, size, lab = container_labels.name_of(found), row.get("SizeRw"), LAB_LABEL in (row.get("Labels") or {})
+        serves = (
+            mine.role in (container_labels.SERVER, container_labels.GATEWAY)
+            and not lab
+            and not container_labels.kept(context, found)
+        )
         kept = "--server removes it" if serves and not args.server else ""
         yield Item("container", name, size, kept)
 
@@ -181,7 +185,7 @@ def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
 def _kept_beside_models(context: Context) -> Iterator[Item]:
     """Yield the files that a rollback or an interrupted download left in the folders of models."""
     for manifest in Manifest.all(context.state):
-        for path in (manifest.folder / kept_files.FOLDER, manifest.folder / staging_area.NAME):
+        for path in (manifest.folder / model_folders.FOLDER, manifest.folder / staging_area.NAME):
             if path.is_dir() and not path.is_symlink():
                 yield Item("model files", str(path), own_folders.disk_bytes(path))
 

@@ -16,7 +16,8 @@ from sparkwright.doctor.checks import examine, memory, sentence
 from sparkwright.doctor.checks import network as check
 from sparkwright.doctor.host import FIXES, Host, Wanted, version_in
 from sparkwright.errors import Failed, Refused
-from sparkwright.host.containers import model_servers
+from sparkwright.host.containers import running_server
+from sparkwright.host.gateway import haproxy_sockets, server_operations
 from sparkwright.host.machine import Completed
 from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, Module
@@ -181,7 +182,7 @@ class Survey(Module["Survey.Args"]):
 
 def _servers(context: Context) -> list[dict[str, Any]]:
     verified = good_states.last(context.state).get("container_id")
-    rows = [(server, asdict(server)) for server in model_servers.find(context)]
+    rows = [(server, asdict(server)) for server in running_server.find(context)]
     return [
         {**{key: row[key] for key in row if key != "id"}, "verified": server.id == verified} for server, row in rows
     ]
@@ -270,3 +271,40 @@ def _rate(adapter: str, done: Completed) -> Rate:
         return Rate(adapter, float(found[-1]))
     printed = [line.strip() for line in (done.out + "\n" + done.err).splitlines() if line.strip(" -")]
     return Rate(adapter, error=one_line(printed[-1] if printed else f"{PROGRAM} printed no rate", at_most=200))
+
+
+class GatewayOwnKey(Module["GatewayOwnKey.Args"]):
+    """The SHA-256 of the key with which this host drains its own servers at gateways. The key is made where there is none.
+
+    The key itself never leaves the host but to its gateways; it is random and long enough that its hash tells nothing of it.
+
+    Returns: sha256 (empty in check mode where there is no key yet).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        pass
+
+    def run(self, args: Args, context: Context) -> Result:
+        key = server_operations.kept(context.state) if context.check else server_operations.made(context.state)
+        return Result(data={"sha256": server_operations.hashed(key)})
+
+
+NONE = {"running": False, "verified": False, "changed": [], "models": [], "clients": []}
+
+
+class GatewayState(Module["GatewayState.Args"]):
+    """Report the current state of this host's gateway: requests, queue and errors of each model, and the state of each server.
+
+    Returns: running, models (see gateway/statistics.py), verified (whether HAProxy reads the files that were verified last),
+    changed (files that are not as they were verified), clients (what those with keys of their own used today, see
+    gateway/usage.py).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        """None."""
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = haproxy_sockets.inspect(context.state) or NONE
+        return Result(msg="" if found["running"] else "no gateway is running", data=found)

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from sparkwright import defaults
 from sparkwright.errors import Refused
 from sparkwright.host import evidence
-from sparkwright.host.containers import container_labels, containers, lifecycle, ownership, server_key
-from sparkwright.host.memory import footprint
+from sparkwright.host.containers import container_labels, containers, lifecycle, server_key
+from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import baselines, good_states
 from sparkwright.host.runs import lock
@@ -180,13 +180,13 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         found = containers.inspect(context.docker(), args.name) or {}
         verified = found.get("Id") == good_states.last(context.state).get("container_id")
-        return found if ownership.ours(context, found) and not verified else {}
+        return found if container_labels.ours(context, found) and not verified else {}
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         labels = (found.get("Config") or {}).get("Labels") or {}
         return [Change("container", f"{args.name} (arm {labels[LAB_LABEL]})", None)] if LAB_LABEL in labels else []
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        footprint.before_stop(context, found)
+        holders.before_stop(context, found)
         lifecycle.remove(context, found, args.stop_timeout_s)
         return {}

@@ -10,7 +10,7 @@ from sparkwright.doctor import diagnosis
 from sparkwright.doctor.diagnosis.server_state import RecipeFacts
 from sparkwright.engines.compile_caches import MOUNT, set_by_us
 from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.host.containers import containers, engine_words, server_key
+from sparkwright.host.containers import containers, inspection, server_key
 from sparkwright.host.containers.running_server import Running
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
@@ -196,8 +196,8 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
         image = containers.image_of(client, inspected)
         own, host = inspected["Config"], inspected["HostConfig"]
         made = image.get("Config") or {}
-        inherited = engine_words.env(made.get("Env"))
-        variables = engine_words.env(own.get("Env"))
+        inherited = inspection.env(made.get("Env"))
+        variables = inspection.env(own.get("Env"))
         caches = set_by_us(variables)
         env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in caches}
         entrypoint = own.get("Entrypoint") or []

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed, Refused, Unreachable
-from sparkwright.host.images import image_archive, image_copy, image_names, image_stream, loads
+from sparkwright.host.images import image_archive, image_copy, image_names
 from sparkwright.host.images.image_names import digests_of, machine_platform
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.runs.context import Engine
@@ -174,9 +174,9 @@ class InspectImage(Module["InspectImage.Args"]):
             "size_bytes": image.get("Size", 0),
             "host_platform": machine_platform(context.machine),
             "free_bytes": image_copy.free_bytes(context.machine, api.info()),
-            "tools": image_stream.tools(),
+            "tools": image_archive.tools(),
             "addresses": _addresses(),
-            "names": asdict(loads.names(api)),
+            "names": asdict(image_copy.names(api)),
             "intake": image_archive.command(args.most_bytes),
         }
         return Result(msg="present" if image else "not on the host", data=data)
@@ -293,7 +293,7 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
     Raises Failed if the other side refused the stream.
     """
     pipe, together = subprocess.PIPE, subprocess.STDOUT
-    pack = list(image_stream.PACKERS[args.packer][0])
+    pack = list(image_archive.PACKERS[args.packer][0])
     try:
         packing = subprocess.Popen(pack, stdin=pipe, stdout=pipe)
         sending = subprocess.Popen(ssh, stdin=packing.stdout, stdout=pipe, stderr=together)

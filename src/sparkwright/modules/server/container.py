@@ -9,11 +9,11 @@ from typing import Any
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import (
     compile_caches,
+    container_labels,
     container_options,
     containers,
     lifecycle,
     mount_sources,
-    ownership,
     recipe_files,
     replacement,
     server_key,
@@ -97,7 +97,7 @@ class Container(StateModule["Container.Args", Found]):
         recipe_files.refuse_missing(context.state, spec, args.files)
         mount_sources.refuse_spec(context, spec)
         texts = recipe_files.contents(context.state, spec, container, args.files)
-        mine = ownership.ours(context, container)
+        mine = container_labels.ours(context, container)
         found = Found(spec, container, image, verified_id, model, verified_spec(good), texts, mine)
         if not container or drift(args.model, found) or not (mine or found.running):
             replacement.refuse_others(context, spec.name)
@@ -199,8 +199,8 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> 
 def _role(name: str) -> tuple[str, str]:
     """Return the role of a container with this name, and the server's own name."""
     if name.endswith(containers.INTERIM):
-        return ownership.BESIDE, name.removesuffix(containers.INTERIM)
-    return ownership.SERVER, name
+        return container_labels.BESIDE, name.removesuffix(containers.INTERIM)
+    return container_labels.SERVER, name
 
 
 def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from sparkwright.host.containers import (
     mount_sources,
     replacement,
 )
-from sparkwright.host.containers.engine_words import port_bindings
+from sparkwright.host.containers.inspection import port_bindings
 from sparkwright.host.gateway import place
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context, Module, StateModule
@@ -189,7 +189,7 @@ def _of_nobody(name: str, context: Context) -> list[Path]:
     In check mode this includes the script of the server that this one replaces.
     """
     leaving = replacement.name_of(found) if context.check and (found := replacement.current(context, name)) else name
-    states = [place.state(context), *context.state.servers()]
+    states = [place.state_of(context), *context.state.servers()]
     known = {str((good_states.last(state).get("spec") or {}).get("name")) for state in states} - {leaving} | {name}
     return [
         path
@@ -204,7 +204,7 @@ def _record(name: str, context: Context) -> StateFolder | None:
     """Return the state folder with the verified state of the current container, a server's or a gateway's; None if it is not
     verified."""
     here = containers.inspect(context.docker(), name)
-    kept = (context.state, place.state(context)) if here else ()
+    kept = (context.state, place.state_of(context)) if here else ()
     return next(
         (
             state_folder

@@ -21,7 +21,7 @@ from sparkwright.host.containers import (
 )
 from sparkwright.host.containers.crash_loop import MOST, WITHIN_S, break_loop, inspect
 from sparkwright.host.containers.running_server import Running
-from sparkwright.host.memory import footprint, host_lost
+from sparkwright.host.memory import holders, host_lost
 from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states, history, turns
@@ -68,7 +68,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         ports = tuple(f"{row['HostPort']}:0" for rows in bindings.values() for row in rows)
         if not found["State"]["Running"]:
             compile_caches.before_start(context, found)
-            held = footprint.recorded(context, found["Id"])
+            held = holders.recorded_share(context, found["Id"])
             context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)
             key = key_of(spec) if spec else ""
             context.guards.begin(context.machine, context.state, context.run_id, found, key=key)
@@ -230,7 +230,7 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
         return self._move_aside(args, found, context)
 
     def _move_aside(self, args: Args, found: dict[str, Any], context: Context) -> Result:
-        footprint.before_stop(context, found)
+        holders.before_stop(context, found)
         lifecycle.stop(context, found, args.stop_timeout_s)
         key = compile_caches.mounted(found)
         aside = compile_caches.move_aside(context, found, args.why)

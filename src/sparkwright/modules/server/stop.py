@@ -11,10 +11,10 @@ from sparkwright import defaults, units
 from sparkwright.engines.engine import Engine
 from sparkwright.errors import Failed
 from sparkwright.host import gpu_processes
-from sparkwright.host.containers import container_labels, containers, lifecycle, ownership, replacement, server_key
-from sparkwright.host.memory import footprint
+from sparkwright.host.containers import container_labels, containers, lifecycle, replacement, server_key
+from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import good_states, history, previous
+from sparkwright.host.records import good_states, history
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import count
@@ -65,15 +65,15 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepFound]):
 
     def act(self, args: Args, found: StopAndKeepFound, changes: list[Change], context: Context) -> dict[str, Any]:
         now, kept = replacement.name_of(found.current), args.name + containers.PREVIOUS
-        ownership.guarded(context, found.current)
+        container_labels.guarded(context, found.current)
         good = good_states.last(context.state)
-        footprint.before_stop(context, found.current)
+        holders.before_stop(context, found.current)
         if found.previous and found.current["Id"] != good.get("container_id"):
             lifecycle.remove(context, found.current, args.stop_timeout_s)
             return {"msg": f"removed an unfinished {now}; {replacement.name_of(found.previous)} is still kept"}
         if found.previous:
             lifecycle.discard(context, found.previous["Id"])
-        previous.stop_and_keep(context, found.current, args.name)
+        _record_stopped(context, found.current, args.name)
         lifecycle.set_policy(context, found.current, "no")
         lifecycle.stop(context, found.current, args.stop_timeout_s)
         lifecycle.rename(context, found.current, kept)
@@ -110,9 +110,9 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     def run(self, args: Args, context: Context) -> Result:
         found = self.read(args, context)
         if found and not context.check:
-            ownership.guarded(context, found)
-            footprint.before_stop(context, found)
-            previous.restarted(context, found)
+            container_labels.guarded(context, found)
+            holders.before_stop(context, found)
+            _record_restarted(context, found)
         return super().run(args, context)
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class WaitExited(Module["WaitExited.Args"]):
         timeout_s: float = arg("how long its processes may take to exit, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        stopped = footprint.stopped_now(context)
+        stopped = holders.stopped_now(context)
         if context.check or not stopped.get("id"):
             return Result(msg="nothing was stopped", data={"waited_s": 0.0})
         started_s = time.monotonic()
@@ -276,3 +276,28 @@ def _cost(running: int | None, context: Context, interim: str = "") -> str:
     unknown = "for an unknown time (no start measured yet)"
     long = unknown if ready_s is None else f"for about {units.about(ready_s)} (last start)"
     return f"server down {long}; {now}"
+
+
+def _record_stopped(context: Context, container: dict[str, Any], attempt: str) -> None:
+    """Record a server as it is, so that it can be restored, before it is stopped for its replacement.
+
+    Args:
+        attempt: the name of the new container.
+    """
+    _write_previous(context, container, {"attempt": attempt})
+
+
+def _record_restarted(context: Context, container: dict[str, Any]) -> None:
+    """Record a server that is about to be restarted. A verified one is recorded as running, even if it is stopped."""
+    verified = container["Id"] == good_states.last(context.state).get("container_id")
+    _write_previous(context, container, {"running": True} if verified else {})
+
+
+def _write_previous(context: Context, container: dict[str, Any], more: dict[str, Any]) -> None:
+    known, good = context.state.read("previous") or {}, good_states.last(context.state)
+    now = containers.identity(container)
+    if now["policy"] == "no" and now["id"] == good.get("container_id"):  # removed since it was verified with one
+        now["policy"] = good["spec"]["restart"]
+    if known.get("id") == container["Id"]:  # a run that was cut off had begun to change these: its record is right
+        now = {key: known.get(key, value) for key, value in now.items()}
+    context.state.write("previous", {**now, **more, "run": context.run_id})

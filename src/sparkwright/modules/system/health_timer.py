@@ -14,7 +14,7 @@ from sparkwright.health.schedule import Place
 from sparkwright.health.settings import Settings
 from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import wakes
+from sparkwright.host.records import turns
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules.system import systemd_unit
 from sparkwright.protocol.result import Change, arg
@@ -276,7 +276,7 @@ def _start_services(found: Found, context: Context, *, confined: bool) -> None:
     place = found.place
     if place.scope == "cron":
         service_guard.end(context.state)
-        wakes.end(context.state)
+        turns.end(context.state)
         return
     for path in filter(found.wanted.get, map(str, place.files[2:])):
         write_atomically(Path(path), found.wanted[path][0 if confined else 1].encode(), mode=0o644)
@@ -341,7 +341,7 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
     if schedule.CRON_MARK in found.standing[CRONTAB]:
         _write_crontab(schedule.with_cron(found.standing[CRONTAB], ""), context)
         service_guard.end(context.state)
-        wakes.end(context.state)
+        turns.end(context.state)
     if found.before.lingers:
         _loginctl("disable-linger", place, context)
     if found.elsewhere:

@@ -33,9 +33,9 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     stages of the server's start, seconds, as they were measured when it was verified.
 
     busy: the run that holds the host's lock now. interrupted: the last one if it was cut off, and its fix. gateway: of
-    host/gateway/now.py, if requested; empty if none was ever verified. live: no check is valid for the present; `record.state` is
-    then of this moment: `up`, `starting`, `in progress`, `down`, `crash-looping` or `unknown`. outdated: why the last check is
-    not valid, with its result. late: the scheduled check is overdue.
+    host/gateway/haproxy_sockets.py, if requested; empty if none was ever verified. live: no check is valid for the
+    present; `record.state` is then of this moment: `up`, `starting`, `in progress`, `down`, `crash-looping` or
+    `unknown`. outdated: why the last check is not valid, with its result. late: the scheduled check is overdue.
     """
     now_s, good = time.time(), good_states.last(state)
     busy, interrupted = _runs(machine, state)
@@ -105,9 +105,9 @@ def _gateway(state: StateFolder) -> dict[str, Any]:
     """Return the state of this host's gateway; empty if it never had one."""
     if not (state.path / GATEWAY).is_dir():
         return {}
-    from sparkwright.host.gateway import now
+    from sparkwright.host.gateway import haproxy_sockets
 
-    return now.inspect(state)
+    return haproxy_sockets.inspect(state)
 
 
 def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
@@ -115,9 +115,9 @@ def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
     levels = [evidence.level for evidence in record.evidence if evidence.check == "gateway"]
     if not gateway or not levels:
         return ""
-    from sparkwright.host.gateway import now
+    from sparkwright.host.gateway import haproxy_sockets
 
-    return "" if (levels[0] == "ok") == (not now.wrong(gateway)) else "no check since the gateway changed"
+    return "" if (levels[0] == "ok") == (not haproxy_sockets.wrong(gateway)) else "no check since the gateway changed"
 
 
 def _load(good: Mapping[str, Any], now: snapshot.Now) -> dict[str, float]:

@@ -1,10 +1,4 @@
-"""A process that serves files to other hosts over HTTP, on this host's own addresses, to clients with a token.
-
-The token is made for one copy and travels as every secret does. Clients without it get nothing, and cannot block others: an
-address that has not sent the token gets a few connections, each for seconds. The process outlives the task that started it; it
-exits when its readers are done, or after a while without requests. The bytes are not encrypted: only their integrity matters, and
-every reader verifies that.
-"""
+"""Serving files to other hosts over HTTP, on this host's own addresses, to clients with a token; and the client side."""
 
 from __future__ import annotations
 
@@ -20,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,9 +23,88 @@ from urllib.parse import unquote, urlsplit
 
 import sparkwright
 from sparkwright.errors import Failed
+from sparkwright.host.cluster import wire
 from sparkwright.host.machine import Machine
+from sparkwright.protocol import cluster
 from sparkwright.ready import readable
 from sparkwright.secret import Secret
+from sparkwright.transport import http
+from sparkwright.transport.connection import TransportError
+from sparkwright.trust.names import PEER_URL, matched
+
+TOKEN = "NEIGHBOUR_TOKEN"
+REACH_S, ANSWER_BYTES = 3.0, 4096
+
+
+def token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
+    """Return the token that authorizes a copy: the one made for it, or, in a cluster, one derived from the cluster's token.
+
+    The cluster's token itself never travels over HTTP: an eavesdropper can read the copied files, and nothing else.
+    """
+    if TOKEN in secrets or cluster.TOKEN not in secrets:
+        return secrets.get(TOKEN)
+    return wire.derived(secrets[cluster.TOKEN], purpose)
+
+
+def headers(token: Secret | None) -> dict[str, str]:
+    """Return the headers for each request."""
+    return {"Authorization": f"Bearer {token.reveal()}"} if token else {}
+
+
+@contextmanager
+def all_reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) -> Iterator[list[str]]:
+    """Yield all of a peer's addresses that answer, and notify each at the end of the copy. Raises Failed if none does."""
+    found = [url for url in _known(urls, name) if asked(url + HERE, headers(token))]
+    if not found:
+        raise _unreachable(urls, name, else_)
+    try:
+        yield found
+    finally:
+        for url in found:
+            asked(url + DONE, headers(token))
+
+
+def _known(urls: Sequence[str], name: str) -> Sequence[str]:
+    for given in urls:
+        matched(PEER_URL, given, f"where {name} hands it out")
+    return urls
+
+
+def _unreachable(urls: Sequence[str], name: str, else_: str) -> Failed:
+    fix = f"Check the network and firewall between the hosts, or {else_}."
+    return Failed(f"cannot reach {name} from here at {', '.join(urls)}.", fix=fix)
+
+
+@contextmanager
+def reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) -> Iterator[str]:
+    """Yield the first of a peer's addresses that answers, and notify it at the end of the copy. Raises Failed if none does.
+
+    Args:
+        else_: an alternative for the user.
+    """
+    url = next((url for url in _known(urls, name) if asked(url + HERE, headers(token))), None)
+    if url is None:
+        raise _unreachable(urls, name, else_)
+    try:
+        yield url
+    finally:
+        asked(url + DONE, headers(token))
+
+
+def asked(url: str, headers: Mapping[str, str]) -> bool:
+    """Return True if a peer answers 204, as it does to HERE and DONE."""
+    try:
+        return http.request("GET", url, headers=headers, timeout_s=REACH_S, most_bytes=ANSWER_BYTES).status == 204
+    except TransportError:
+        return False
+
+
+# A process that serves files to other hosts over HTTP, on this host's own addresses, to clients with a token.
+#
+# The token is made for one copy and travels as every secret does. Clients without it get nothing, and cannot block
+# others: an address that has not sent the token gets a few connections, each for seconds. The process outlives the
+# task that started it; it exits when its readers are done, or after a while without requests. The bytes are not
+# encrypted: only their integrity matters, and every reader verifies that.
 
 IDLE_S = 120.0
 START_S = 20.0

@@ -1,1 +1,0 @@
-"""Copies of verified images and models between hosts: the serving side and the client."""
