@@ -36,7 +36,7 @@ class Preparation:
         self._servings: list[tuple[recipe.Recipe, Mapping[str, Any], Serving]] = []
         self._secrets: dict[str, dict[str, Secret]] = {}
         #: the error by host that is not to be planned for
-        self.refused: dict[str, SparkwrightError] = {}
+        self.refused: dict[str, Exception] = {}
         #: the image's entry and the keys' hashes by the name of a gateway's host
         self.gateways: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {}
         #: notes by host
@@ -99,7 +99,7 @@ class Preparation:
         try:
             member.secrets = self._secrets[member.host.name] = self._selection.inventory.secrets(member.host)
             self._ask_gateway(member) if self._is_gateway else self._pin(member)
-        except SparkwrightError as error:
+        except (SparkwrightError, OSError) as error:  # such as a spark.lock that cannot be written
             self.refused[member.host.name] = error
 
     def _pin(self, member: Member) -> None:
