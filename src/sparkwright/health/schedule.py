@@ -181,6 +181,8 @@ ROOTS: tuple[str, ...] = (
     "ProtectKernelLogs=yes",
     "ProtectKernelModules=yes",
 )
+#: of a program that has time
+LIMITED = ("Nice=5", "MemoryMax=2G", "TasksMax=256")
 _PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 #: a check takes seconds; a restart of a big model takes minutes, twice if the first fails
 CHECK_S = 300
@@ -217,53 +219,67 @@ class Clock:
 
 def guard_unit(clock: Clock) -> str:
     """Return the service of the memory guard."""
-    rows = [
-        "# written by sparkwright: `sparkwright health.install`",
-        "[Unit]",
-        "Description=sparkwright: guard of the memory beside the model server",
-        "",
-        "[Service]",
-        *((f"User={_shown(clock.user)}",) if clock.user else ()),
-        f"ExecStart={' '.join(_word(item) for item in clock.guard)}",
-        "Environment=MALLOC_ARENA_MAX=1",
-        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
-        "Restart=on-failure",
-        "RestartSec=10",
-        "LimitMEMLOCK=infinity",
-        *(("OOMScoreAdjust=-900",) if clock.user else ()),
-        *_hardening(clock),
-        "",
-        "[Install]",
-        f"WantedBy={'multi-user.target' if clock.user else 'default.target'}",
-    ]
-    return "\n".join(rows) + "\n"
+    rows = ["Restart=on-failure", "RestartSec=10", "LimitMEMLOCK=infinity"]
+    rows += ["OOMScoreAdjust=-900"] if clock.user else []
+    about, small = "guard of the memory beside the model server", ["Environment=MALLOC_ARENA_MAX=1"]
+    return _unit(about, [], [*_run(clock, clock.guard, small), *rows, *_hardening(clock), *_installed(clock)])
 
 
 def wake_unit(clock: Clock) -> str:
     """Return the service that wakes servers on request. Stopped, it ends the switch that it has begun."""
-    rows = [
+    rows = ["Restart=on-failure", "RestartSec=30", "KillMode=mixed", f"TimeoutStopSec={WAKE_STOP_S}", *LIMITED]
+    service = [*_run(clock, clock.wake), *rows, *_hardening(clock), *_installed(clock)]
+    return _unit("switch of the model servers on request", _after(clock), service)
+
+
+def service_unit(clock: Clock) -> str:
+    """Return the service of one check."""
+    rows = [f"TimeoutStartSec={_limit_s(clock):g}", *LIMITED]
+    service = ["Type=oneshot", *_run(clock, clock.program), *rows, *_hardening(clock)]
+    return _unit("health of the model server", _after(clock), service)
+
+
+def timer_unit(clock: Clock) -> str:
+    """Return the timer, with a random delay: not all hosts of a lab at the same moment."""
+    every, delay = f"{clock.every_s:g}s", f"{min(60.0, clock.every_s / 10):g}s"
+    rows = ["OnBootSec=2min", f"OnActiveSec={every}", f"OnUnitActiveSec={every}", f"RandomizedDelaySec={delay}"]
+    rows += ["AccuracySec=5s", "", "[Install]", "WantedBy=timers.target"]
+    return _unit("health of the model server, on a schedule", [], rows, section="Timer")
+
+
+def _unit(description: str, order: Sequence[str], rows: Sequence[str], *, section: str = "Service") -> str:
+    """Return the text of a unit.
+
+    Args:
+        description: of the unit, behind the program's name.
+        order: units that it starts after.
+        rows: of its own section, and the sections after it.
+        section: its own section.
+    """
+    head = [
         "# written by sparkwright: `sparkwright health.install`",
         "[Unit]",
-        "Description=sparkwright: switch of the model servers on request",
-        *(("After=docker.service",) if clock.user else ()),
-        "",
-        "[Service]",
-        *((f"User={_shown(clock.user)}",) if clock.user else ()),
-        f"ExecStart={' '.join(_word(item) for item in clock.wake)}",
-        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
-        "Restart=on-failure",
-        "RestartSec=30",
-        "KillMode=mixed",
-        f"TimeoutStopSec={WAKE_STOP_S}",
-        "Nice=5",
-        "MemoryMax=2G",
-        "TasksMax=256",
-        *_hardening(clock),
-        "",
-        "[Install]",
-        f"WantedBy={'multi-user.target' if clock.user else 'default.target'}",
+        f"Description=sparkwright: {description}",
     ]
-    return "\n".join(rows) + "\n"
+    return "\n".join([*head, *order, "", f"[{section}]", *rows]) + "\n"
+
+
+def _after(clock: Clock) -> list[str]:
+    return ["After=docker.service"] if clock.user else []
+
+
+def _installed(clock: Clock) -> list[str]:
+    return ["", "[Install]", f"WantedBy={'multi-user.target' if clock.user else 'default.target'}"]
+
+
+def _run(clock: Clock, words: Sequence[str], settings: Sequence[str] = ()) -> list[str]:
+    """Return the settings that run a program: its user, its words, settings before its variables, and these."""
+    return [
+        *((f"User={_shown(clock.user)}",) if clock.user else ()),
+        f"ExecStart={' '.join(_word(item) for item in words)}",
+        *settings,
+        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
+    ]
 
 
 def _hardening(clock: Clock) -> list[str]:
@@ -277,53 +293,10 @@ def _hardening(clock: Clock) -> list[str]:
     ]
 
 
-def service_unit(clock: Clock) -> str:
-    """Return the service of one check."""
-    rows = [
-        "# written by sparkwright: `sparkwright health.install`",
-        "[Unit]",
-        "Description=sparkwright: health of the model server",
-        *(("After=docker.service",) if clock.user else ()),
-        "",
-        "[Service]",
-        "Type=oneshot",
-        *((f"User={_shown(clock.user)}",) if clock.user else ()),
-        f"ExecStart={' '.join(_word(item) for item in clock.program)}",
-        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
-        f"TimeoutStartSec={_limit_s(clock):g}",
-        "Nice=5",
-        "MemoryMax=2G",
-        "TasksMax=256",
-        *_hardening(clock),
-    ]
-    return "\n".join(rows) + "\n"
-
-
 def _limit_s(clock: Clock) -> float:
     """Return how long a check may take. In a cluster one that heals first waits for the others, up to two intervals."""
     hashing_s = HASH_S if clock.hashes else 0
     return hashing_s + (HEAL_S + 2 * clock.every_s if clock.heals else CHECK_S)
-
-
-def timer_unit(clock: Clock) -> str:
-    """Return the timer, with a random delay: not all hosts of a lab at the same moment."""
-    every = f"{clock.every_s:g}s"
-    rows = [
-        "# written by sparkwright: `sparkwright health.install`",
-        "[Unit]",
-        "Description=sparkwright: health of the model server, on a schedule",
-        "",
-        "[Timer]",
-        "OnBootSec=2min",
-        f"OnActiveSec={every}",
-        f"OnUnitActiveSec={every}",
-        f"RandomizedDelaySec={min(60.0, clock.every_s / 10):g}s",
-        "AccuracySec=5s",
-        "",
-        "[Install]",
-        "WantedBy=timers.target",
-    ]
-    return "\n".join(rows) + "\n"
 
 
 def cron_line(clock: Clock) -> str:
