@@ -158,7 +158,13 @@ def test_what_is_cut_is_said_and_in_the_history(two: Two) -> None:
     try:
         while two.served(HOSTS[1]) == 0:
             links.append(http.client.HTTPConnection("127.0.0.1", two.gateway, timeout=60))
-            body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 4000}
+            body = {
+                "model": MODEL,
+                "messages": [{"role": "user", "content": "x"}],
+                "stream": True,
+                "max_tokens": 4000,
+                "ignore_eos": True,
+            }
             links[-1].request("POST", "/v1/chat/completions", json.dumps(body))
         said = two.run("restart", "--host", HOSTS[1], "--json", timeout_s=300)
     finally:

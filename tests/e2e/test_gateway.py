@@ -122,7 +122,7 @@ def test_other_limits_are_read_without_cutting_a_stream(gate: Gate) -> None:
     """A stream that began before a reload goes on to its end; the container is the same."""
     gate.deploy()
     before = gate.container()
-    stream = gate.request(stream=True, max_tokens=150)
+    stream = gate.request(stream=True, max_tokens=150, ignore_eos=True)
     first = stream.read1(10)
     gate.write(limits={"queue_s": 7})
     said = gate.deploy()
@@ -276,7 +276,7 @@ def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: Gate) 
     assert [item["field"] for item in checked.task("Start the gateway, or have it read its configuration")["diff"]] == [
         "file haproxy.cfg"
     ]
-    stream = gate.request(stream=True, max_tokens=150)
+    stream = gate.request(stream=True, max_tokens=150, ignore_eos=True)
     first = stream.read1(10)
     said = gate.rollback()
     assert said.code == 0, said.out + said.err
@@ -414,7 +414,7 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     secret = "alice-key-alice-key"
     monkeypatch.setenv("ALICE_KEY", secret)
     gate.deploy()
-    stream = gate.request(stream=True, max_tokens=150)
+    stream = gate.request(stream=True, max_tokens=150, ignore_eos=True)
     first = stream.read1(10)
     alice = {"key": {"env": "ALICE_KEY"}, "requests_per_minute": 2, "tokens_per_day": 9000, "models": ["qwen3.5-35b"]}
     gate.write(clients={"alice": alice})

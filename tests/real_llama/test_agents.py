@@ -118,7 +118,16 @@ def test_an_agent_gets_its_answer_with_the_settings_that_were_written(
 def test_litellm_passes_a_request_on_with_the_settings_that_were_written(behind: Running, tmp_path: Path) -> None:
     if not shutil.which("litellm"):
         pytest.skip("litellm is not installed")
-    client_files.write("litellm", endpoint(behind), str(tmp_path / "config.yaml"))
+    usage = usage_of_litellm(endpoint(behind), tmp_path)
+    counts = counted(behind, "litellm", 1)
+    assert (
+        counts["prompt_tokens"] == usage["prompt_tokens"] and counts["generated_tokens"] == usage["completion_tokens"]
+    )
+
+
+def usage_of_litellm(endpoint: Endpoint, tmp_path: Path) -> dict[str, int]:
+    """The usage of an answer that came through a LiteLLM with the settings that were written."""
+    client_files.write("litellm", endpoint, str(tmp_path / "config.yaml"))
     own = {"LITELLM_MASTER_KEY": "sk-of-the-proxy-0123456789"}
     port = free_port()
     words = ["litellm", "--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port)]
@@ -130,16 +139,12 @@ def test_litellm_passes_a_request_on_with_the_settings_that_were_written(behind:
         try:
             headers = {"Authorization": f"Bearer {own['LITELLM_MASTER_KEY']}", "Content-Type": "application/json"}
             body = json.dumps(
-                {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
+                {"model": endpoint.model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
             ).encode()
             request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body, headers)
-            usage = _answer(request, proxy, tmp_path / "log")["usage"]
+            return _answer(request, proxy, tmp_path / "log")["usage"]
         finally:
             proxy.kill()
-    counts = counted(behind, "litellm", 1)
-    assert (
-        counts["prompt_tokens"] == usage["prompt_tokens"] and counts["generated_tokens"] == usage["completion_tokens"]
-    )
 
 
 def _answer(request: urllib.request.Request, proxy: subprocess.Popen[bytes], log: Path) -> dict[str, dict[str, int]]:

@@ -337,7 +337,9 @@ def request_threads() -> set[threading.Thread]:
 def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], stream: bool, fault: str) -> None:
     server = serve()
     line = http.client.HTTPConnection("127.0.0.1", server.port)
-    line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "stream": stream}))
+    line.request(
+        "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": stream})
+    )
     assert until(lambda: server.metric("vllm:num_requests_running") == 1)
     assert server.metric("vllm:kv_cache_usage_perc") > 0
     server.fault = fault
@@ -352,7 +354,7 @@ def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., Serve
     server.fault = "wedge"
     others = request_threads()
     line = http.client.HTTPConnection("127.0.0.1", server.port)
-    line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000}))
+    line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True}))
     assert until(lambda: bool(request_threads() - others))
     assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
     line.close()
@@ -378,7 +380,7 @@ def test_more_than_max_num_seqs_wait(serve: Callable[..., Server]) -> None:
     server = serve("--max-num-seqs", "1")
     lines = [http.client.HTTPConnection("127.0.0.1", server.port) for _ in range(3)]
     for line in lines:
-        line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000}))
+        line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True}))
     assert until(lambda: server.metric("vllm:num_requests_waiting") == 2)
     assert server.metric("vllm:num_requests_running") == 1
     for line in lines:
@@ -389,7 +391,9 @@ def test_more_than_max_num_seqs_wait(serve: Callable[..., Server]) -> None:
 def test_stopping_breaks_a_stream_off_without_an_end(serve: Callable[..., Server]) -> None:
     server = serve()
     line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "stream": True}))
+    line.request(
+        "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": True})
+    )
     answer = line.getresponse()
     assert answer.readline()
     server.engine.stop()
@@ -413,7 +417,8 @@ def counters(server: Server) -> dict[str, float]:
 
 
 def streamed(server: Server, tokens: int) -> list[Any]:
-    options = {**SAY, "max_tokens": tokens, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    options = {**SAY, "max_tokens": tokens, "ignore_eos": True, "stream_options": options}
     return server.events("/v1/chat/completions", options)[1:-2]
 
 

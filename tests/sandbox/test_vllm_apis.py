@@ -64,8 +64,10 @@ def kinds(body: Any) -> list[str]:
 
 
 def asked(body: Any) -> Any:
-    """Return a recorded request with a question that the sandbox answers in a word, in place of `hi`."""
-    return json.loads(json.dumps(body).replace('"hi"', '"What is the capital of France?"'))
+    """Return a recorded request with a question that the sandbox answers in a word or by a call, in place of `hi`."""
+    tools = isinstance(body, dict) and body.get("tools")
+    text = json.dumps(body).replace('"sunny"', '"sunny. Call get_weather again."')
+    return json.loads(text.replace('"hi"', '"Call get_weather."' if tools else '"What is the capital of France?"'))
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -135,3 +137,31 @@ def test_tools_of_openais_own_are_no_functions_of_a_chat() -> None:
     assert "tools" not in responses.chat_of({"input": "hi", "tools": [own]})
     (tool,) = responses.chat_of({"input": "hi", "tools": [own, function]})["tools"]
     assert tool["function"]["name"] == "shell"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_an_agent_gets_a_text_and_an_end_of_its_own_though_it_offers_tools_and_much_room(
+    servers: dict[bool, Server], path: str
+) -> None:
+    number = {"type": "object", "properties": {"seconds": {"type": "number"}}}
+    chat = path.endswith("completions")
+    about = {"name": "wait", "parameters": number}
+    tool = {"type": "function", **({"function": about} if chat else about)}
+    room = {"max_tokens": 2048} if chat else {"max_output_tokens": 2048}
+
+    def answered(text: str) -> dict[str, Any]:
+        said = {"messages": [{"role": "user", "content": text}]} if chat else {"input": text}
+        status, found = servers[False].json("POST", path, {"model": "m", "tools": [tool], **said, **room})
+        assert status == 200, found
+        return dict(found)
+
+    spoken, called = answered("Say ok."), answered("Call wait.")
+    usage = spoken["usage"]
+    assert 0 < usage.get("completion_tokens", usage.get("output_tokens")) < 512
+    if chat:
+        assert spoken["choices"][0]["finish_reason"] == "stop" and not spoken["choices"][0]["message"].get("tool_calls")
+        arguments = called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+    else:
+        assert spoken["status"] == "completed" and kinds(spoken)[-1] == "message"
+        arguments = called["output"][-1]["arguments"]
+    assert arguments == '{"seconds": 1}', "some agents read a number of seconds as a whole one"

@@ -66,7 +66,9 @@ class PairDesk(Desk):
 
     def token(self, most: int = 1) -> tuple[int, str]:
         """Status and body of a request to the head; 0 without an answer."""
-        body = json.dumps({"model": "qwen3.5-35b", "prompt": "1", "max_tokens": most, "stream": most > 1}).encode()
+        body = json.dumps(
+            {"model": "qwen3.5-35b", "prompt": "1", "max_tokens": most, "stream": most > 1, "ignore_eos": True}
+        ).encode()
         url = f"http://127.0.0.1:{self.port}/v1/completions"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         try:

@@ -43,7 +43,7 @@ def counters(server: Pretend) -> dict[str, float]:
 def streaming(server: Pretend) -> Iterator[HTTPResponse]:
     """Yield a long answer whose first tokens have arrived."""
     line = HTTPConnection("127.0.0.1", server.port, timeout=10)
-    body = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": 4000, "stream": True}
+    body = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": 4000, "stream": True, "ignore_eos": True}
     line.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
     answer = line.getresponse()
     for _ in range(20):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
 from sparkwright.sandbox.llama_cpp.config import Config
-from sparkwright.sandbox.serving.generation import Request, Token, adapted, generate
+from sparkwright.sandbox.serving.generation import Request, Token, adapted, generate, length_of
 from sparkwright.sandbox.serving.request_content import (
     call_deltas,
     called,
@@ -29,7 +29,6 @@ from sparkwright.sandbox.web import Handler
 if TYPE_CHECKING:
     from sparkwright.sandbox.llama_cpp.server import LlamaServer
 
-OWN_TOKENS = 64  # default number of tokens of an answer
 PUBLIC = ("health",)
 PROMETHEUS = {"Content-Type": "text/plain; version=0.0.4"}
 NO_METRICS = "This server does not support metrics endpoint. Start it with `--metrics`"
@@ -127,19 +126,18 @@ class LlamaApi(Handler):
         except Refused as refused:
             self._error(500, str(refused), "server_error")
             return
-        most = body.get("max_tokens")
-        own = request.tokens or (OWN_TOKENS if most is None or most < 0 else most)
+        room -= len(prompt)
+        most = min(room, body["max_tokens"]) if (body.get("max_tokens") or -1) > 0 else room
+        own = request.tokens or length_of(body, most)
         quick, lora = bool(request.tokens), engine.config.adapters
         words = adapted(lora[0]) if lora and not engine.damaged else ()
-        wanted = Request(
-            prompt, room - len(prompt), own, request.thought, self._gone, compared=quick, words=request.words or words
-        )
+        wanted = Request(prompt, most, own, request.thought, self._gone, compared=quick, words=request.words or words)
         tokens = generate(engine, wanted)
         if body.get("stream"):
             self.stream(self._chunks(tokens, body, len(prompt), request), "text/event-stream")
         else:
             made = list(tokens)
-            reason = "tool_calls" if request.calls else "stop" if quick else "length"
+            reason = "tool_calls" if request.calls else made[-1].reason
             choice = {"finish_reason": reason, "index": 0, "message": _message(made, request.calls)}
             usage = _usage(len(prompt), len(made))
             self.reply(200, {"choices": [choice], **self._about("chat.completion"), "usage": usage})
@@ -147,17 +145,17 @@ class LlamaApi(Handler):
     def _chunks(
         self, tokens: Iterator[Token], body: dict[str, Any], prompt: int, request: Requested
     ) -> Iterator[bytes]:
-        about, began_s, count = self._about("chat.completion.chunk"), time.monotonic(), 0
+        about, began_s, count, reason = self._about("chat.completion.chunk"), time.monotonic(), 0, None
         yield _event(about, {"role": "assistant", "content": None})
         for token in tokens:
-            count = token.count
+            count, reason = token.count, token.reason
             timings = {"timings": _timings(prompt, count, began_s)} if body.get("timings_per_token") else {}
             if not request.calls:
                 kind = "reasoning_content" if token.kind == "reasoning" else "content"
                 yield _event(about | timings, {kind: token.text})
         for delta in call_deltas(request.calls):
             yield _event(about, {"tool_calls": delta})
-        yield _event(about, {}, reason="tool_calls" if request.calls else "stop" if request.tokens else "length")
+        yield _event(about, {}, reason="tool_calls" if request.calls else reason)
         if (body.get("stream_options") or {}).get("include_usage"):
             last = {"choices": [], **about, "usage": _usage(prompt, count), "timings": _timings(prompt, count, began_s)}
             yield b"data: " + json.dumps(last).encode() + b"\n\n"
@@ -241,8 +239,10 @@ def request_options_of(config: Config, body: Mapping[str, Any]) -> Requested:
     picture = picture_of(body)
     if picture and not config.sees:
         raise Refused(NO_PICTURES)
-    if body.get("tools") and body.get("tool_choice") != "none":
-        return _called(config, body)
+    if body.get("tools") and body.get("tool_choice") != "none" and not config.jinja:
+        raise Refused(NO_TOOLS)
+    if (call := called(body)) is not None:
+        return _called(*call)
     if (schema := schema_of(body)) is not None:
         return _reply(json.dumps(instance(schema)))
     if picture:
@@ -257,10 +257,7 @@ def _reply(text: str) -> Requested:
     return Requested(pieces, tokens=len(pieces))
 
 
-def _called(config: Config, body: Mapping[str, Any]) -> Requested:
-    if not config.jinja:
-        raise Refused(NO_TOOLS)
-    name, given = called(body)
+def _called(name: str, given: Any) -> Requested:
     function = {"name": name, "arguments": json.dumps(given)}
     call = {"type": "function", "function": function, "id": secrets.token_hex(16)}
     return Requested(words("a b c d"), [call], tokens=2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkwright.sandbox.serving.process import Process
@@ -23,6 +23,7 @@ SHARED = 0.75  # rate of each stream, as a share, when one more stream runs
 #: length of a deep prompt, tokens, and its share of the rate with the fault
 DEEP, AT_DEPTH = 4096, 0.2
 POLL_S = 0.05  # interval of the checks for a disconnected client
+OWN_TOKENS = 64  # length of an answer behind its thinking, tokens
 
 
 class Aborted(ConnectionResetError):
@@ -74,6 +75,17 @@ class Token:
     count: int
     #: finish reason; set on the last piece only
     reason: str | None
+
+
+def length_of(body: Mapping[str, Any], most: int | None, thought: int = 0) -> int:
+    """Return the number of tokens after which an answer ends by itself: a measurement has the end ignored, other clients do not.
+
+    Args:
+        body: the request.
+        most: maximum number of tokens.
+        thought: number of thinking tokens.
+    """
+    return most if most and body.get("ignore_eos") else OWN_TOKENS + thought
 
 
 def adapted(name: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ def instance(schema: Mapping[str, Any]) -> Any:
     kind = schema.get("type")
     if kind == "object":
         return {name: instance(value) for name, value in (schema.get("properties") or {}).items()}
-    return {"boolean": True, "integer": 1, "number": 1.0, "array": [], "null": None}.get(str(kind), "Paris")
+    return {"boolean": True, "integer": 1, "number": 1, "array": [], "null": None}.get(str(kind), "Paris")
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -95,12 +95,22 @@ def foreign(body: Mapping[str, Any]) -> str:
 CITY = re.compile(r"\bin (Paris|Rome|Oslo)\b")
 
 
-def called(body: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return (name, arguments) of a tool call: the required tool, else one that the message names, else the first."""
-    choice, tools = body.get("tool_choice"), [tool["function"] for tool in body["tools"]]
+def called(body: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """Return (name, arguments) of a tool call: of the required tool, or of one that the last message says to call. None for text.
+
+    An agent offers its tools with every request: a model that called one each time would never answer.
+    """
+    choice, tools = body.get("tool_choice"), [tool["function"] for tool in body.get("tools") or ()]
+    if not tools or choice == "none":
+        return None
     text = text_of(body)
-    named = next((tool["name"] for tool in tools if tool["name"] in text), tools[0]["name"])
-    name = choice["function"]["name"] if isinstance(choice, dict) else named
+    name = next((tool["name"] for tool in tools if f"call {tool['name']}".lower() in text.lower()), "")
+    if isinstance(choice, dict):
+        name = choice["function"]["name"]
+    elif choice == "required":
+        name = name or tools[0]["name"]
+    if not name:
+        return None
     given = instance(next((tool.get("parameters") or {} for tool in tools if tool["name"] == name), {}))
     city = CITY.search(text)
     if isinstance(given, dict) and "city" in given and city:

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
-from sparkwright.sandbox.serving.generation import Request, Token, adapted, generate
+from sparkwright.sandbox.serving.generation import Request, Token, adapted, generate, length_of
 from sparkwright.sandbox.serving.process import POLL_S
 from sparkwright.sandbox.serving.request_content import (
     call_deltas,
@@ -33,7 +33,6 @@ from sparkwright.sandbox.web import Handler
 if TYPE_CHECKING:
     from sparkwright.sandbox.sglang.server import SglangServer
 
-OWN_TOKENS = 64  # default number of tokens of an answer
 THOUGHT_TOKENS = 200
 #: paths that begin with these are answered without the key
 OPEN = ("/health", "/ready", "/metrics")
@@ -141,7 +140,7 @@ class SglangApi(Handler):
         named = self._adapter(body)
         words = wanted.words or (adapted(named) if named and not engine.damaged else ())
         thought = THOUGHT_TOKENS if self._thinks(body) and not quick else 0
-        own = quick or (OWN_TOKENS + thought if most is None else most)
+        own = quick or length_of(body, most, thought)
         room = most or engine.config.context - len(prompt)
         request = Request(prompt, room, own, thought, self._gone, compared=bool(quick), words=words)
         options = body.get("stream_options") or {}
@@ -310,8 +309,8 @@ class Requested:
 
 def request_options_of(config: Config, body: Mapping[str, Any]) -> Requested:
     """Return the answer that a chat request calls for."""
-    if body.get("tools") and body.get("tool_choice") != "none":
-        return _called(config, body)
+    if (call := called(body)) is not None:
+        return _called(config, *call)
     if (schema := schema_of(body)) is not None:
         return Requested(words(json.dumps(instance(schema))))
     if (picture := picture_of(body)) and config.architecture.endswith(MULTIMODAL):
@@ -322,8 +321,7 @@ def request_options_of(config: Config, body: Mapping[str, Any]) -> Requested:
     return Requested(words(known(body) or foreign(body)))
 
 
-def _called(config: Config, body: Mapping[str, Any]) -> Requested:
-    name, given = called(body)
+def _called(config: Config, name: str, given: Any) -> Requested:
     text = json.dumps({"name": name, "arguments": given})
     if not config.asked["tool_call_parser"]:
         return Requested(words(f"<tool_call>\n{text}\n</tool_call>"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import socket
 import time
@@ -12,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
-from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, adapted, generate
+from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, adapted, generate, length_of
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
 from sparkwright.sandbox.vllm import messages, request_options, responses
 from sparkwright.sandbox.vllm.adapters import Adapter
@@ -25,7 +26,6 @@ from sparkwright.sandbox.web import Handler
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
-OWN_TOKENS = 64  # default number of tokens of an answer
 THOUGHT_TOKENS = 200
 QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # tokens of an answer that is sent without the delay of a real engine
 POLL_S = 0.05
@@ -301,8 +301,7 @@ class VllmApi(Handler):
         if engine.fault() == "engine-exits" or engine.dead or engine.alone:
             engine.die()
             raise BadRequest(500, *DEAD)
-        # agents set an upper limit; a measurement sets the number of tokens that it wants
-        own = OWN_TOKENS + thought if tokens is None or not isinstance(answer, Answer) else tokens
+        own = length_of(body, tokens, thought)
         compared = body.get("logprobs") is True and not body.get("stream")
         most = tokens or config.max_model_len - len(prompt)
         wanted = Requested() if plain else self._requested(body, refuses=not isinstance(answer, Response))
@@ -380,8 +379,9 @@ class VllmApi(Handler):
         """Return the ids of a body's messages or prompt."""
         tokenizer, given = self.engine.tokenizer, body.get("prompt")
         if body.get("messages"):
+            tools = [{"role": "system", "content": json.dumps(body["tools"])}] if body.get("tools") else []
             self._not_endless("".join(str(message) for message in body["messages"]))
-            return tokenizer.chat(body["messages"])
+            return tokenizer.chat([*tools, *body["messages"]])
         if isinstance(given, list) and all(isinstance(item, int) for item in given):
             return given
         text = "".join(map(str, given)) if isinstance(given, list) else str(given or "")

@@ -35,8 +35,6 @@ TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_co
 #: number of tools above which the fault `many-tools` has an effect
 MANY_TOOLS = 30
 THOUGHT = "The lamp is bright, so the answer is near."
-#: answers of the assistant after which results of tools get a text
-MOST_CALLS = 3
 NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
 
@@ -71,8 +69,10 @@ def of(engine: Engine, body: Mapping[str, Any], *, refuses: bool = True) -> Requ
     if picture and not engine.config.sees:
         raise Refused(f"{engine.config.served_names[0]} is not a multimodal model")
     null = engine.fault() == "content-null"
-    if body.get("tools") and body.get("tool_choice") != "none" and not _has_results(body):
-        return _called(engine, body, null, refuses=refuses)
+    if body.get("tools") and body.get("tool_choice") != "none":
+        _refuse_tools(engine, body.get("tool_choice") or "auto", refuses=refuses)
+    if (call := called(body)) is not None:
+        return _called(engine, body, call, null)
     if (schema := schema_of(body)) is not None:
         return Requested(words(json.dumps(instance(schema))), null=null, quick=True)
     if picture:
@@ -83,14 +83,19 @@ def of(engine: Engine, body: Mapping[str, Any], *, refuses: bool = True) -> Requ
     return Requested(words(text), null=null, quick=bool(text))
 
 
-def _called(engine: Engine, body: Mapping[str, Any], null: bool, *, refuses: bool) -> Requested:
-    config, choice = engine.config, body.get("tool_choice") or "auto"
-    parses = bool(config.auto_tools and config.tool_parser)
-    if choice == "auto" and not parses and refuses:
+def _refuse_tools(engine: Engine, choice: Any, *, refuses: bool) -> None:
+    """Raise Refused for tools that no configured parser finds."""
+    config = engine.config
+    if choice == "auto" and refuses and not (config.auto_tools and config.tool_parser):
         raise Refused(NEEDS_BOTH)
     if choice == "required" and not config.tool_parser:
         raise Refused(NEEDS_PARSER.format(choice))
-    name, given = called(body)
+
+
+def _called(engine: Engine, body: Mapping[str, Any], call: tuple[str, Any], null: bool) -> Requested:
+    config, choice = engine.config, body.get("tool_choice") or "auto"
+    parses = bool(config.auto_tools and config.tool_parser)
+    name, given = call
     fits = next(
         (ones for family, ones in TOOL_PARSERS.items() if config.architecture.startswith(family)), (config.tool_parser,)
     )
@@ -99,19 +104,9 @@ def _called(engine: Engine, body: Mapping[str, Any], null: bool, *, refuses: boo
         return Requested(
             words(f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>"), null=null, quick=True
         )
-    call = {"id": f"chatcmpl-tool-{secrets.token_hex(8)}", "type": "function"}
-    calls = [] if null else [{**call, "function": {"name": name, "arguments": json.dumps(given)}}]
+    about = {"id": f"chatcmpl-tool-{secrets.token_hex(8)}", "type": "function"}
+    calls = [] if null else [{**about, "function": {"name": name, "arguments": json.dumps(given)}}]
     return Requested(words("a b c d"), calls, null, quick=True)
-
-
-def _has_results(body: Mapping[str, Any]) -> bool:
-    """Return True if tools answered several times, and no other call is wanted: an agent would go on for ever."""
-    messages = [message for message in body.get("messages") or () if isinstance(message, dict)]
-    spoken = [n for n, message in enumerate(messages) if message.get("role") == "assistant"]
-    last = messages[spoken[-1] + 1 :] if len(spoken) >= MOST_CALLS else []
-    texts = json.dumps([message.get("content") for message in last if message.get("role") != "tool"])
-    names = ((tool.get("function") or tool).get("name") for tool in body["tools"] if isinstance(tool, dict))
-    return any(message.get("role") == "tool" for message in last) and not any(name and name in texts for name in names)
 
 
 def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
