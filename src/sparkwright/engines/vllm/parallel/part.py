@@ -11,7 +11,7 @@ from sparkwright.engines.findings import Finding
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import ClusterMember, Share, Split
 from sparkwright.engines.vllm.flags import flags as own
-from sparkwright.engines.vllm.parallel import member_flags
+from sparkwright.engines.vllm.parallel import member_flags, proof
 from sparkwright.engines.vllm.parallel.rules import SPLITS
 from sparkwright.engines.vllm.parallel.split import SplitCase
 
@@ -19,6 +19,8 @@ MASTER_PORT = member_flags.DEFAULT_MASTER_PORT
 SET_BY: Mapping[str, str] = member_flags.SET_BY
 VARIABLES: Sequence[str] = member_flags.VARIABLES
 TRACE = member_flags.TRACED_BY
+member = proof.member
+of_another = proof.of_another
 
 
 def share(member: ClusterMember) -> Share:
