@@ -11,7 +11,7 @@ from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.plans.recipes import user_of
 from sparkwright.app.setup import proposal
 from sparkwright.app.setup.proposal import Fit, HostMemory, Verdict
-from sparkwright.console.out import say, say_error, say_json
+from sparkwright.console.out import say, say_error, say_json, say_prose
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget as memory_budget
 from sparkwright.engines import recipe_age
@@ -191,7 +191,7 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
         say_json({"recipes": [row.to_json() for row in found]})
         return codes
     for row in found:
-        say("\n".join(_lines(row, hosts_answered=bool(answers))))
+        say_prose("\n".join(_lines(row, hosts_answered=bool(answers))))
     say(f"{count(len(found), 'recipe')}.")
     return codes
 
@@ -240,16 +240,16 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
             }
         )
         return [*codes, *more]
-    say(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, the best evidence first:")
+    say_prose(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, the best evidence first:")
     for number, (row, fit) in enumerate(fitting, 1):
         data = row.to_json()
         aged = f"; a recipe {row.aged}" if data["old"] else ""
-        say(f"  {number}. {row.recipe.name}{FITS_SHOWN[fit.verdict]}: {data['source']}; {fit.why}{aged}.")
+        say_prose(f"  {number}. {row.recipe.name}{FITS_SHOWN[fit.verdict]}: {data['source']}; {fit.why}{aged}.")
     for row, fit in fitting[:1]:
         if fit.budget is not None:
-            say(f"The memory of {row.recipe.name}:")
-            say("\n".join(f"  {line}" for line in fit.budget.lines()))
-    say("A report is of one machine; `invoke verify` measures yours. Recipes of your own are not ranked.")
+            say_prose(f"The memory of {row.recipe.name}:")
+            say_prose("\n".join(f"  {line}" for line in fit.budget.lines()))
+    say_prose("A report is of one machine; `invoke verify` measures yours. Recipes of your own are not ranked.")
     return [*codes, *more]
 
 

@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,7 +15,7 @@ from packaging.version import Version
 from sparkwright.app.plans.pins import entries, simulated
 from sparkwright.app.questions import client_formats
 from sparkwright.app.questions.client_formats import AGENT_CONTEXT, Format
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say, say_json, say_prose
 from sparkwright.engines import (
     adapter_rules,
     api_paths,
@@ -29,7 +30,7 @@ from sparkwright.engines.advice import EXPECTED, Effective, Explained, ServerReq
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused, SparkwrightError
-from sparkwright.project import lockfile, recipe
+from sparkwright.project import lockfile, recipe, shipped_files
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.recipe import Recipe
@@ -49,6 +50,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     recipe_age.FLAG: (recipe_age.FLAG,),
 }
 PAGE = 100
+SCHEMA_LINE = "# yaml-language-server:"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,18 @@ class CheckedRecipe:
             return f"{title} {self.served.version}"
         why = "the first deploy reads it from the image" if self.pins["image"] else "not pinned yet"
         return f"engine version unknown ({why})"
+
+    @property
+    def is_plain(self) -> bool:
+        """The recipe is as it was shipped, and there is no error or warning about it."""
+        shipped = shipped_files.source() / "recipes" / f"{self.recipe.name}.yml"
+        unchanged = shipped.is_file() and _body(shipped) == _body(self.recipe.source.path)
+        return unchanged and all(finding.severity == "info" for finding in self.served.findings)
+
+
+def _body(path: Path) -> list[str]:
+    """Return the lines of a recipe without the one that names its schema for editors."""
+    return [line for line in path.read_text().splitlines() if not line.startswith(SCHEMA_LINE)]
 
 
 def check(name: str, engine_version: str, model: str) -> tuple[list[CheckedRecipe], list[Refused]]:
@@ -115,26 +129,34 @@ def _version(of: engine.Engine, text: str) -> Version | None:
     return version
 
 
-def print_lines(checked: list[CheckedRecipe], unreadable: int = 0) -> None:
+def print_lines(checked: list[CheckedRecipe], unreadable: int = 0, *, every: bool = True) -> None:
     """Print a paragraph for each recipe, findings with file and line, errors first, and the totals.
 
     Args:
         unreadable: number of recipes that could not be read.
+        every: also recipes as they were shipped, without an error or a warning, which are one line otherwise.
     """
+    as_shipped = [] if every else [checked_recipe for checked_recipe in checked if checked_recipe.is_plain]
     for checked_recipe in checked:
-        whose = "; as the sandbox pinned it" if checked_recipe.simulated else ""
-        say(
-            f"{checked_recipe.recipe.name}: {checked_recipe.served.architecture.sentence}, {checked_recipe.engine}{whose}"
-        )
-        for finding in checked_recipe.served.findings:
-            say(f"  {finding.severity:<{WIDTH}}{where(checked_recipe.recipe, finding)}: {finding.sentence}")
-            say(f"  {'':<{WIDTH}}{advice(finding)}")
-        if checked_recipe.served.note:
-            say(f"  {'note':<{WIDTH}}chunked prefill: {checked_recipe.served.note}")
+        if checked_recipe not in as_shipped:
+            _print_recipe(checked_recipe)
     found = [finding.severity for checked_recipe in checked for finding in checked_recipe.served.findings]
     counts = ", ".join(count(found.count(kind), kind) for kind in ("error", "warning"))
     missing = f", {unreadable} not readable" if unreadable else ""
+    if as_shipped:
+        say_prose(f"{count(len(as_shipped), 'recipe')} as shipped, without errors or warnings: `--verbose` lists them.")
     say(f"{count(len(checked) + unreadable, 'recipe')}: {counts}{missing}")
+
+
+def _print_recipe(checked_recipe: CheckedRecipe) -> None:
+    served, wanted = checked_recipe.served, checked_recipe.recipe
+    whose = "; as the sandbox pinned it" if checked_recipe.simulated else ""
+    say_prose(f"{wanted.name}: {served.architecture.sentence}, {checked_recipe.engine}{whose}")
+    for finding in served.findings:
+        say_prose(f"  {finding.severity:<{WIDTH}}{where(wanted, finding)}: {finding.sentence}")
+        say_prose(f"  {'':<{WIDTH}}{advice(finding)}")
+    if served.note:
+        say_prose(f"  {'note':<{WIDTH}}chunked prefill: {served.note}")
 
 
 def print_json(checked: list[CheckedRecipe], playbooks: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.app.connect import Selection, choose, everyone, machines
 from sparkwright.app.runs import session
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say_json, say_prose
 from sparkwright.errors import Exit, Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.monitoring import alerts, dashboard, scrape
@@ -67,7 +67,7 @@ def _files(pattern: str, folder: Path, runbooks: str, *, check: bool, json: bool
         return Exit.CHANGES if check and changed else Exit.OK
     for name in wanted:
         word = ("would be written" if check else "written") if name in changed else "unchanged"
-        say(f"{folder / name}: {word}. For {NEXT[name]}.")
+        say_prose(f"{folder / name}: {word}. For {NEXT[name]}.")
     return Exit.CHANGES if check and changed else Exit.OK
 
 

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from invoke.exceptions import Exit as InvokeExit
 
+from sparkwright.console.out import say_prose
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError
 from sparkwright.program import typed
 from sparkwright.protocol import recap
@@ -121,7 +122,7 @@ def _as_error(error: Exception) -> SparkwrightError:
 def _printed(error: SparkwrightError, options: dict[str, Any]) -> Exit:
     """Print an error and return its exit code."""
     answer = typed(str(error))
-    print(answer, file=sys.stderr)
+    say_prose(answer, file=sys.stderr)
     if options.get("json"):
         row = {**recap.of_error(options.get("host", ""), error, msg=answer), "error": answer}
         print(json.dumps(row, ensure_ascii=False))

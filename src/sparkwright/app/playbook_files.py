@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright import __version__, program
 from sparkwright.app.prompts import agreed
 from sparkwright.console import grid
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say, say_json, say_prose
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.project import ejection, shipped_files
 from sparkwright.project.ejection import Comparison, FileState
@@ -43,7 +43,7 @@ def eject(word: str, *, json: bool) -> Exit:
     if json:
         say_json(_json(row))
     else:
-        say(f"{row.name}: copied from sparkwright {row.version}; commands of this project use it from now on.")
+        say_prose(f"{row.name}: copied from sparkwright {row.version}; commands of this project use it from now on.")
         say(f"{ejection.ORIGINALS}/ keeps it as it was copied: commit both.")
     return Exit.OK
 
@@ -69,7 +69,7 @@ def update(word: str, *, mine: bool, check: bool, json: bool) -> Exit:
         say_json(_json(ejection.state_of(root, name)))
     elif moved and not check:
         how = "yours was kept" if mine else "the changes were merged"
-        say(f"{name}: {how}; it is based on sparkwright {__version__} now.")
+        say_prose(f"{name}: {how}; it is based on sparkwright {__version__} now.")
     return Exit.CHANGES if moved and check else Exit.OK
 
 
@@ -88,7 +88,7 @@ def clean(*, check: bool, yes: bool, json: bool) -> Exit:
         say_json({"file": name, "kept": kept, "removed": removed and not kept})
     if removed and not json:
         then = f"`{program.name()} plan --host all` shows what that changes"
-        say(f"{count(len(going), 'file')} removed: commands use the shipped ones. {then}.")
+        say_prose(f"{count(len(going), 'file')} removed: commands use the shipped ones. {then}.")
     return Exit.CHANGES if going and not removed else Exit.OK
 
 
@@ -148,16 +148,16 @@ def lint(root: Path) -> None:
     for row in rows:
         if row.moved and _is_shipped(row.name):
             texts = ejection.compare(root, row.name)
-            say(f"{row.name}: {MOVED} sparkwright {row.version}, from which it was ejected.")
+            say_prose(f"{row.name}: {MOVED} sparkwright {row.version}, from which it was ejected.")
             show(texts, most=MOST_LINES)
-            say(f"  {_conflicting(row.name) if texts.conflicts else _mergeable(row.name)}")
+            say_prose(f"  {_conflicting(row.name) if texts.conflicts else _mergeable(row.name)}")
         elif row.moved:
-            say(f"{row.name}: ejected from sparkwright, which ships none any more; nothing shipped uses it.")
+            say_prose(f"{row.name}: ejected from sparkwright, which ships none any more; nothing shipped uses it.")
     copied = [row for row in rows if row.state == "copied"]
     if copied:
         copies = "1 unchanged copy" if len(copied) == 1 else f"{len(copied)} unchanged copies"
         hint = f"`{program.name()} playbook.clean --check` shows what may go"
-        say(f"{copies} of playbooks and templates, made by an earlier `init`, hide this version's: {hint}.")
+        say_prose(f"{copies} of playbooks and templates, made by an earlier `init`, hide this version's: {hint}.")
 
 
 def show(texts: Comparison, *, most: int | None) -> None:

@@ -15,7 +15,7 @@ from sparkwright.app.prompts import answer_to
 from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.app.stores import lock_update
 from sparkwright.console import words
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say, say_json, say_prose
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import hang_up
 from sparkwright.project import export_formats, lockfile, recipe
@@ -175,7 +175,7 @@ def _refuse_open(taken: Taken, *, as_json: bool) -> None:
     else:
         _print(taken.report)
         for question in taken.report.questions:
-            say(f"  {'to answer':<{WIDTH}}  {question.sentence}.", file=sys.stderr)
+            say_prose(f"  {'to answer':<{WIDTH}}  {question.sentence}.", file=sys.stderr)
             choices = "|".join(question.choices) or "..."
             say(f"  {'':<{WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
     questions = count(len(taken.report.questions), "question")
@@ -188,7 +188,7 @@ def _refuse_open(taken: Taken, *, as_json: bool) -> None:
 def _print(report: Report) -> None:
     for sort in SORTS:
         for row in (row for row in report.rows if row.sort == sort):
-            say(f"  {sort:<{WIDTH}}  {row.what}{f': {row.why}' if row.why else ''}")
+            say_prose(f"  {sort:<{WIDTH}}  {row.what}{f': {row.why}' if row.why else ''}")
 
 
 def _path(name: str) -> Path:
@@ -283,6 +283,6 @@ def export(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
     if as_json:
         return say_json({"recipe": name, "format": form, "text": text, "notes": exported.notes})
     for note in exported.notes:
-        say(f"note: {note}.", file=sys.stderr)
+        say_prose(f"note: {note}.", file=sys.stderr)
     print(text, end="")
     return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright.app.prompts import agreed
 from sparkwright.app.recipe_exchange import Source, of_source
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say, say_json, say_prose
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.project import registries
 from sparkwright.project.documents import document
@@ -73,7 +73,7 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
             found += _matching(project, registry, word.lower(), update=update)
         except SparkwrightError as error:
             failed.append(error)
-            say(str(error), file=sys.stderr)
+            say_prose(str(error), file=sys.stderr)
     ended = failed[0].exit if failed else Exit.OK
     if as_json:
         rows = [
@@ -86,10 +86,10 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
     for row in found:
         say(f"{row.name:<{width}}  {one_line(row.model, at_most=80)}")
     if found:
-        say(f"{count(len(found), 'recipe')}. Take one: `invoke recipe.import {found[0].name}`.")
+        say_prose(f"{count(len(found), 'recipe')}. Take one: `invoke recipe.import {found[0].name}`.")
     elif len(failed) < len(added):
         names = ", ".join(registry.name for registry in added)
-        say(f"No recipe of {names} contains '{one_line(word, at_most=80)}'.")
+        say_prose(f"No recipe of {names} contains '{one_line(word, at_most=80)}'.")
     return ended
 
 

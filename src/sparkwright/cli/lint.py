@@ -12,10 +12,18 @@ from sparkwright.errors import Exit
         "engine_version": "assume this vLLM in the image, instead of the lock's",
         "model": "assume this model, instead of the lock's: a folder, a config.json, or a hub id",
         "for": "what this client needs too: claude-code, codex, opencode, cline, continue, aider ...",
+        "verbose": "every recipe, also those as shipped, without an error or a warning",
         "json": "one JSON object",
     }
 )
-def lint(recipe: str = "", engine_version: str = "", model: str = "", for_: str = "", json: bool = False) -> list[Exit]:
+def lint(
+    recipe: str = "",
+    engine_version: str = "",
+    model: str = "",
+    for_: str = "",
+    verbose: bool = False,
+    json: bool = False,
+) -> list[Exit]:
     """Check recipes against their model and engine.
 
     Finds what the engine would refuse, ignore or run slowly, and which of the project's own playbooks, parts and templates are
@@ -40,7 +48,7 @@ def lint(recipe: str = "", engine_version: str = "", model: str = "", for_: str 
     else:
         if not recipe:
             playbook_files.lint(root)
-        findings.print_lines(checked, len(refused))
+        findings.print_lines(checked, len(refused), every=verbose or bool(recipe or engine_version or model or for_))
     return [
         *(refused.exit for refused in refused),
         *(Exit.FAILED for checked_recipe in checked if checked_recipe.served.errors),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparkwright.app.prompts import agreed
 from sparkwright.cli.framework.command import command
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say, say_json, say_prose
 from sparkwright.errors import Exit, Refused
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ def _show(entry: Pinned, *, json: bool) -> None:
     if json:
         return say_json(entry.to_json())
     if entry.error is not None:
-        return say(f"{entry.key}: {entry.error}", file=sys.stderr)
+        return say_prose(f"{entry.key}: {entry.error}", file=sys.stderr)
     gone = "The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`)."
     lines = [*lock_update.shown(entry.rows), *([gone] if entry.gone else [])]
-    return say("\n  ".join([f"{entry.key}: {entry.sentence()}", *lines]))
+    return say_prose("\n  ".join([f"{entry.key}: {entry.sentence()}", *lines]))
 
 
 TASKS = {"": [lock]}

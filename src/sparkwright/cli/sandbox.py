@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright import program
 from sparkwright.cli.framework.command import command
-from sparkwright.console.out import say_json
+from sparkwright.console.out import say_json, say_prose
 from sparkwright.errors import Refused
 
 #: the name that clears a fault
@@ -48,7 +48,7 @@ def fault(name: str | None = None, host: str = HOST, json: bool = False) -> None
     if json:
         say_json({"fault": wanted})
     else:
-        print(f"{host}: {wanted}: {known[wanted]}" if wanted else f"{host}: nothing is broken.")
+        say_prose(f"{host}: {wanted}: {known[wanted]}" if wanted else f"{host}: nothing is broken.")
     return None
 
 
@@ -105,7 +105,7 @@ def _show(found: Mapping[str, Any], width: int, *, json: bool) -> None:
     if json:
         return say_json(found)
     for name, value in found.items():
-        print(f"{name:<{width}} {value}")
+        say_prose(f"{name:<{width}} {value}")
     return None
 
 

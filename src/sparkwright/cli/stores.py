@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkwright.cli.framework.command import command
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say_json, say_prose
 from sparkwright.errors import Exit, Refused
 
 JSON = "one JSON array"
@@ -30,7 +30,7 @@ def inspect(source: str, revision: str = "main", json: bool = False) -> None:
     if json:
         say_json({**model_config.facts(config), "chat": chat})
     else:
-        say("\n".join([*model_config.lines(source, config), *model_config.chat_lines(chat)]))
+        say_prose("\n".join([*model_config.lines(source, config), *model_config.chat_lines(chat)]))
 
 
 @command(name="list", help={"json": JSON})

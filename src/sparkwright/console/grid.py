@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sparkwright.console.out import say
+from sparkwright.console.out import folded, say, width
 from sparkwright.visible import one_line
 
 GAP = "  "
@@ -37,11 +33,6 @@ class Column:
 def columns(*given: tuple[str, int]) -> tuple[Column, ...]:
     """Return the columns of a table from (title, leaves)."""
     return tuple(Column(*item) for item in given)
-
-
-def width() -> int | None:
-    """Return the columns of the terminal, or $COLUMNS; None in a pipe without it, where nothing is wrapped."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
 
 
 def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None) -> list[list[Line]]:
@@ -122,19 +113,6 @@ def _taken(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Seque
         last: nothing stands beside them.
     """
     return sum(_wide(columns, rows, n) + len(GAP) for n in kept) - (len(GAP) if last else 0)
-
-
-def folded(sentence: str, room: int | None, indent: str = "") -> list[str]:
-    """Wrap a sentence, keeping its own line breaks. Only a word longer than the room is broken.
-
-    Args:
-        indent: before each line but the first of a line break.
-    """
-    own = sentence.split("\n")
-    if room is None:
-        return own
-    wrap = textwrap.TextWrapper(room, break_on_hyphens=False, subsequent_indent=indent, drop_whitespace=True)
-    return [line for item in own for line in ([item] if len(item) <= room else wrap.wrap(item) or [""])]
 
 
 def show_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

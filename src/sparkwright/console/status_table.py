@@ -8,6 +8,7 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import grid, words
+from sparkwright.console.out import width
 from sparkwright.console.status_row import GatewayRow, Row
 from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.engines.log import state as log_state
@@ -34,7 +35,7 @@ GATEWAY_COLUMNS = grid.columns(
 
 def show(rows: Sequence[Row]) -> None:
     """Print the table once."""
-    terminal().print(table(rows, grid.width()), soft_wrap=True)
+    terminal().print(table(rows, width()), soft_wrap=True)
 
 
 def table(rows: Sequence[Row], room: int | None = None) -> Text:

@@ -56,6 +56,7 @@ class Planner:
     ) -> None:
         self._selection, self._play, self._options, self._prepared = selection, play, options, prepared
         self._root = selection.project.root
+        self._is_gateway, self._asks_gateway_key = play.uses({"gateway"}), play.uses({"gateway_key"})
         self._asks_lock = play.uses(recipe.PINNED_NAMES)
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
         self._lints = play.has_task("lint")
@@ -109,9 +110,9 @@ class Planner:
     def _names(self, draft: _Draft) -> Mapping[str, Any]:
         """Return the variables of a host's plan. Only a play that uses the recipe or the lock needs them all."""
         host = draft.host
-        if self._play.uses({"gateway"}):
+        if self._is_gateway:
             return {**recipe.scope(host, user_of(host), None, {}), "gateway": self._gateway(draft)}
-        if self._play.uses({"gateway_key"}):
+        if self._asks_gateway_key:
             return {**recipe.scope(host, user_of(host), None, {}), "gateway_key": self._gateway_key(draft)}
         if self._asks_recipe:
             return self._names_of_recipe(draft, self._prepared.recipe_of(host))

@@ -14,10 +14,9 @@ from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.questions import link_rules
 from sparkwright.app.questions.host_requests import FINDING, LINK, ask_module
 from sparkwright.app.questions.link_rules import Links, findings, proposed
-from sparkwright.console import grid
 from sparkwright.console.events import tables
-from sparkwright.console.events.live_lines import styled
-from sparkwright.console.out import say, say_json
+from sparkwright.console.events.live_lines import printed
+from sparkwright.console.out import say, say_json, say_prose, width
 from sparkwright.console.terminal import terminal
 from sparkwright.doctor.fabric import Link
 from sparkwright.doctor.host import Finding
@@ -75,7 +74,7 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
     elif found:
         _table([{"host": host or "all", **_shown(finding)} for host, finding in found], FINDINGS)
     else:
-        say(f"The links between {' and '.join(member.host for member in members)} are as a cluster needs them.")
+        say_prose(f"The links between {' and '.join(member.host for member in members)} are as a cluster needs them.")
     unmeasured = any(finding.verdict == "unknown" for _, finding in rates)
     return [Exit.FAILED if bad else Exit.INCONCLUSIVE if unmeasured else Exit.OK, *codes]
 
@@ -102,7 +101,7 @@ def _ask(selection: Selection, *, peers: bool, json: bool) -> tuple[list[Links],
         if json:
             say_json({"host": name, "error": error.message, "exit": int(error.exit)})
         else:
-            say(f"{name}: {error.message}")
+            say_prose(f"{name}: {error.message}")
     return [first[host.name] for host in selection.hosts if host.name in first], [
         error.exit for error in errors.values()
     ]
@@ -184,5 +183,5 @@ def _shown(finding: Finding) -> dict[str, Any]:
 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
     console = terminal()
-    for style, text in tables.lines(list(rows), tuple(columns), grid.width()):
-        console.print(styled(style, text), soft_wrap=True)
+    for style, text in tables.lines(list(rows), tuple(columns), width()):
+        printed(console, style, text)

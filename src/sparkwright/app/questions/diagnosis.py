@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright.app.connect import Selection, choose
 from sparkwright.app.questions import host_requests
 from sparkwright.console import words
-from sparkwright.console.events.live_lines import styled
+from sparkwright.console.events.live_lines import printed
 from sparkwright.console.out import say_json
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit, Refused, SparkwrightError
@@ -128,7 +128,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         if n:
             console.print()
         for style, text in lines(row, width, named=len(rows) > 1):
-            console.print(styled(style, text), soft_wrap=True)
+            printed(console, style, text)
 
 
 def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from sparkwright.app.plans import gateways
 from sparkwright.app.questions.host_requests import GATEWAY, Answer, ask_module
 from sparkwright.app.runs.gateway import chosen as gateway_of
 from sparkwright.console import grid
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say, say_json, say_prose
 from sparkwright.console.status_row import GatewayRow, Routed, Upstream
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.project.folder import Project
@@ -49,16 +49,16 @@ def show(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
 def _show(gateway: Gateway, url: str, found: dict[str, Any], *, clients: bool) -> None:
     at = f"{gateway.name}: {url} on {gateway.host}"
     if not found["running"]:
-        say(f"{at}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
+        say_prose(f"{at}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
         return
-    say(f"{at}: running" + ("" if found["verified"] else ", with a configuration that was not verified"))
+    say_prose(f"{at}: running" + ("" if found["verified"] else ", with a configuration that was not verified"))
     if not clients:
         grid.show_plain_table(COLUMNS, [_row(model) for model in found["models"]])
     elif found["clients"]:
         say("today, since 0:00 UTC:")
         grid.show_plain_table(USED, [_used(client) for client in found["clients"]])
     else:
-        say("no clients have keys of their own: `clients` of the gateway in groups.yml gives them.")
+        say_prose("no clients have keys of their own: `clients` of the gateway in groups.yml gives them.")
 
 
 def _row(server: dict[str, Any]) -> list[str]:

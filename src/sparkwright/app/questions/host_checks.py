@@ -13,11 +13,11 @@ from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.questions.host_requests import ask_module
-from sparkwright.console import grid, words
+from sparkwright.console import words
 from sparkwright.console.events import tables
 from sparkwright.console.events.lines import budget_lines
-from sparkwright.console.events.live_lines import styled
-from sparkwright.console.out import say, say_json
+from sparkwright.console.events.live_lines import printed
+from sparkwright.console.out import say, say_json, say_prose, width
 from sparkwright.console.terminal import terminal
 from sparkwright.doctor.checks import operating_system
 from sparkwright.doctor.host import FIXES
@@ -95,7 +95,7 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
         _show(seen)
         if fix and not wanted:
             alone = all(host_report.sandbox for host_report in seen)
-            say("Nothing is fixed in the sandbox." if alone else "sparkwright can fix none of this by itself.")
+            say_prose("Nothing is fixed in the sandbox." if alone else "sparkwright can fix none of this by itself.")
     return [host_report.exit for host_report in seen]
 
 
@@ -198,18 +198,18 @@ def _show(seen: Sequence[HostReport]) -> None:
             console.print()
             console.print(host_report.host, style="bold")
         if host_report.error:
-            console.print(styled("failed", host_report.error), soft_wrap=True)
+            printed(console, "failed", host_report.error)
             continue
         if host_report.sandbox:
-            console.print(styled("muted", words.simulated(host_report.host)), soft_wrap=True)
-        for style, text in tables.lines([_row(finding) for finding in host_report.findings], COLUMNS, grid.width()):
-            console.print(styled(style, text), soft_wrap=True)
+            printed(console, "muted", words.simulated(host_report.host))
+        for style, text in tables.lines([_row(finding) for finding in host_report.findings], COLUMNS, width()):
+            printed(console, style, text)
         for text in budget_lines(host_report.budget):
-            console.print(styled("muted", f"  {text}"), soft_wrap=True)
+            printed(console, "muted", f"  {text}")
         for name in host_report.fixed:
-            console.print(styled("changed", f"fixed: {name}: {FIXES[name].says}"), soft_wrap=True)
+            printed(console, "changed", f"fixed: {name}: {FIXES[name].says}")
         for message in host_report.broken:
-            console.print(styled("failed", f"not fixed: {message}"), soft_wrap=True)
+            printed(console, "failed", f"not fixed: {message}")
         counts = Counter(row["verdict"] for row in host_report.findings)
         counted = ", ".join(f"{counts[name]} {name}" for name in ("bad", "warning", "unknown", "ok") if counts[name])
         console.print(f"{host_report.host}: {counted}")

@@ -13,7 +13,7 @@ from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.questions import host_requests
 from sparkwright.app.questions.host_requests import host_row
 from sparkwright.console import grid
-from sparkwright.console.out import error_row, say, say_error, say_json
+from sparkwright.console.out import error_row, say, say_error, say_json, say_prose
 from sparkwright.engines.log import state
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
@@ -39,9 +39,9 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
                 if json:
                     say_json({**row, "host": host})
                 else:
-                    say("\n".join(_act(f"{host} ({row['cluster']})" if row.get("cluster") else host, row)))
+                    say_prose("\n".join(_act(f"{host} ({row['cluster']})" if row.get("cluster") else host, row)))
             if not rows and not json:
-                say(f"{titles[host]}: nothing was done to its server yet")
+                say_prose(f"{titles[host]}: nothing was done to its server yet")
     return codes
 
 
@@ -108,7 +108,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
             say("left as it is")
             return Exit.OK
         for row in _answer(fleet, member, {"verb": "unlock", "how": how, "run": reported["owner"]["run"]}):
-            say(row.get("text", ""))
+            say_prose(row.get("text", ""))
     finally:
         fleet.close()
     return Exit.OK
@@ -209,7 +209,7 @@ def write_report(selection: Selection, since: str, to: str, *, json: bool) -> li
         say(f"{path}: {count(len(hosts), 'host')}, {checks}")
         for host in hosts:
             if host.error:
-                say(f"{host.name}: {host.error}")
+                say_prose(f"{host.name}: {host.error}")
     return [host.error_exit for host in hosts]
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from sparkwright.app.connect import reach
 from sparkwright.app.plans import recipes
 from sparkwright.app.questions.host_requests import ask_module
-from sparkwright.console import grid
-from sparkwright.console.out import error_row, say, say_json
+from sparkwright.console.out import error_row, say, say_json, say_prose, width
 from sparkwright.engines import engine as engines
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.log.book import LogBook
@@ -128,7 +127,7 @@ def show(result: Found, *, state: bool, json: bool, titled: bool) -> None:
         body = result.state if state else {"text": result.text}
         say_json({**result.source, **body, **answer})
     elif result.error:
-        say(f"{result.title or ' '.join(result.source.values())}: {result.error}", file=sys.stderr)
+        say_prose(f"{result.title or ' '.join(result.source.values())}: {result.error}", file=sys.stderr)
     else:
         say("\n".join(_lines(result, state=state, titled=titled)))
 
@@ -137,7 +136,7 @@ def _lines(result: Found, *, state: bool, titled: bool) -> Iterable[str]:
     if titled:
         yield f"{result.title or ' '.join(result.source.values())}:"
     if state:
-        yield from state_lines(result.state, result.engine.log, grid.width())
+        yield from state_lines(result.state, result.engine.log, width())
     elif result.text:
         yield result.text.removesuffix("\n")
 

@@ -13,7 +13,7 @@ from sparkwright.app.questions import host_requests
 from sparkwright.app.runs import playbooks
 from sparkwright.app.runs.options import DeployOptions
 from sparkwright.app.runs.presenters import Listener
-from sparkwright.console.out import say, say_error
+from sparkwright.console.out import say_error, say_prose
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import hang_up
 from sparkwright.program import name as program
@@ -38,7 +38,7 @@ def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int
     shown = not (options.check or options.dry_run or options.json or on_event is not None)
     if shown and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
         url, way = gateways.base_url(inventory, gateway)
-        say(f"Clients of {gateway.name}: base URL {url}" + (f" ({way})" if way else "") + _with_key(gateway))
+        say_prose(f"Clients of {gateway.name}: base URL {url}" + (f" ({way})" if way else "") + _with_key(gateway))
     return codes
 
 
@@ -102,7 +102,7 @@ def _deploy_again(gateway: Gateway, options: DeployOptions, on_event: Listener |
         if not _stands(gateway):
             return []
         if not options.json and on_event is None:
-            say(f"A server behind the gateway {gateway.name} was changed: gateway.deploy follows.")
+            say_prose(f"A server behind the gateway {gateway.name} was changed: gateway.deploy follows.")
         kept = {name: getattr(options, name) for name in KEPT}
         codes = deploy(DeployOptions(host=gateway.name, **kept), on_event)
     except SparkwrightError as error:
@@ -113,7 +113,7 @@ def _deploy_again(gateway: Gateway, options: DeployOptions, on_event: Listener |
     codes = [Exit.FAILED if code == Exit.REFUSED else code for code in codes]  # the server was touched
     if any(codes) and on_event is None:
         fix = f"`{program()} gateway.deploy --host {gateway.name}` routes what is served now"
-        say(f"The server is deployed, the gateway {gateway.name} is not: {fix}.", file=sys.stderr)
+        say_prose(f"The server is deployed, the gateway {gateway.name} is not: {fix}.", file=sys.stderr)
     return codes
 
 

@@ -17,7 +17,7 @@ from sparkwright.app.setup import files, proposal, survey
 from sparkwright.app.setup.files import NewHost
 from sparkwright.app.setup.proposal import Choice
 from sparkwright.console import grid
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import folded, say, say_json, say_prose, width
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit, Failed, Refused, Unreachable
 from sparkwright.host.state import write_atomically
@@ -128,21 +128,23 @@ def show_notes(found: SurveyedHost) -> None:
     """Print how files that are already on the host will be used."""
     choice, seen = found.choice, found.survey
     if choice is not None and choice.moved:
-        say(f"The model is taken from {choice.moved}: a deploy proves its files and downloads only what is missing.")
+        say_prose(
+            f"The model is taken from {choice.moved}: a deploy proves its files and downloads only what is missing."
+        )
     if choice is not None and choice.found and choice.found["place"] == "hub cache":
         own, cached = choice.recipe.file.model.dir, str(choice.found["dir"])
-        say("The model is in the hub's cache there. To have it without a download or more disk, run on the host:")
+        say_prose("The model is in the hub's cache there. To have it without a download or more disk, run on the host:")
         own = own if own.startswith("/") else f"$HOME/{own.removeprefix('~/')}"
         say(f'  mkdir -p "{own}" && cp -rlLT {join([cached])} "{own}"')
     running = survey.servers(seen) if seen else []
     for line in running:
-        say(
+        say_prose(
             f"{line[0].upper()}{line[1:]}. A deploy leaves it alone unless the recipe has its name; it holds memory and its port."
         )
     for server in seen["servers"] if seen else ():
         if not server["verified"]:
             words = ["recipe.import", "--from-host", found.host.name, "--container", str(server["name"])]
-            say(f"To take {server['name']} over without a restart: `invoke {join(words)}`.")
+            say_prose(f"To take {server['name']} over without a restart: `invoke {join(words)}`.")
 
 
 def show_next(found: SurveyedHost, folder: Path) -> None:
@@ -161,7 +163,9 @@ def show_next(found: SurveyedHost, folder: Path) -> None:
         say(f"  {join(['cd', folder])}")
     for command in commands:
         typed = f"sparkwright {command} --host {found.host.name}"
-        say(f"  {typed:<40} # {why[command]}")
+        room = width()
+        first, *rest = folded(why[command], room and max(grid.LEAST_BELOW, room - len(f"  {typed:<40} # ")))
+        say("\n".join([f"  {typed:<40} # {first}", *(f"  {'':<40} # {line}" for line in rest)]))
 
 
 def named_host(address: str, *, name: str = "", user: str = "", groups: tuple[str, ...] = ()) -> NewHost:
@@ -220,7 +224,7 @@ def ask_which(*, sandbox: bool) -> NewHost:
             try:
                 return NewHost.typed(answer)
             except Refused as error:
-                say(error)
+                say_prose(error)
 
 
 def see(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, Any] | None:
@@ -231,11 +235,13 @@ def see(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, 
     as_host = Host(name=host.name, address=host.address, user=host.user, port=host.port)
     if not asking:
         return survey.of(as_host, recipes, lambda error: False)
-    say(f"Logging in to {host.address}. The first time this copies sparkwright's runtime there (about 11 MB, no root).")
+    say_prose(
+        f"Logging in to {host.address}. The first time this copies sparkwright's runtime there (about 11 MB, no root)."
+    )
     try:
         return survey.of(as_host, recipes, _accepted)
     except Unreachable as error:
-        say(error)
+        say_prose(error)
         if survey.refused(error):
             to = f"{host.user}@{host.address}" if host.user else host.address
             say(f"To copy your key there: {join(['ssh-copy-id', *(['-p', host.port] if host.port else []), to])}")
@@ -273,7 +279,7 @@ def choose(
         ],
     )
     if len(rows) > len(fitting):
-        say(f"Too large for this host: {', '.join(choice.name for choice in rows if choice not in fitting)}.")
+        say_prose(f"Too large for this host: {', '.join(choice.name for choice in rows if choice not in fitting)}.")
     name = prompts.choose_one_of("Which recipe?", [choice.name for choice in shown])
     return next(choice for choice in shown if choice.name == name)
 
@@ -297,12 +303,12 @@ def chosen(
     seen = None if offline or simulated else see(host, recipes, asking=asking)
     if seen is not None and not quiet:
         for line in survey.lines(seen):
-            say(f"  {line}")
+            say_prose(f"  {line}")
     choice = choose(recipes, SIMULATED if simulated else seen, reserve_gib, named=named, asking=asking)
     if choice is not None and choice.fit.budget is not None and not quiet:
         say(f"The memory of {choice.name}:")
         for line in choice.fit.budget.lines():
-            say(f"  {line}")
+            say_prose(f"  {line}")
     return SurveyedHost(replace(host, recipe=choice.name if choice else ""), seen, choice)
 
 
@@ -310,7 +316,7 @@ def _accepted(error: UnknownKey) -> bool:
     """Ask whether to accept a host key, in the words of ssh."""
     key, target = error.key, error.target
     say(f"The authenticity of host '{target.known_as}' can't be established.")
-    say(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")
+    say_prose(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")
     say("  for f in /etc/ssh/ssh_host_*.pub; do ssh-keygen -lf $f; done")
     return prompts.typed_yes("Is it the same, and shall it be kept in known_hosts?")
 
@@ -354,7 +360,7 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
     for name in written:
         say(name)
     if found.choice is not None and found.choice.moved:
-        say(
+        say_prose(
             f"It has the model in {found.choice.moved}: set `model.dir` of recipes/{found.choice.name}.yml to take it from there."
         )
         found = replace(found, choice=replace(found.choice, found=None))

@@ -16,7 +16,7 @@ from sparkwright.app.questions import host_requests
 from sparkwright.app.questions.host_requests import ask_module
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.console import grid
-from sparkwright.console.out import error_row, say, say_error, say_json
+from sparkwright.console.out import error_row, say, say_error, say_json, say_prose
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import lockfile
@@ -235,5 +235,5 @@ def _removed(selection: Selection, rows: Rows) -> Rows:
 
     selection.fleet.ask(one)
     for name, error in selection.fleet.errors().items():
-        say(f"{name}: {error.message}", file=sys.stderr)
+        say_prose(f"{name}: {error.message}", file=sys.stderr)
     return done

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from sparkwright import units
-from sparkwright.console import grid, words
+from sparkwright.console import words
+from sparkwright.console.out import width
 from sparkwright.engines.budget import Budget
 from sparkwright.protocol.events import KNOWN_AFTER, Event
 from sparkwright.protocol.recap import shown
@@ -251,7 +252,7 @@ def _lines_of(value: Any) -> list[str]:
     if "\n" in text:
         return text.splitlines()
     full = words.line(value)
-    return [full if grid.width() is None and len(full) <= COMPARED else words.short(value)]
+    return [full if width() is None and len(full) <= COMPARED else words.short(value)]
 
 
 def plain(style: str, text: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from rich.console import Console
 from rich.live import Live as Display
 from rich.progress import BarColumn, Progress, TaskID, TimeRemainingColumn
@@ -13,7 +11,7 @@ from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.events.host_lines import Board, HostLines, Row
 from sparkwright.console.events.lines import Lines
-from sparkwright.console.grid import folded
+from sparkwright.console.out import hanging, width
 from sparkwright.console.terminal import column, styled_line, terminal
 from sparkwright.protocol.events import Event
 from sparkwright.visible import visible
@@ -31,8 +29,6 @@ STYLES = {
 }
 #: styles that are a line's first word, which alone is coloured
 WORDS = ("ok", "changed", "failed", "skipped", "ignored")
-#: the start of a line that its further lines leave free
-HANGING = re.compile(r" *(?:\S{1,32} {2,8}|[|→] )?")
 
 
 class Live(Lines):
@@ -93,9 +89,7 @@ class Live(Lines):
 
 def printed(console: Console, style: str, text: str) -> None:
     """Print a line, wrapped at words. Further lines are indented as deep as the text after a first word and its gap."""
-    text = visible(text).rstrip()
-    indent = " " * min(len(match[0]) if (match := HANGING.match(text)) else 0, console.width // 2)
-    first, *rest = folded(text, console.width, indent)
+    first, *rest = hanging(visible(text).rstrip(), console.width if console.is_terminal else width())
     console.print(styled(style, first), soft_wrap=True)
     for line in rest:
         console.print(Text(line, "" if style in WORDS else STYLES.get(style, "")), soft_wrap=True)

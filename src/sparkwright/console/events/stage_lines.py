@@ -14,7 +14,7 @@ from sparkwright import units
 from sparkwright.console import words
 from sparkwright.console.events.lines import batch_title, looking, rollout_end
 from sparkwright.console.events.live_lines import STYLES, printed
-from sparkwright.console.grid import folded
+from sparkwright.console.out import folded
 from sparkwright.console.terminal import terminal
 from sparkwright.program import typed
 from sparkwright.protocol.events import KNOWN_AFTER, Event
@@ -231,7 +231,7 @@ class StageLines:
 
     def _block(self, host: str, stage: Stage, mark: str, seconds: float) -> Iterator[Text]:
         """Yield the lines of a stage: its name and duration, with what it proved and changed beside them."""
-        facts = stage.facts or [("muted", f"{count(stage.finished, 'task')}, nothing to change")]
+        facts = list(dict.fromkeys(stage.facts)) or [("muted", f"{count(stage.finished, 'task')}, nothing to change")]
         start = f"{mark} {self._host(host)}{stage.name:<{WIDTH_STAGE}} {units.duration(seconds):>{WIDTH_TIME}}  "
         indent = 2 + len(self._host("")) + WIDTH_STAGE + 1 + WIDTH_TIME + 2
         style = STYLES["failed" if stage.outcome == "failed" else "ok"]
@@ -345,8 +345,8 @@ def _story(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
         if outcome:
             yield "fix", f"  {outcome}"
         return
-    decided = (failure for failure in reversed(failures[:-1]) if failure["msg"] and outcome.startswith(failure["msg"]))
-    root = next(decided, failures[0])
+    decided = [failure for failure in failures[:-1] if failure["msg"] and outcome.startswith(failure["msg"])]
+    root = max(decided, key=lambda failure: len(failure["msg"]), default=failures[0])
     yield "failed", f"failed   {root['name']}: {root['msg']}"
     yield from _evidence(root, host)
     fixes = list(dict.fromkeys(event["fix"] for event in (root, failures[-1]) if event.get("fix")))

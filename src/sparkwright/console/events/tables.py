@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sparkwright.console import grid
+from sparkwright.console.out import width
 from sparkwright.protocol.event_reader import text as a_text
 from sparkwright.protocol.events import Event
 from sparkwright.trust.shapes import Misfit, Usual, fitted, line
@@ -57,7 +58,7 @@ class Tables:
             self._write("", "")
             if many:
                 self._write("title", host)
-            for style, text in lines(rows, TABLES[module][1], grid.width()):
+            for style, text in lines(rows, TABLES[module][1], width()):
                 self._write(style, text)
 
 
