@@ -18,7 +18,7 @@ def test_a_finding_hangs_below_its_text_and_its_command_is_not_divided() -> None
 def test_a_table_of_a_budget_hangs_below_its_last_column() -> None:
     line = "     69.1  KV cache and computation  gpu-memory-utilization 0.85 of 119.7 GiB, less the weights"
     first, *rest = hanging(line, 76)
-    assert first.endswith("of 119.7 GiB,") and rest == [" " * 37 + "less the weights"]
+    assert first.endswith("0.85 of 119.7") and rest == [" " * 37 + "GiB, less the weights"]
 
 
 def test_a_digest_that_is_longer_than_the_line_is_left_whole(

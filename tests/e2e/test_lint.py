@@ -120,12 +120,3 @@ def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_linted(desk: D
     assert done.out.rstrip().endswith("1 not readable")
     desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: none")
     assert desk.run("lint").code == 1  # a failed check counts for more than what could not be checked
-
-
-def test_recipes_as_shipped_are_one_line_until_one_of_them_is_edited(desk: Desk) -> None:
-    fresh = desk.run("lint")
-    assert fresh.code == 0 and "recipes as shipped, without errors or warnings" in fresh.out
-    assert "thinking is on" not in fresh.out and "thinking is on" in desk.run("lint", "--verbose").out
-    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 7")
-    edited = desk.run("lint").out
-    assert f"{RECIPE}:" in edited and "recipes/gpt-oss-120b.yml" not in edited

@@ -1,0 +1,22 @@
+"""The output of `lint` about a project's recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkwright.project import starter
+from tests import commands
+
+RECIPE = "recipes/qwen3.5-35b.yml"
+
+
+def test_recipes_as_shipped_are_one_line_until_one_of_them_is_edited(tmp_path: Path) -> None:
+    starter.lay(tmp_path)
+    fresh = commands.run("lint", cwd=tmp_path)
+    assert fresh.returncode == 0 and "recipes as shipped, without errors or warnings" in fresh.stdout
+    assert "thinking is on" not in fresh.stdout
+    assert "thinking is on" in commands.run("lint", "--verbose", cwd=tmp_path).stdout
+    path = tmp_path / RECIPE
+    path.write_text(path.read_text().replace("max-num-seqs: 8", "max-num-seqs: 7"))
+    edited = commands.run("lint", cwd=tmp_path).stdout
+    assert f"{RECIPE}:" in edited and "recipes/gpt-oss-120b.yml" not in edited
