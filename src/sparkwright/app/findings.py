@@ -75,7 +75,7 @@ class CheckedRecipe:
 
     @property
     def is_plain(self) -> bool:
-        """The recipe is as it was shipped, and there is no error or warning about it."""
+        """The recipe is unchanged since it was shipped, and has no error or warning."""
         shipped = shipped_files.source() / "recipes" / f"{self.recipe.name}.yml"
         unchanged = shipped.is_file() and _body(shipped) == _body(self.recipe.source.path)
         return unchanged and all(finding.severity == "info" for finding in self.served.findings)

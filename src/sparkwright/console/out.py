@@ -48,10 +48,10 @@ def folded(sentence: str, room: int | None, indent: str = "", *, divides: bool =
     )
     most = room - len(indent)
 
-    def whole(found: re.Match[str]) -> str:
+    def unbroken(found: re.Match[str]) -> str:
         return found[0].replace(" ", _FIXED) if len(found[0]) <= most else found[0]
 
-    wrapped = [[item] if len(item) <= room else wrap.wrap(_COMMAND.sub(whole, item)) or [""] for item in own]
+    wrapped = [[item] if len(item) <= room else wrap.wrap(_COMMAND.sub(unbroken, item)) or [""] for item in own]
     return [line.replace(_FIXED, " ") for lines in wrapped for line in lines]
 
 
