@@ -35,6 +35,8 @@ from sparkwright.units import MIB
 
 #: limits of the status line and the header fields, with those of interim responses; and of a line between two chunks
 HEAD_BYTES, LINE_BYTES = 64 * 1024, 4096
+#: a piece of a body, which is passed on as it was received
+BODY_BYTES = 1 << 20
 REDIRECTED = (301, 302, 303, 307, 308)
 #: never sent to another origin than their own
 PRIVATE = ("authorization", "cookie", "proxy-authorization")
@@ -273,10 +275,11 @@ class Stream:
     def _exactly(self, size: int) -> Iterator[bytes]:
         left = size
         while left:
-            if not self._buffer and not self._more():
+            if self._buffer:
+                piece = bytes(self._buffer[:left])
+                del self._buffer[:left]
+            elif not (piece := self.connection.receive(min(left, BODY_BYTES))):
                 raise Interrupted("ended its answer early")
-            piece = bytes(self._buffer[:left])
-            del self._buffer[:left]
             left -= len(piece)
             yield piece
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from sparkwright.errors import Failed
@@ -22,12 +22,8 @@ from sparkwright.host.models import hub, xet_store
 from sparkwright.host.models.hub import FIX, Located, Source
 from sparkwright.trust.names import leads_out
 
-if TYPE_CHECKING:
-    import requests
-
 RANGES = 20
 RANGE_BYTES = 3 * 2**20  # held in memory two or three times over: 20 x 3 MiB stay below 300 MB
-CHUNK_BYTES = 2**20  # a file grows by this much: with more, a slow link would look stalled
 LARGE_BYTES = 5 * RANGE_BYTES  # smaller files get a plain request, whatever the mode
 PARALLEL_FAILURES, RANGE_RETRIES = 3, 5  # of hf_transfer, for each range
 #: modes whose partial file is the beginning of the file, which either of them can resume
@@ -142,26 +138,19 @@ def _in_ranges(found: Located, part: Path) -> None:
 
 def _in_sequence(found: Located, part: Path, file: Mapping[str, Any], way: Way) -> None:
     """Read from the end of the partial file; if the server ignores the range, start over."""
-    from sparkwright.host.models import hub
-
-    with hub.session(hub.patient(way.retries)) as session, _appending(part) as out:
+    with _appending(part) as out:
         have = out.tell()
         if have == file["size_bytes"]:
             return
         headers = {**found.headers, **({"Range": f"bytes={have}-"} if have else {})}
-        with session.get(found.url, headers=headers, stream=True, timeout=hub.SILENCE_S) as answer:
-            if answer.status_code >= 400:
+        with hub.opened("GET", found.url, headers, retries=way.retries) as answer:
+            if answer.status >= 400:
                 out.truncate(0)  # 416 among them
-                raise hub.HubDown(f"the transfer was refused: {answer.status_code} {answer.reason}.")
+                raise hub.HubDown(f"the transfer was refused: {answer.status}.")
             if have and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
                 out.seek(0)
                 out.truncate()
-            _append(_pieces(answer), out, file)
-
-
-def _pieces(answer: requests.Response) -> Iterator[bytes]:
-    while data := answer.raw.read(CHUNK_BYTES, decode_content=True):
-        yield data
+            _append(answer, out, file)
 
 
 @contextlib.contextmanager

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
-import requests
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
-
 from sparkwright.errors import Failed
-from sparkwright.host.output import within
 from sparkwright.secret import Secret
+from sparkwright.transport import http
+from sparkwright.transport.connection import (
+    ConnectFailed,
+    Deadline,
+    InvalidHeader,
+    InvalidRequest,
+    MinimumRate,
+    TimedOut,
+    TooLarge,
+    TransportError,
+    Untrusted,
+)
+from sparkwright.transport.http import Route
 from sparkwright.trust.model_files import SHA256
 from sparkwright.visible import one_line
 
@@ -26,76 +36,58 @@ REDIRECTS = 10
 SILENCE_S, ANSWER_S = 30.0, 120.0
 
 
-def patient(retries: int, *, connect: int | None = None) -> Retry:
-    """Return the retry policy for a busy hub: pauses of 0.5, 1, 2 s, whatever Retry-After says.
+#: of a busy hub, and of one that another request may find well
+BUSY = frozenset((429, 500, 502, 503, 504))
+PAUSE_S, ANSWER_RETRIES = 0.5, 2
+ROUTE = Route(proxies=True)
+
+
+def opened(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    retries: int = 0,
+    connects: int | None = None,
+    redirects: int = REDIRECTS,
+    silence_s: float = SILENCE_S,
+) -> http.Stream:
+    """Return an answer once its head is there. A busy hub is asked again after 0.5, 1, 2 s, whatever Retry-After says.
 
     Args:
+        headers: a token is sent to the URL's own origin only.
         retries: after an answer of 429, 500 and the like.
-        connect: after a refused connection; None: as many.
+        connects: the same after a refused connection; None: as many.
+        redirects: how many are followed; without any, a redirect is the answer.
+        silence_s: the longest wait for the head, and for a byte of the body.
+
+    Raises:
+        TransportError: one of its kinds. Failed: a redirect too many.
     """
-    return Retry(
-        total=None,
-        connect=retries if connect is None else connect,
-        read=0,
-        other=0,
-        status=retries,
-        status_forcelist=(429, 500, 502, 503, 504),
-        backoff_factor=0.5,
-        respect_retry_after_header=False,
-        raise_on_status=False,
-    )
-
-
-def session(retries: Retry | int = 0) -> requests.Session:
-    """Return a session whose answers are limited in size, except for files that are streamed to the disk."""
-    session = requests.Session()
-    session.max_redirects = REDIRECTS
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, _Bounded(max_retries=retries))
-    return session
-
-
-def get(url: str, headers: Mapping[str, str]) -> requests.Response:
-    """Request a short answer, with retries while the hub is busy. Raises requests.RequestException, Failed if it is too long."""
-    headers = {**headers, "Accept-Encoding": "identity"}
-
-    def ask() -> requests.Response:
-        with session(patient(2, connect=0)) as http:
-            return http.get(url, headers=headers, timeout=SILENCE_S)
-
-    try:
-        return within(ANSWER_S, ask)  # an occasional byte keeps each read alive: only a deadline ends that
-    except TimeoutError as error:
-        raise requests.Timeout(str(error)) from None
-
-
-class _Bounded(HTTPAdapter):
-    def send(
-        self, request: requests.PreparedRequest, stream: bool = False, *args: Any, **kwargs: Any
-    ) -> requests.Response:
-        response = super().send(request, stream, *args, **kwargs)
-        if not stream or response.is_redirect or not response.ok:
-            response.raw = _AtMost(response.raw, ANSWER_BYTES)
-        return response
-
-
-class _AtMost:
-    """A response body that raises an error after a number of bytes."""
-
-    def __init__(self, raw: Any, at_most: int) -> None:
-        self._raw = raw
-        self._left = at_most
-
-    def stream(self, amount: int, decode_content: bool | None = None) -> Iterator[bytes]:
-        for data in self._raw.stream(amount, decode_content=decode_content):
-            self._left -= len(data)
-            if self._left < 0:
-                self._raw.close()
-                raise Failed(f"the response exceeds {ANSWER_BYTES // 2**20} MiB.")
-            yield data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
+    most = retries if connects is None else connects
+    for n in itertools.count():
+        try:
+            found = http.open_stream(
+                method,
+                url,
+                timeout_s=silence_s,
+                rate=MinimumRate(1, silence_s),
+                headers=headers,
+                redirects=redirects,
+                route=ROUTE,
+            )
+        except ConnectFailed:
+            if n >= most:
+                raise
+        else:
+            if redirects and found.status in http.REDIRECTED:
+                found.close()
+                raise Failed(f"the hub {url} {LOOP}.", fix=OTHER)
+            if found.status not in BUSY or n >= retries:
+                return found
+            found.close()
+        time.sleep(PAUSE_S * 2**n)
+    raise AssertionError
 
 
 # The protocol of a hub: URLs, short answers, the location of a file, and errors as sentences.
@@ -153,12 +145,14 @@ def answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
     Args:
         first_bytes: only the beginning of a file; 0 for all of it.
     """
-
-    with explained(source):
-        part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
-        response = get(address, {**source.headers(), **part})
-        raise_for_status(response, source)
-        return response.content
+    part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
+    with (
+        explained(source),
+        opened("GET", address, {**source.headers(), **part}, retries=ANSWER_RETRIES, connects=0) as found,
+    ):
+        refuse(found, source, address)
+        found.connection.clock = Deadline(ANSWER_S)  # an occasional byte would keep it alive
+        return found.read(ANSWER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,23 +175,26 @@ def located(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> Loc
         Failed: The hub has the file in another size than the lock, or redirects in a loop or to another scheme.
         HubDown: A retry may help.
     """
-
     url = source.address(file["path"])
-    with explained(source), session(patient(retries)) as client:
+    with explained(source):
         for _ in range(REDIRECTS):
             headers = {**source.headers(), **IDENTITY}
-            answer = client.head(url, headers=headers, allow_redirects=False, timeout=SILENCE_S)
-            raise_for_status(answer, source)
-            _refuse_other_file(answer, file)
-            xet = _as_hash(answer.headers.get("X-Xet-Hash", ""))
-            if not answer.is_redirect:
+            with opened("HEAD", url, headers, retries=retries, redirects=0) as found:
+                refuse(found, source, url)
+                _refuse_other_file(found, file)
+                xet = _as_hash(found.headers.get("X-Xet-Hash", ""))
+            if not _leads_on(found):
                 return Located(url, headers, xet)
-            url = urljoin(url, answer.headers["Location"])
+            url = urljoin(url, found.headers["Location"])
             if origin(url) != origin(source.url):
                 if urlsplit(url).scheme not in ("http", "https"):
                     break
                 return Located(url, dict(IDENTITY), xet)
-    raise Failed(f"the hub {source.url} redirects in a loop, or to a URL that is not http(s).", fix=OTHER)
+    raise Failed(f"the hub {source.url} {LOOP}.", fix=OTHER)
+
+
+def _leads_on(found: http.Stream) -> bool:
+    return found.status in http.REDIRECTED and "Location" in found.headers
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
@@ -206,9 +203,9 @@ def origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _refuse_other_file(answer: requests.Response, file: Mapping[str, Any]) -> None:
+def _refuse_other_file(answer: http.Stream, file: Mapping[str, Any]) -> None:
     """Raise Failed for a file whose size differs from the lock or whose ETag is malformed; both headers are optional."""
-    length = None if answer.is_redirect else answer.headers.get("Content-Length")
+    length = None if _leads_on(answer) else answer.headers.get("Content-Length")
     size, etag = (
         answer.headers.get("X-Linked-Size") or length,
         answer.headers.get("X-Linked-ETag") or answer.headers.get("ETag"),
@@ -225,9 +222,9 @@ def _as_hash(text: str) -> str:
     return text if SHA256.fullmatch(text) else ""
 
 
-def raise_for_status(answer: requests.Response, source: Source) -> None:
+def refuse(answer: http.Stream, source: Source, address: str) -> None:
     """Raise the error for a hub's refusal. Its X-Error-Code, as documented, tells gated, private and unknown apart."""
-    if answer.status_code < 400:
+    if answer.status < 400:
         return
     code, id_, url = answer.headers.get("X-Error-Code", ""), source.id, source.url
     if code == "GatedRepo":
@@ -236,38 +233,36 @@ def raise_for_status(answer: requests.Response, source: Source) -> None:
     if code == "RevisionNotFound":
         raise Failed(f"{id_} has no revision {source.commit!r}.", fix="Check `model.revision` in the recipe.")
     if code == "EntryNotFound":
-        path = one_line(urlsplit(answer.url).path.rpartition("/resolve/")[2], at_most=300)
+        path = one_line(urlsplit(address).path.rpartition("/resolve/")[2], at_most=300)
         message = f"a file of {id_} in spark.lock no longer exists: {path}."
         raise Failed(message, fix="Remove its entry from spark.lock.")
-    if code == "RepoNotFound" or answer.status_code == 401:
+    if code == "RepoNotFound" or answer.status == 401:
         fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
         raise Failed(f"the hub {url} has no model {id_}.", fix=fix)
-    message = one_line(answer.headers.get("X-Error-Message") or answer.reason or "", at_most=300)
-    raise HubDown(f"the hub {url} returned {answer.status_code} {message}".rstrip() + ".")
+    message = one_line(answer.headers.get("X-Error-Message", ""), at_most=300)
+    raise HubDown(f"the hub {url} returned {answer.status} {message}".rstrip() + ".")
 
 
 @contextmanager
 def explained(source: Source) -> Iterator[None]:
     """Convert the exceptions of a transfer to sentences: HubDown if a retry may help, else Failed."""
-    import requests
-    from urllib3.exceptions import HTTPError
-
     url = source.url
     try:
         yield
     except Failed:
         raise
-    except (requests.ConnectionError, requests.Timeout) as error:
+    except (ConnectFailed, TimedOut) as error:
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from error
-    except (
-        requests.TooManyRedirects,
-        requests.exceptions.InvalidSchema,
-        requests.exceptions.InvalidURL,
-        RecursionError,
-    ):
-        raise Failed(f"the hub {url} redirects in a loop, or to a URL that is not http(s).", fix=OTHER) from None
-    except (requests.RequestException, HTTPError) as error:
-        raise HubDown(f"the transfer from {url} was interrupted: {type(error).__name__}.") from None
+    except TooLarge:
+        raise Failed(f"the response exceeds {ANSWER_BYTES // 2**20} MiB.") from None
+    except (InvalidHeader, Untrusted) as error:
+        raise Failed(f"the hub {url} {error}.", fix=OTHER) from None
+    except InvalidRequest:
+        raise Failed(f"the hub {url} {LOOP}.", fix=OTHER) from None
+    except TransportError as error:
+        if str(error).startswith("redirects"):
+            raise Failed(f"the hub {url} {LOOP}.", fix=OTHER) from None
+        raise HubDown(f"the transfer from {url} was interrupted: it {error}.") from None
     except PermissionError as error:
         raise Failed(
             f"no permission to write {error.filename}.", fix="On the host, chown the directory to this user."
@@ -294,6 +289,7 @@ def _short(error: BaseException) -> str:
     return one_line(str(error).strip().rstrip("."), at_most=300)
 
 
+LOOP = "redirects in a loop, or to a URL that is not http(s)"
 OTHER = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
 FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
 _NETWORK = "Check the host's network."

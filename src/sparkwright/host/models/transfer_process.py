@@ -23,6 +23,7 @@ from sparkwright.host.models import file_transfer, hub, xet_store
 from sparkwright.host.models.file_transfer import SourceQueue, Way
 from sparkwright.host.models.hub import Source
 from sparkwright.secret import Secret
+from sparkwright.transport.connection import TransportError
 
 Measure = Callable[[int], float]
 MeasureXet = Callable[[], float]
@@ -32,7 +33,6 @@ ANSWER_S = 5.0
 MANY = 16
 XET_STREAMS = 8
 WORTH = 1.25  # hf_transfer and xet must be this much faster: one loses its partial files, both cost CPU
-CHUNK_BYTES = 2**18
 SMALL_BYTES = 256 * 10**6
 
 
@@ -155,12 +155,11 @@ def _read(source: Source, path: str, offset: int, window: _Window) -> int:
     got = 0
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     with (
-        contextlib.suppress(Exception),  # of requests and urllib3; an endless answer
-        hub.session() as session,
-        session.get(source.address(path), headers=headers, stream=True, timeout=ANSWER_S) as answer,
+        contextlib.suppress(Failed, TransportError),
+        hub.opened("GET", source.address(path), headers, silence_s=ANSWER_S) as answer,
     ):
-        answer.raise_for_status()
-        while window.open() and (data := answer.raw.read(CHUNK_BYTES)):
+        pieces = iter(answer if answer.status < 300 else ())
+        while window.open() and (data := next(pieces, b"")):
             got += len(data)
     return got
 
