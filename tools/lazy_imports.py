@@ -97,7 +97,7 @@ GROUPS = (
     Group(
         "docker's SDK: a laptop loads modules for their arguments, and an answer to `status` asks the socket itself (60 ms)",
         ("host/*", "modules/*"),
-        ("docker", "requests", "sparkwright.host.models.hub"),
+        ("docker", "requests"),
     ),
     Group(
         "the SDK's client, where the Docker host is no socket",

@@ -27,6 +27,7 @@ from sparkwright.host.cluster import channel, wire
 from sparkwright.host.containers import engine_socket
 from sparkwright.host.gateway import drain_record, haproxy_sockets, server_operations
 from sparkwright.host.images import image_copy, registry_client
+from sparkwright.host.models import hub
 from sparkwright.host.ollama.ollama_models import Absent, Busy, Ollama
 from sparkwright.measure import http_probe, stream
 from sparkwright.protocol.cluster import Cluster
@@ -126,6 +127,11 @@ CLIENTS: dict[str, Client] = {
     "a peer": Client(lambda server, _: peers.asked(server.url, {}), limits=((peers, "REACH_S"),)),
     "the hub's config of a model": Client(
         lambda server, _: model_config.read("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
+    ),
+    "a hub": Client(
+        lambda server, _: hub.answer(hub.Source(server.url.rstrip("/"), "org/model", "c" * 40), f"{server.url}x"),
+        (SparkwrightError,),
+        ((hub, "SILENCE_S"), (hub, "ANSWER_S")),
     ),
     "a registry": Client(
         lambda server, _: registry_client.Http(Name.parse(f"127.0.0.1:{server.port}/x:1"), insecure=True).get(

@@ -50,7 +50,7 @@ def opened(
     retries: int = 0,
     connects: int | None = None,
     redirects: int = REDIRECTS,
-    silence_s: float = SILENCE_S,
+    silence_s: float | None = None,
 ) -> http.Stream:
     """Return an answer once its head is there. A busy hub is asked again after 0.5, 1, 2 s, whatever Retry-After says.
 
@@ -59,19 +59,19 @@ def opened(
         retries: after an answer of 429, 500 and the like.
         connects: the same after a refused connection; None: as many.
         redirects: how many are followed; without any, a redirect is the answer.
-        silence_s: the longest wait for the head, and for a byte of the body.
+        silence_s: the longest wait for the head, and for a byte of the body; None: SILENCE_S.
 
     Raises:
         TransportError: one of its kinds. Failed: a redirect too many.
     """
-    most = retries if connects is None else connects
+    most, wait_s = retries if connects is None else connects, SILENCE_S if silence_s is None else silence_s
     for n in itertools.count():
         try:
             found = http.open_stream(
                 method,
                 url,
-                timeout_s=silence_s,
-                rate=MinimumRate(1, silence_s),
+                timeout_s=wait_s,
+                rate=MinimumRate(1, wait_s),
                 headers=headers,
                 redirects=redirects,
                 route=ROUTE,
