@@ -23,7 +23,7 @@ from sparkwright.protocol.plan import new_run_id
 from sparkwright.secret import Secret
 
 if TYPE_CHECKING:
-    from sparkwright.project.inventory.secret_source import Source
+    from sparkwright.project.inventory.host import Source
 
 #: planning is CPU-bound: in parallel threads the first host would be done as late as the last one
 _ONE_BY_ONE = threading.Lock()

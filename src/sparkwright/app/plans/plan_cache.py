@@ -35,7 +35,7 @@ from sparkwright.trust import bounds, private
 from sparkwright.units import MIB
 
 if TYPE_CHECKING:
-    from sparkwright.project.inventory.secret_source import Source
+    from sparkwright.project.inventory.host import Source
 
 SCHEMA = 3
 #: inputs of a plan in a project's folder; a playbook includes only files from its own folder, or shipped ones
@@ -51,7 +51,7 @@ ABOUT_HOST = ("name", "address", "connection", "port", "recipe", "where", "on", 
 
 @dataclass(frozen=True)
 class KeptSource:
-    """A `secret_source.Source` in the cache."""
+    """A `host.Source` in the cache."""
 
     env: str | None
     file: str | None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from sparkwright.project.inventory.groups import Cluster, Fabric
-    from sparkwright.project.inventory.secret_source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,17 @@ class Wake:
 
 
 NEVER = Wake()
+
+
+class Source(Protocol):
+    """The source of a secret: an environment variable, a file or a command's output, see `models.SecretSource`."""
+
+    @property
+    def env(self) -> str | None: ...
+    @property
+    def file(self) -> str | None: ...
+    @property
+    def command(self) -> Sequence[str] | None: ...
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
-from typing import Protocol
 
 from sparkwright import visible
 from sparkwright.engines import server_key as server_keys
 from sparkwright.errors import Failed, Refused
-from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.host import Host, Source
 from sparkwright.secret import Secret
 from sparkwright.trust.names import below_home
 from sparkwright.trust.redact import SHORTEST
@@ -18,17 +16,6 @@ from sparkwright.trust.secret_names import is_secret
 
 COMMAND_S = 60
 LARGEST_BYTES = 64 * 2**10
-
-
-class Source(Protocol):
-    """The source of a secret: an environment variable, a file or a command's output, see `models.SecretSource`."""
-
-    @property
-    def env(self) -> str | None: ...
-    @property
-    def file(self) -> str | None: ...
-    @property
-    def command(self) -> Sequence[str] | None: ...
 
 
 def of(host: Host) -> dict[str, Secret]:
