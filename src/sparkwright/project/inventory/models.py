@@ -109,7 +109,7 @@ class GatewayFile(Strict):
         "the port on which its hosts drain and return their own servers (default: `port` + 1)", None, ge=1024, le=65535
     )
     image: Annotated[str, rule(_why_not_a_tag)] = about(
-        "HAProxy 2.6 or newer, REPOSITORY:TAG; spark.lock pins the digest", defaults.GATEWAY_IMAGE
+        "HAProxy 2.6 to 3.0, REPOSITORY:TAG; spark.lock pins the digest", defaults.GATEWAY_IMAGE
     )
     publish: Literal["loopback", "lan"] = about(
         "who can reach it: `lan`: all addresses of the host; `loopback`: only the host itself", "lan"
