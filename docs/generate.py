@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparkwright import __version__
 from sparkwright.app import json_output, manual, recipe_exchange, schemas
 from sparkwright.app.findings import explained, rule_text, rules
 from sparkwright.app.questions import client_formats
@@ -39,6 +38,7 @@ from sparkwright.project.inventory.models import (
 from sparkwright.project.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.project.playbook.playbook import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.project.recipe.models import Adapter, Container, Expect, Model, ParallelFile, RecipeFile
+from sparkwright.version import __version__
 
 HERE = Path(__file__).parent
 MODELS = (

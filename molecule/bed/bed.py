@@ -148,7 +148,7 @@ def sandbox(target: Path) -> None:
     for part in ("sandbox", "trust", "engines/probes", "engines/vllm/flags"):
         shutil.copytree(source / part, package / part, ignore=ignore)
     engines = ("__init__", "flags", "http", "openai_api", "vllm/__init__", "vllm/speculation")
-    for name in ("__init__", "errors", "ready", "units", "visible", *(f"engines/{one}" for one in engines)):
+    for name in ("__init__", "errors", "ready", "units", "version", "visible", *(f"engines/{one}" for one in engines)):
         shutil.copy(source / f"{name}.py", package / f"{name}.py")
 
 

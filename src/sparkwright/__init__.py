@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sparkwright.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from sparkwright.api import Fleet as Fleet
-
-__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import sparkwright
-from sparkwright import __version__
 from sparkwright.project import shipped_files, starter
+from sparkwright.version import __version__
 from tests import commands
 
 PART = "playbooks/parts/prove.yml"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright import __version__
 from sparkwright.host import state
+from sparkwright.version import __version__
 from tests.fleet.desk import Desk
 
 SAYS = f"the records on this host are those of sparkwright 7.0 (format 9), and this is {__version__} (format 1)."

@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sparkwright import __version__
 from sparkwright.bench import results_file
 from sparkwright.bench.experiment import Experiment
 from sparkwright.bench.results_file import SCHEMA, Cell, Results
@@ -20,6 +19,7 @@ from sparkwright.protocol.events import Event
 from sparkwright.trust.bounds import bytes_of, clean, json_of
 from sparkwright.trust.names import STEP
 from sparkwright.trust.shapes import Partial, Usual, fitted
+from sparkwright.version import __version__
 
 FOLDER = "results"
 STATE, STATE_BYTES = "experiment.json", 1 << 16

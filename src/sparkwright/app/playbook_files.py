@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sparkwright import __version__, program
+from sparkwright import program
 from sparkwright.app.prompts import agreed
 from sparkwright.console import grid
 from sparkwright.console.out import say, say_json, say_prose
@@ -16,6 +16,7 @@ from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.project import ejection, shipped_files
 from sparkwright.project.ejection import Comparison, FileState
 from sparkwright.project.folder import Project
+from sparkwright.version import __version__
 from sparkwright.visible import count
 
 COLUMNS = grid.columns(("STATE", 0), ("FROM", 1), ("FILE", 0), ("", 0))

@@ -15,7 +15,6 @@ with start.importing():
     from invoke.collection import Collection
     from invoke.program import Program  # noqa: F401 - with all that this spares it
 
-from sparkwright import __version__
 from sparkwright.cli import (
     bench,
     cluster,
@@ -37,6 +36,7 @@ from sparkwright.cli import (
 )
 from sparkwright.cli.framework import program
 from sparkwright.errors import Exit
+from sparkwright.version import __version__
 
 program.install()
 PARTS = (

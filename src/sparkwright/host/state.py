@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from sparkwright import __version__
 from sparkwright.errors import Refused
 from sparkwright.host.records.state_shapes import shape_of
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
 from sparkwright.trust.names import STEP, matched
+from sparkwright.version import __version__
 from sparkwright.visible import one_line
 
 #: records of one server, by the first part of their name; with several servers, each has them below SERVERS/NAME

@@ -14,7 +14,7 @@ from mcp.server.mcpserver.resources import FunctionResource
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from sparkwright import __version__, here
+from sparkwright import here
 from sparkwright.api import Event, Exit, Fleet, Refused, RunResult, SparkwrightError
 from sparkwright.app import manual, schemas
 from sparkwright.app.connect import choose
@@ -23,6 +23,7 @@ from sparkwright.mcp import output
 from sparkwright.mcp.changes import LASTS_S, Changes, Operation
 from sparkwright.program import typed
 from sparkwright.remote.ssh import ssh_link
+from sparkwright.version import __version__
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")

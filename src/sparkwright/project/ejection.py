@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparkwright import __version__
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import nearest
+from sparkwright.version import __version__
 
 ORIGINALS = ".ejected"
 #: ids of the copies that earlier versions' `init` made, by name; from tools/earlier_copies.py
