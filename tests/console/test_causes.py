@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.console.events.host_lines import Board, HostLines
-from sparkwright.protocol.recap import COUNTS
+from sparkwright.protocol.events import COUNTS
 
 OWN = "rank 1 exited (OOM-killed): no known reason in its log."
 

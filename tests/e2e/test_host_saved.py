@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sparkwright.guard import sample_file as rings
+from sparkwright.guard import samples as rings
 from sparkwright.host.memory import host_lost, service_guard, start_guard
 from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.compile_caches import FOLDER
-from sparkwright.host.containers import files_of_root
+from sparkwright.host.containers import container_files
 from sparkwright.modules.server.container import Container
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
@@ -211,5 +211,7 @@ def bench(engine: Any, **more: Any) -> Iterator[Bench]:
             ["rm", "-rf", str(home)], check=False
         )
         if home.exists():
-            files_of_root.as_root(made.context, home, ("rm", "-rf", "--"), f"{files_of_root.SEEN_AT}/data", above=False)
+            container_files.as_root(
+                made.context, home, ("rm", "-rf", "--"), f"{container_files.SEEN_AT}/data", above=False
+            )
             subprocess.run(["rm", "-rf", str(home)], check=False)

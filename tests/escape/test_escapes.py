@@ -15,7 +15,7 @@ from sparkwright.doctor.checks import services as checks_docker
 from sparkwright.doctor.host import Finding, Wanted
 from sparkwright.doctor.host import Host as Host_
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import compile_caches, files_of_root, lifecycle, mount_sources
+from sparkwright.host.containers import compile_caches, container_files, lifecycle, mount_sources
 from sparkwright.host.gateway import container as gateway
 from sparkwright.host.gateway import haproxy_sockets, place
 from sparkwright.modules.rpc.prune import PruneCaches
@@ -69,7 +69,7 @@ def test_it_gets_out_of_no_mount_over_start_verification_restart_and_pruning(hos
     hostile.engine.api.remove_container(hostile.name, force=True)
     assert PruneCaches().run(PruneCaches.Args(), hostile.context).changed
     assert compile_caches.keys(hostile.context) == []
-    assert list((hostile.home / files_of_root.TRASH).iterdir()) == [], "what root wrote is gone, too"
+    assert list((hostile.home / container_files.TRASH).iterdir()) == [], "what root wrote is gone, too"
     hostile.unharmed()
 
 
@@ -108,8 +108,8 @@ def test_what_it_left_is_removed_by_none_of_its_own_programs(hostile: Bench) -> 
     compile_caches.before_start(hostile.context, hostile.inspect())
     hostile.engine.api.remove_container(hostile.name, force=True)
     hostile.engine.api.remove_image(hostile.image, force=True)
-    files_of_root.empty_trash(hostile.context)
-    assert list((hostile.home / files_of_root.TRASH).iterdir()) == []
+    container_files.empty_trash(hostile.context)
+    assert list((hostile.home / container_files.TRASH).iterdir()) == []
     assert _empty_images(hostile) <= before
     hostile.engine.api.tag(_any_image(hostile), hostile.image.partition(":")[0], "v1")
     hostile.unharmed()
@@ -162,7 +162,7 @@ def test_a_member_of_a_cluster_gets_out_of_no_mount_over_start_rollback_and_remo
     hostile.attacked(2)
     stop(hostile)
     hostile.engine.api.remove_container(hostile.name, force=True)
-    files_of_root.empty_trash(hostile.context)
+    container_files.empty_trash(hostile.context)
     hostile.unharmed()
 
 

@@ -19,7 +19,7 @@ from sparkwright.engines.log import text as log_text
 from sparkwright.engines.vllm import log
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host import gpu_processes
-from sparkwright.host.ollama.ollama_models import Busy, Loaded, Ollama
+from sparkwright.host.ollama import Busy, Loaded, Ollama
 from sparkwright.measure import background, http_probe, stream
 from sparkwright.measure.stream import Recording, StreamError
 from tests.fuzz.harness import feed, texts, values

@@ -27,8 +27,7 @@ from sparkwright.modules.server import stop
 from sparkwright.modules.server.records import LastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.runner import main
-from sparkwright.runner.verbs import status
+from sparkwright.runner import main, status
 from tests.fuzz.harness import feed, texts, values
 from tests.modules.context import RecordingContext
 
@@ -171,7 +170,7 @@ def of_run(context: RecordingContext) -> None:
 
 
 def of_history(context: RecordingContext) -> None:
-    from sparkwright.runner.verbs import records
+    from sparkwright.runner import records
 
     for row in records.read_history({}, context.machine, context.state):
         assert row["event"] == "history"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkwright.guard import sample_file as rings
-from sparkwright.guard.memory import Meter
+from sparkwright.guard import samples as rings
+from sparkwright.guard.samples import Meter
 
 
 def test_what_was_flushed_is_read_back_and_the_file_never_grows(tmp_path: Path) -> None:

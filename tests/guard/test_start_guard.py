@@ -14,7 +14,7 @@ from typing import Any
 import docker
 import pytest
 
-from sparkwright.guard import sample_file as rings
+from sparkwright.guard import samples as rings
 from sparkwright.guard.judge import GIB
 from tests.faults.bench import until
 from tests.guard.hog import Hog, engine, hog, shell

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright import html
 from sparkwright.health.record import Gpu, Machine, Record, Speed, State
-from sparkwright.runner.verbs.status import FIELDS, row_of
+from sparkwright.runner.status import FIELDS, row_of
 from sparkwright.units import GIB
 
 HOUR_S, DAY_S = 3600.0, 86400.0

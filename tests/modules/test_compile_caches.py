@@ -11,7 +11,7 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.compile_caches import MOUNT, key_of
 from sparkwright.errors import Failed
-from sparkwright.host.containers import cache_removal, cache_tree, compile_caches, mount_sources
+from sparkwright.host.containers import cache_removal, compile_caches, container_files, mount_sources
 from sparkwright.protocol.container import ContainerSpec
 from tests.modules.context import RecordingContext
 
@@ -127,7 +127,7 @@ def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext
     frozen = compile_caches.folder(context, ONE) / "frozen/cache"
     assert [path.name for path in frozen.iterdir()] == ["graph"]
 
-    deep = live(context).joinpath(*["d"] * (cache_tree.MOST_DEPTH + 1))
+    deep = live(context).joinpath(*["d"] * (container_files.MOST_DEPTH + 1))
     deep.mkdir(parents=True)
     compile_caches.verified(context, server)
     assert any("nested more than" in item.get("text", "") for item in context.said)

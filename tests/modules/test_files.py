@@ -12,9 +12,8 @@ import pytest
 from sparkwright.errors import Failed, Refused
 from sparkwright.host import files
 from sparkwright.host.state import write_atomically
-from sparkwright.modules.files import File, Template
 from sparkwright.modules.system.command import Command
-from sparkwright.modules.system.host_settings import Package
+from sparkwright.modules.system.host_settings import File, Package, Template
 from tests.modules.context import RecordingContext
 
 

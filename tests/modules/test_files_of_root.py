@@ -16,7 +16,7 @@ import docker
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import files_of_root
+from sparkwright.host.containers import container_files
 from tests.modules.context import RecordingContext
 from tests.modules.test_log_reading import engine
 
@@ -96,11 +96,11 @@ def test_a_container_removes_what_a_container_wrote(engine: docker.DockerClient,
     context = RecordingContext(folder)
 
     def remove() -> None:
-        files_of_root.discard(context, folder / "live")
-        files_of_root.empty_trash(context)
+        container_files.discard(context, folder / "live")
+        container_files.empty_trash(context)
 
     assert as_nobody(remove) == ""
-    assert not (folder / "live").exists() and not list((folder / files_of_root.TRASH).iterdir())
+    assert not (folder / "live").exists() and not list((folder / container_files.TRASH).iterdir())
     left = [row for row in engine.api.containers(all=True) if str(folder) in str(row["Mounts"])]  # type: ignore[no-untyped-call]
     assert left == []
 
@@ -109,7 +109,7 @@ def test_a_container_removes_what_a_container_wrote(engine: docker.DockerClient,
 def test_what_root_closed_is_opened_for_reading(engine: docker.DockerClient, image: str, folder: Path) -> None:
     filled_by_root(engine, image, folder / "live")
     context = RecordingContext(folder)
-    assert as_nobody(lambda: files_of_root.open_for_reading(context, folder / "live")) == ""
+    assert as_nobody(lambda: container_files.open_for_reading(context, folder / "live")) == ""
     assert as_nobody(lambda: _must((folder / "live/files/triton/one").read_text() == "compiled\n")) == ""
 
 
@@ -122,11 +122,11 @@ def test_where_no_container_can_root_is_told_what_to_type(
     context.docker = lambda: _without_images()
 
     def remove() -> None:
-        files_of_root.discard(context, folder / "live")
-        files_of_root.empty_trash(context)
+        container_files.discard(context, folder / "live")
+        container_files.empty_trash(context)
 
     said = as_nobody(remove)
-    assert said.startswith(Failed.__name__) and f"sudo rm -rf {folder / files_of_root.TRASH}/" in said
+    assert said.startswith(Failed.__name__) and f"sudo rm -rf {folder / container_files.TRASH}/" in said
 
 
 def _must(holds: bool) -> None:

@@ -14,8 +14,7 @@ from sparkwright.engines.log.text import lines_of
 from sparkwright.engines.vllm import log_lines
 from sparkwright.errors import Exit
 from sparkwright.host import gpu_processes
-from sparkwright.host.gpu_processes import GpuProcess
-from sparkwright.host.memory.gpu_use import DeviceLog, Use
+from sparkwright.host.gpu_processes import DeviceLog, GpuProcess, Use
 from sparkwright.modules.proof import engine_reports
 from sparkwright.modules.proof.engine_reports import GpuUsed
 from sparkwright.protocol.result import Result

@@ -261,7 +261,7 @@ def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeyp
         return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
 
     kept = SimpleNamespace(held=[SimpleNamespace(model=SimpleNamespace(size_bytes=30 * GIB))])
-    monkeypatch.setattr("sparkwright.host.ollama.ollama_models.inspect", lambda context: kept)
+    monkeypatch.setattr("sparkwright.host.ollama.inspect", lambda context: kept)
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import file_transfer, model_folders, staging_area
+from sparkwright.host.models import file_transfer, model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
@@ -53,7 +53,7 @@ def untouched(context: RecordingContext) -> bool:
     )
 
 
-@pytest.mark.parametrize("link", ["sub", staging_area.NAME, ".cache"])
+@pytest.mark.parametrize("link", ["sub", model_folders.STAGING_FOLDER, ".cache"])
 def test_a_transfer_does_not_write_through_a_folder_that_is_a_link(
     context: RecordingContext, hub: LoopbackHub, link: str
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_transfer_does_not_write_through_a_folder_that_is_a_link(
 
 def test_a_partial_file_that_is_a_link_is_not_gone_on_with(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.files["config.json"] = json.dumps({"keys": "of somebody else"}).encode()
-    waiting, mine = context.machine.home / "m" / staging_area.NAME, context.machine.home / "mine"
+    waiting, mine = context.machine.home / "m" / model_folders.STAGING_FOLDER, context.machine.home / "mine"
     mine.write_text("{")
     file_transfer.prepare(waiting, "plain")
     partial = file_transfer.partial(waiting, hub.row("config.json"))

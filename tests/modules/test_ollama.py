@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host import machine
-from sparkwright.host.ollama import ollama_models, ollama_places
-from sparkwright.host.ollama.ollama_models import Loaded, Ollama
+from sparkwright.host import machine, ollama
+from sparkwright.host.ollama import Loaded, Ollama
 from sparkwright.modules.ollama import OllamaReload, OllamaUnload
 from sparkwright.modules.rpc.server_inspection import OllamaPs
 from sparkwright.units import GIB
@@ -109,8 +108,8 @@ def test_every_model_is_unloaded_and_named(play: Play, context: RecordingContext
 def test_an_unload_that_was_lost_is_asked_for_again(
     play: Play, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ollama_models, "ASK_AGAIN_S", 0.05)
-    monkeypatch.setattr(ollama_models, "POLL_S", 0.02)
+    monkeypatch.setattr(ollama, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(ollama, "POLL_S", 0.02)
     play.put("a")
     play.lost = 2
     OllamaUnload().run(OllamaUnload.Args(), context)
@@ -126,7 +125,7 @@ def test_a_busy_model_fails_with_its_name(play: Play, context: RecordingContext)
 
 def test_a_list_that_blocks_while_a_model_loads_is_waited_for_or_said(play: Play, context: RecordingContext) -> None:
     play.blocked.set()
-    assert ollama_models.inspect(context, timeout_s=0.2).hanging
+    assert ollama.inspect(context, timeout_s=0.2).hanging
     said = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
     assert "does not answer: it is loading a model or hung" in said.msg
 
@@ -145,7 +144,7 @@ def test_leave_asks_nobody(play: Play, context: RecordingContext) -> None:
 
 def test_an_ollama_of_another_machine_holds_nothing_here(tmp_path: Path) -> None:
     elsewhere = RecordingContext(tmp_path, ollama_url="http://192.0.2.7:11434", sandbox=True)
-    assert ollama_models.inspect(elsewhere).present == ()
+    assert ollama.inspect(elsewhere).present == ()
 
 
 def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(play: Play, context: RecordingContext) -> None:
@@ -203,7 +202,7 @@ def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
     context = RecordingContext(
         tmp_path, docker_host="unix:///nowhere", env={"PATH": f"{systemctl.parent}:/usr/bin:/bin"}
     )
-    found = ollama_places.find(context)
+    found = ollama.find(context)
     assert ("http://127.0.0.1:8888", "service", 77) in [(item.url, item.kind, item.pid) for item in found]
 
 
@@ -222,4 +221,4 @@ def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
     ids=["everywhere", "everywhere, IPv6", "one address", "not published", "the host's network"],
 )
 def test_a_container_is_reached_where_its_host_reaches_it(row: dict[str, Any], url: str) -> None:
-    assert ollama_places.url_of_container(row) == url
+    assert ollama.url_of_container(row) == url

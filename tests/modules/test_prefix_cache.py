@@ -10,7 +10,7 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines import prefix as prefix_verdict
 from sparkwright.errors import Exit
-from sparkwright.modules.proof.prefix_cache import PrefixCache
+from sparkwright.modules.proof.repeated_requests import PrefixCache
 from sparkwright.protocol.result import Result
 from tests.measure.exact_server import Schedule, serving
 from tests.modules.context import RecordingContext

@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.errors import Exit
 from sparkwright.measure import reference
-from sparkwright.modules.proof.reference_text import ReferenceText
+from sparkwright.modules.proof.repeated_requests import ReferenceText
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 

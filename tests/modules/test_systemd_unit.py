@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.modules.system.systemd_unit import UNIT, SystemdUnit
+from sparkwright.modules.system.services import UNIT, SystemdUnit
 from tests.modules.context import RecordingContext
 
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import file_transfer, staging_area, transfer, transfer_process
+from sparkwright.host.models import file_transfer, model_folders, transfer, transfer_process
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
@@ -228,7 +228,7 @@ def test_a_file_that_is_not_in_the_chunk_store_comes_plainly(context: RecordingC
 
 def test_what_another_version_left_is_removed(context: RecordingContext, hub: LoopbackHub) -> None:
     killed_midway(context, hub, "plain")
-    mark = folder(context) / staging_area.NAME / file_transfer.MARK
+    mark = folder(context) / model_folders.STAGING_FOLDER / file_transfer.MARK
     mark.write_text("plain huggingface_hub-0.36.2")
     hub.asked.clear()
     fetch(context, hub, "plain")

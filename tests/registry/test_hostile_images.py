@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_copy, image_names
-from sparkwright.modules.image.docker_image import AdoptImage, DockerImage, UndoLoad
+from sparkwright.modules.image import AdoptImage, DockerImage, UndoLoad
 from sparkwright.modules.rpc.locks import LockImage
 from sparkwright.modules.rpc.prune import PruneImages
 from sparkwright.modules.rpc.transfer import InspectImage

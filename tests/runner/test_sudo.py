@@ -22,7 +22,7 @@ from sparkwright.host import root_runtime
 from sparkwright.host.machine import Machine
 from sparkwright.protocol.events import Event, decode
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.runner.root import become_server
+from sparkwright.runner import become_server
 
 TOP = Path(__file__).parent.parent.parent
 USER, PASSWORD, WRONG, TOKEN = (

@@ -28,7 +28,7 @@ from sparkwright.host.containers import engine_socket
 from sparkwright.host.gateway import drain_record, haproxy_sockets, server_operations
 from sparkwright.host.images import image_copy, registry_client
 from sparkwright.host.models import hub
-from sparkwright.host.ollama.ollama_models import Absent, Busy, Ollama
+from sparkwright.host.ollama import Absent, Busy, Ollama
 from sparkwright.measure import http_probe, stream
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret

@@ -28,9 +28,8 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import served_memory
-from sparkwright.protocol import recap
 from sparkwright.protocol.container import fingerprint
-from sparkwright.protocol.events import Event
+from sparkwright.protocol.events import Event, last_recap, recap_error
 from sparkwright.units import GIB, MINUTE, moment, today
 from sparkwright.visible import count, one_line
 
@@ -357,8 +356,8 @@ def _asked(
 
     def answer(member: Member) -> list[Event]:
         events = selection.fleet.request(member, header, counted=False)
-        if refused := recap.of(events):
-            raise recap.error(refused)
+        if refused := last_recap(events):
+            raise recap_error(refused)
         return [event for event in events if event["event"] == kind]
 
     try:

@@ -15,7 +15,7 @@ from sparkwright.console import grid
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
-from sparkwright.protocol import recap
+from sparkwright.protocol import events
 from sparkwright.trust.image_name import Name
 
 COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("KIND", 0), ("WHAT", 0), ("WHY", 0))
@@ -89,9 +89,9 @@ def _remove(selection: Selection, member: Member, args: dict[str, Any], *, timer
             ask_module(fleet, member, "health_timer", {**absent, "system": True}, exclusive=True, become=True)
     ask_module(fleet, member, "clean_host", args, exclusive=True)
     reported = fleet.request(member, {"verb": "clean", "name": member.host.name}, counted=False)
-    ended = recap.of(reported)
+    ended = events.last_recap(reported)
     if ended is None or ended["exit"]:
-        raise recap.error(ended)
+        raise events.recap_error(ended)
 
 
 def _show(host: str, items: list[dict[str, Any]]) -> None:

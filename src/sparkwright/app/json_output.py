@@ -15,8 +15,7 @@ from sparkwright.console.status_row import Row
 from sparkwright.engines.budget import JSON_SHAPE
 from sparkwright.protocol import event_reader
 from sparkwright.protocol.event_reader import CAUSE, COUNT, KINDS, exit_code
-from sparkwright.protocol.events import SCHEMA
-from sparkwright.protocol.recap import RARE
+from sparkwright.protocol.events import RARE, SCHEMA
 from sparkwright.trust import shapes
 from sparkwright.trust.shapes import Shape, Usual, line, moment, number
 

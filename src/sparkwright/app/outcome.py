@@ -15,7 +15,7 @@ from invoke.exceptions import Exit as InvokeExit
 from sparkwright.console.out import say_prose
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError
 from sparkwright.program import typed
-from sparkwright.protocol import recap
+from sparkwright.protocol import events
 from sparkwright.trust import bounds
 
 #: exit codes of several hosts, worst first; for states of one host see health/record.py
@@ -124,6 +124,6 @@ def _printed(error: SparkwrightError, options: dict[str, Any]) -> Exit:
     answer = typed(str(error))
     say_prose(answer, file=sys.stderr)
     if options.get("json"):
-        row = {**recap.of_error(options.get("host", ""), error, msg=answer), "error": answer}
+        row = {**events.recap_of_error(options.get("host", ""), error, msg=answer), "error": answer}
         print(json.dumps(row, ensure_ascii=False))
     return error.exit

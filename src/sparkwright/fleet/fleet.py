@@ -21,7 +21,7 @@ from sparkwright.fleet.member import Member, broke, hang_up, run_request
 from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed_in
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol import recap
+from sparkwright.protocol import events
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.trust.bounds import clean
@@ -185,7 +185,7 @@ class Fleet:
 
     def errors(self) -> dict[str, SparkwrightError]:
         """Return the errors of the members without an answer, by host name."""
-        return {member.host.name: recap.error(member.recap) for member in self.members if member.failed}
+        return {member.host.name: events.recap_error(member.recap) for member in self.members if member.failed}
 
     def codes(self) -> list[int]:
         """Return the exit code of each member; 0 for one without a recap, as nothing went wrong there."""
@@ -315,13 +315,13 @@ class Fleet:
         try:
             act(member)
         except Exception as error:
-            self._note(member, recap.of_error(member.host.name, broke(error)))
+            self._note(member, events.recap_of_error(member.host.name, broke(error)))
         then(member)
 
     def _note(self, member: Member, event: Event) -> None:
         """Keep what the next play and the end need. The recap over all plays is sent once, at the end."""
         if event["event"] == "recap":
-            member.recap = recap.added(member.recap, event)
+            member.recap = events.add_recap(member.recap, event)
             return
         if event["event"] == "task_finished":
             member.learn(event)

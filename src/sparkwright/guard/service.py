@@ -13,12 +13,12 @@ import fcntl
 import os
 import time
 
-from sparkwright.guard import memory
-from sparkwright.guard import sample_file as rings
+from sparkwright.guard import samples
+from sparkwright.guard import samples as rings
 from sparkwright.guard.judge import Danger, Floors, Judge
 from sparkwright.guard.kill import Target
-from sparkwright.guard.memory import Meter
 from sparkwright.guard.process import Writer, stay_in_memory
+from sparkwright.guard.samples import Meter
 
 CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "service.lock"
 #: the longest pause between two samples, seconds: less than 0.1 % of a core
@@ -121,7 +121,7 @@ class Service:
         rows = {"key": "", **self.conf.rows, "left": str(left)}
         rows["name"] = " ".join(server.name for server in self.conf.servers)
         rows["id"] = self.conf.servers[0].target.id if self.conf.servers else ""
-        rows["boot"] = memory.boot(self.conf.rows.get("root", ""))
+        rows["boot"] = samples.boot(self.conf.rows.get("root", ""))
         rows["server"] = rows.get("of", "")
         for name in ("boot", "key", "name", "id", "left", "server"):
             self.ring.say(name, rows.get(name, ""))
@@ -322,7 +322,7 @@ def _keep(folder: str) -> None:
     path = f"{folder}/{RING}"
     try:
         about, _ = rings.read(path)
-        boot = memory.boot(Conf(folder).rows.get("root", ""))
+        boot = samples.boot(Conf(folder).rows.get("root", ""))
         if about.get("state") == "guarding" and about.get("boot") not in (None, "", boot):
             os.rename(path, f"{folder}/serving-{int(time.time())}.ring")  # noqa: PTH104
     except (OSError, ValueError):

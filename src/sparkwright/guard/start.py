@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import time
 
-from sparkwright.guard import sample_file as rings
+from sparkwright.guard import samples as rings
 from sparkwright.guard.judge import Danger, Floors, Judge
 from sparkwright.guard.kill import Target
-from sparkwright.guard.memory import Meter
 from sparkwright.guard.process import WRITE_EVERY_S, WRITE_NEAR_S, Writer, stay_in_memory
+from sparkwright.guard.samples import Meter
 
 #: the longest pause between two samples, seconds: at least ten times a second
 PAUSE_S = 0.1

@@ -12,7 +12,7 @@ from sparkwright.engines.model import roofline
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import container_labels, log_reader
 from sparkwright.host.module import Context
-from sparkwright.host.ollama.ollama_models import Absent, Busy, Ollama
+from sparkwright.host.ollama import Absent, Busy, Ollama
 from sparkwright.measure import background
 from sparkwright.trust import bounds
 

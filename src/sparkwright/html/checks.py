@@ -181,7 +181,7 @@ class Host:
 
 
 def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
-    """Return the host of a `checks` event (runner/verbs/status.py).
+    """Return the host of a `checks` event (runner/status.py).
 
     Fields that a newer host adds are ignored. Raises ValueError.
     """

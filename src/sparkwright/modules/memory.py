@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.engines.budget import Budget
+from sparkwright.host import ollama as ollama_models
 from sparkwright.host.memory import holders, host_budget, host_lost, memory_fit
 from sparkwright.host.memory.host_budget import Held
 from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.module import Context, Module
-from sparkwright.host.ollama import ollama_models
 from sparkwright.protocol.result import Result, arg
 from sparkwright.units import GIB, gib
 

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.host import ollama
 from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.ollama import ollama_models
-from sparkwright.host.ollama.ollama_models import Absent, Busy, Held, Loaded, Ollama, Seen, in_gib
-from sparkwright.host.ollama.ollama_places import SERVICE, Place
+from sparkwright.host.ollama import SERVICE, Absent, Busy, Held, Loaded, Ollama, Place, Seen, in_gib
 from sparkwright.protocol.result import Change, arg
 from sparkwright.units import GIB, gib
 
@@ -48,13 +47,13 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
             return Seen((), (), ())
         deadline_s = time.monotonic() + args.timeout_s
         while True:
-            seen = ollama_models.inspect(context)
+            seen = ollama.inspect(context)
             if not seen.hanging:
                 return seen
             if time.monotonic() > deadline_s or context.check:
                 raise stuck(seen)
             context.progress(0, text="Ollama does not answer: it may be loading a model")
-            time.sleep(ollama_models.POLL_S)
+            time.sleep(ollama.POLL_S)
 
     def differences(self, args: Args, found: Seen) -> list[Change]:
         models, why = (usage.model for usage in found.held), "it holds shared memory"
@@ -68,7 +67,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
 
     def act(self, args: Args, found: Seen, changes: list[Change], context: Context) -> dict[str, Any]:
         before = context.machine.meminfo()["MemAvailable"]
-        left = ollama_models.unload(context, timeout_s=args.timeout_s)
+        left = ollama.unload(context, timeout_s=args.timeout_s)
         if left.held:
             raise ollama_unload_kept(left.held)
         if left.hanging:
@@ -93,7 +92,7 @@ def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context)
         if time.monotonic() > deadline_s:
             context.note(f"Ollama held {gib(held)} GiB; {gib(max(0, back))} GiB released so far.")
             return
-        time.sleep(ollama_models.POLL_S)
+        time.sleep(ollama.POLL_S)
 
 
 def ollama_unload_kept(held: tuple[Held, ...]) -> Failed:
@@ -131,7 +130,7 @@ class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
         mode: Literal["unload", "stop", "leave"] = arg("only stop stops it", default="stop")
 
     def read(self, args: Args, context: Context) -> list[Place]:
-        return list(ollama_models.inspect(context, timeout_s=2).present) if args.mode == "stop" else []
+        return list(ollama.inspect(context, timeout_s=2).present) if args.mode == "stop" else []
 
     def differences(self, args: Args, found: list[Place]) -> list[Change]:
         return [Change(str(place), "running", "stopped", "ollama: stop") for place in found]
@@ -144,10 +143,10 @@ class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
         for place in found:
             _STOP[place.kind](place, context)
         deadline_s = time.monotonic() + GONE_S
-        while left := ollama_models.inspect(context, timeout_s=1).present:
+        while left := ollama.inspect(context, timeout_s=1).present:
             if time.monotonic() > deadline_s:
                 raise Failed(f"Ollama ({left[0]}) still answers at {left[0].url}.", fix=_MANUALLY)
-            time.sleep(ollama_models.POLL_S)
+            time.sleep(ollama.POLL_S)
         return {}
 
 

@@ -10,13 +10,10 @@ from sparkwright.host.module import Module
 
 #: the modules of each file below this folder; NAME is the class Name there
 FILES: dict[str, tuple[str, ...]] = {
-    "cluster.fabric_ready": ("fabric_ready",),
-    "cluster.members": ("barrier", "rank_joined"),
-    "files": ("file", "template"),
+    "cluster": ("fabric_ready", "barrier", "rank_joined"),
     "gateway.gateway_container": ("gateway_running", "gateway_restore", "gateway_return"),
-    "gateway.gateway_files": ("gateway_check", "gateway_keep", "gateway_last_good"),
-    "gateway.gateway_proof": ("gateway_proof",),
-    "image.docker_image": ("docker_image", "adopt_image", "share_image", "undo_load"),
+    "gateway.gateway_files": ("gateway_check", "gateway_keep", "gateway_last_good", "gateway_proof"),
+    "image": ("docker_image", "adopt_image", "share_image", "undo_load"),
     "memory": ("assert_memory_fits", "memory", "wait_memory_released"),
     "model.hf_model": ("hf_model", "second_models"),
     "model.model_files": ("page_cache", "restore_model_files", "share_model", "verify_model"),
@@ -25,10 +22,9 @@ FILES: dict[str, tuple[str, ...]] = {
     "proof.inspect_server": ("inspect_server",),
     "proof.liveness": ("liveness", "verify_health", "same_server"),
     "proof.load_proof": ("load_proof", "depth_rates"),
-    "proof.prefix_cache": ("prefix_cache",),
     "proof.preflight": ("preflight", "lint"),
     "proof.probes": ("probes",),
-    "proof.reference_text": ("reference_text",),
+    "proof.repeated_requests": ("prefix_cache", "reference_text"),
     "proof.smoke_test": ("smoke_test",),
     "proof.verdict": ("verdict",),
     "rpc.clean_host": ("clean_host",),
@@ -45,11 +41,10 @@ FILES: dict[str, tuple[str, ...]] = {
     "server.stop": ("stop_and_keep", "stopped", "wait_exited", "drain"),
     "server.turns": ("turn", "take_turn", "interim_fits", "interim_serves", "interim_stopped"),
     "system.command": ("command", "end_host", "fail"),
-    "system.docker_engine": ("docker_ready", "port_forwarder"),
     "system.facts": ("facts",),
     "system.health_timer": ("health_timer",),
-    "system.host_settings": ("host_settings", "package", "user_group"),
-    "system.systemd_unit": ("systemd_unit",),
+    "system.host_settings": ("file", "host_settings", "package", "template", "user_group"),
+    "system.services": ("docker_ready", "port_forwarder", "systemd_unit"),
 }
 
 #: the import path of each module by its name

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright.errors import Exit
-from sparkwright.protocol import recap
+from sparkwright.protocol import events
 from sparkwright.protocol.events import LINE_BYTES, STATUSES, Event
 from sparkwright.trust.bounds import PARTS, clean, json_of
 from sparkwright.trust.names import STEP
@@ -165,8 +165,8 @@ KINDS: dict[str, dict[str, Shape]] = {
         "seconds": SECONDS,
     },
     "recap": {
-        **dict.fromkeys(recap.COUNTS, COUNT),
-        **dict.fromkeys(recap.RARE, Usual(COUNT, 0)),
+        **dict.fromkeys(events.COUNTS, COUNT),
+        **dict.fromkeys(events.RARE, Usual(COUNT, 0)),
         "exit": exit_code,
         "seconds": SECONDS,
         "msg": TEXT,

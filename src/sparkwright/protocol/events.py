@@ -20,11 +20,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from sparkwright.errors import Exit, Failed, SparkwrightError, Unreachable
 
 if TYPE_CHECKING:
     from sparkwright.trust.redact import Redactor
+
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
@@ -84,3 +87,50 @@ def _line(event: Event) -> bytes:
         return text.encode() + b"\n"
     except UnicodeEncodeError:
         return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode() + b"\n"
+
+
+#: the counts of a recap, in the order of display; RARE only if they are not 0
+COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
+RARE = ("rescued", "ignored")
+
+
+def recap_of_error(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: str = "") -> Event:
+    """Return the recap of a host that could not be reached, or refused. msg: replaces the error's own sentence."""
+    ended = "unreachable" if isinstance(error, Unreachable) or error.exit is Exit.UNREACHABLE else "failed"
+    counts = {name: int(name == ended) for name in COUNTS}
+    return event(
+        "recap", host=host, **counts, exit=int(_failure(error.exit)), seconds=round(seconds, 3), msg=msg or str(error)
+    )
+
+
+def add_recap(before: Event | None, now: Event) -> Event:
+    """Return the recap over several plays of one host."""
+    if before is None:
+        return now
+    return {**now, **{key: before.get(key, 0) + now.get(key, 0) for key in (*COUNTS, *RARE, "seconds")}}
+
+
+def recap_line(recap: Mapping[str, Any]) -> str:
+    """Return the counts as text: "ok=3 changed=1 failed=0 skipped=0 unreachable=0"."""
+    return " ".join(f"{name}={recap[name]}" for name in (*COUNTS, *(item for item in RARE if recap.get(item))))
+
+
+def last_recap(events: Iterable[Event]) -> Event | None:
+    """Return the recap among a host's events; None if there is none."""
+    return next((event for event in events if event["event"] == "recap"), None)
+
+
+def recap_error(recap: Event | None, otherwise: str = "the host gave no answer.") -> SparkwrightError:
+    """Return the error of a recap, to raise: with the host's message and exit code.
+
+    Args:
+        otherwise: the message if there is no recap, or one without a message.
+    """
+    found = Failed((recap or {}).get("msg") or otherwise)
+    found.exit = _failure(recap["exit"] if recap else Exit.FAILED)
+    return found
+
+
+def _failure(code: int) -> Exit:
+    """Return the exit code of a failure: a host that says 0 without an answer has failed nevertheless."""
+    return Exit.FAILED if code in (Exit.OK, Exit.CHANGES) else Exit(code)

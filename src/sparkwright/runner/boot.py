@@ -19,7 +19,7 @@ gc.set_threshold(100_000)  # objects of imports are no garbage
 GOOD_START = 76
 #: the modules of a deploy without changes
 MODULES = (
-    *("system.facts", "proof.preflight", "server.container", "image.docker_image"),
+    *("system.facts", "proof.preflight", "server.container", "image"),
     *("model.hf_model", "proof.liveness", "server.records"),
 )
 AHEAD = {

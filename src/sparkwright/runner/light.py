@@ -16,7 +16,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, lines
 from sparkwright.runner import request as requests
-from sparkwright.runner.verbs import status
+from sparkwright.runner import status
 from sparkwright.trust.redact import Redactor
 
 _VERBS: dict[str, Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]] = {

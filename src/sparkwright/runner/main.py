@@ -7,13 +7,13 @@
 {"verb": "runs", "all": bool}                                      one `run` event for each kept run that may change something,
                                                                    or for all of them, newest first
 {"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
-{"verb": "diagnose", "container": name, ...}                       diagnose its server, in one event (see diagnose.py)
+{"verb": "diagnose", "container": name, ...}                       diagnose its server, in one event (see records.py)
 {"verb": "status", "container": name, "gateway": bool}             the host's status, in one event (see status.py)
 {"verb": "checks", "since_s": seconds}                             its checks since then, in one event
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          the host's records (see records.py)
 {"verb": "serving", "name": "" | container}                        ask a server here for a token
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
-{"verb": "clean", "name": host}                                    remove sparkwright's own folders (see clean.py)
+{"verb": "clean", "name": host}                                    remove sparkwright's own folders (see records.py)
 
 On a host that serves several, each may have "server": container.
 """
@@ -95,8 +95,8 @@ def _verb(name: str) -> Verb:
         return _VERBS[name]
     if name not in _SHORT:
         raise requests.unknown(name)
-    module, function = _SHORT[name].split(".")
-    found: Verb = getattr(importlib.import_module(f"sparkwright.runner.verbs.{module}"), function)
+    module, _, function = _SHORT[name].rpartition(".")
+    found: Verb = getattr(importlib.import_module(f"sparkwright.runner.{module}"), function)
     return found
 
 
@@ -208,12 +208,12 @@ def _refusal(request: dict[str, Any], error: SparkwrightError) -> Event:
 
 
 _VERBS: dict[str, Verb] = {"run": _run, "attach": _attach, "stop": _stop, "runs": _runs}
-#: the functions of the other verbs, in verbs/: imported on use
+#: the functions of the other verbs, in this folder: imported on use
 _SHORT = {
     "checks": "status.read_checks",
-    "clean": "clean.clean",
-    "diagnose": "diagnose.read_diagnosis",
-    "health": "health_on_demand.check",
+    "clean": "records.clean",
+    "diagnose": "records.read_diagnosis",
+    "health": "health_check.check",
     "history": "records.read_history",
     "incident": "records.read_incident",
     "lock": "records.read_lock",

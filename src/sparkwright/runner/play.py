@@ -16,11 +16,11 @@ from sparkwright.host.module import Module
 from sparkwright.host.runs.context import RunContext, engine_went_away
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
-from sparkwright.protocol import expressions, recap, signature
+from sparkwright.protocol import events, expressions, signature
 from sparkwright.protocol.events import KNOWN_AFTER, Event, event
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.protocol.result import Result, sound
-from sparkwright.runner.root.become import Become
+from sparkwright.runner.become import Become
 from sparkwright.secret import Secret
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class PlayRun:
         plan, emit = self.plan, self.emit
         self.registered: dict[str, Any] = {"failed_result": Result().registered(), **plan.registered}
         self.notified: set[str] = set()
-        self.counts = dict.fromkeys((*recap.COUNTS, *recap.RARE), 0)
+        self.counts = dict.fromkeys((*events.COUNTS, *events.RARE), 0)
         self.touched_by = ""
         self.failed_as = ("", "")
         self.stopped: Result | None = None

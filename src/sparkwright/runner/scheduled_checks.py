@@ -47,8 +47,7 @@ def _check() -> int:
     from sparkwright.host.state import StateFolder
     from sparkwright.protocol.events import Event
     from sparkwright.protocol.plan import new_run_id
-    from sparkwright.runner.health_check import composed
-    from sparkwright.runner.verbs.health_on_demand import sentence
+    from sparkwright.runner.health_check import composed, sentence
 
     machine = Machine.here()
     try:

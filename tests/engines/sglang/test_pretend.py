@@ -15,7 +15,7 @@ from sparkwright.engines.log.reader import read
 from sparkwright.host.containers import container_labels
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
-from sparkwright.modules.proof.prefix_cache import PrefixCache
+from sparkwright.modules.proof.repeated_requests import PrefixCache
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.engines.sglang.pretend import Pretend, serving

@@ -19,7 +19,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.models import Adapter, SecondModel
-from sparkwright.protocol import recap
+from sparkwright.protocol.events import last_recap
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.trust import image_name
 
@@ -234,7 +234,7 @@ def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[st
     """Run modules on a host and return their answers by task id. Raises Refused with the host's message."""
     plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
-    ended = recap.of(events)
+    ended = last_recap(events)
     if ended is None or ended["exit"] != 0:
         raise Refused(ended["msg"] if ended else "the host gave no answer about the lock.", where=member.host.name)
     from sparkwright.app.questions import host_requests

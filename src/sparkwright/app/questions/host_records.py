@@ -21,8 +21,7 @@ from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.host.state import write_atomically
 from sparkwright.measure import workload
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol import recap
-from sparkwright.protocol.events import Event
+from sparkwright.protocol.events import Event, last_recap, recap_error
 from sparkwright.trust import private
 from sparkwright.trust.bounds import PARTS, clean, json_of
 from sparkwright.trust.shapes import fitted, line, moment
@@ -133,8 +132,8 @@ def asked(selection: Selection, header: dict[str, Any]) -> dict[str, list[Event]
 def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
     """Return the events of a request. Raises Failed with the host's message if it refuses."""
     events = fleet.request(member, header, counted=False)
-    if refused := recap.of(events):
-        raise recap.error(refused)
+    if refused := last_recap(events):
+        raise recap_error(refused)
     return events
 
 

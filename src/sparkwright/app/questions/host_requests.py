@@ -23,9 +23,8 @@ from sparkwright.errors import Exit, Failed, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.gateway.statistics import STATES
-from sparkwright.protocol import recap
 from sparkwright.protocol.event_reader import COUNT, text
-from sparkwright.protocol.events import Event
+from sparkwright.protocol.events import Event, last_recap, recap_error
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
@@ -52,7 +51,7 @@ def one(member: Member, header: dict[str, Any], kind: str) -> Answer:
             if event["event"] == kind:
                 return event
             if event["event"] == "recap":
-                return recap.error(event)
+                return recap_error(event)
         return Failed("the host gave no answer.")
     except SparkwrightError as error:
         hang_up([member])
@@ -89,7 +88,7 @@ def ask_module(
     )
     if done is None:
         failed = next((event["msg"] for event in events if event["event"] == "task_finished"), "")
-        raise recap.error(recap.of(events), failed or "the host gave no answer.")
+        raise recap_error(last_recap(events), failed or "the host gave no answer.")
     return checked(name, done["data"], host=member.host.name)
 
 

@@ -13,8 +13,7 @@ from sparkwright.console.events import lines
 from sparkwright.console.events.lines import explained, plain
 from sparkwright.engines.engine import USUAL, of
 from sparkwright.errors import Exit
-from sparkwright.protocol.events import Event
-from sparkwright.protocol.recap import COUNTS
+from sparkwright.protocol.events import COUNTS, Event
 
 VERDICTS = {
     Exit.OK: "ok",

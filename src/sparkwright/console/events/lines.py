@@ -12,8 +12,7 @@ from sparkwright import units
 from sparkwright.console import words
 from sparkwright.console.out import width
 from sparkwright.engines.budget import Budget
-from sparkwright.protocol.events import KNOWN_AFTER, Event
-from sparkwright.protocol.recap import shown
+from sparkwright.protocol.events import KNOWN_AFTER, Event, recap_line
 from sparkwright.visible import count, visible
 
 PROGRESS_EVERY_S = 5.0
@@ -185,7 +184,9 @@ class Lines:
             shown_of: messages that were printed, with their host, to which later hosts with the same message refer.
         """
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
-        self.write(style, f"{recap['host']:<{self._width}} : {shown(recap)}  in {units.duration(recap['seconds'])}")
+        self.write(
+            style, f"{recap['host']:<{self._width}} : {recap_line(recap)}  in {units.duration(recap['seconds'])}"
+        )
         if recap["host"] in self._loaded:
             stages = self._stages[recap["host"]].items()
             text = ", ".join(f"{name} {units.duration(seconds)}" for name, seconds in stages if seconds >= LEAST_S)

@@ -17,8 +17,7 @@ from sparkwright.console.events.live_lines import STYLES, printed
 from sparkwright.console.out import folded
 from sparkwright.console.terminal import terminal
 from sparkwright.program import typed
-from sparkwright.protocol.events import KNOWN_AFTER, Event
-from sparkwright.protocol.recap import shown
+from sparkwright.protocol.events import KNOWN_AFTER, Event, recap_line
 from sparkwright.visible import count, visible
 
 A_SECOND = 4
@@ -254,7 +253,7 @@ class StageLines:
 
     def _recap(self, recap: Event) -> None:
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
-        text = f"{recap['host']:<{self._who}} : {shown(recap)}  in {units.duration(recap['seconds'])}"
+        text = f"{recap['host']:<{self._who}} : {recap_line(recap)}  in {units.duration(recap['seconds'])}"
         if style != "failed" and recap["exit"] in (0, 2):
             self.write(style, text)
             return

@@ -10,11 +10,10 @@ from pathlib import Path
 from sparkwright.doctor import known
 from sparkwright.doctor.host import FIXES, Finding, Host, Wanted
 from sparkwright.errors import Refused, SparkwrightError
-from sparkwright.host import root_runtime
+from sparkwright.host import ollama, root_runtime
 from sparkwright.host.containers import containers, mount_sources
 from sparkwright.host.containers.inspection import is_ours
 from sparkwright.host.images.image_names import machine_platform
-from sparkwright.host.ollama import ollama_models, ollama_places
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.shell import quote
 from sparkwright.trust import bounds
@@ -133,7 +132,7 @@ OLLAMA_NAME = "Ollama"
 
 def check_ollama(host: Host) -> Iterator[Finding]:
     source, name = known.OLLAMA.source, host.wanted.name or "HOST"
-    seen = ollama_models.inspect(host.context, timeout_s=2)
+    seen = ollama.inspect(host.context, timeout_s=2)
     if seen.hanging:
         evidence = f"{', '.join(map(str, seen.hanging))} does not answer: it is loading a model or hung"
         yield Finding(OLLAMA_NAME, "warning", evidence, f"invoke ollama.ps --host {name}", source)
@@ -152,10 +151,10 @@ def check_ollama(host: Host) -> Iterator[Finding]:
 
 def _open(host: Host) -> Iterator[Finding]:
     """Check the address: a service that listens on every one lets anybody load a model into the engine's memory."""
-    words = (host.printed("systemctl", "show", ollama_places.SERVICE, "-p", "Environment", "--value") or "").split()
+    words = (host.printed("systemctl", "show", ollama.SERVICE, "-p", "Environment", "--value") or "").split()
     host_is = next((word.strip('"').partition("=")[2] for word in words if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in host_is or "[::]" in host_is:
-        evidence = f"{ollama_places.SERVICE} listens on every address (OLLAMA_HOST={host_is}): {known.OLLAMA_OPEN.says}"
+        evidence = f"{ollama.SERVICE} listens on every address (OLLAMA_HOST={host_is}): {known.OLLAMA_OPEN.says}"
         yield Finding("Ollama's address", "warning", evidence, "sudo systemctl edit ollama", known.OLLAMA_OPEN.source)
 
 

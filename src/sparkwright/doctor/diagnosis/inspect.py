@@ -20,9 +20,9 @@ from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
 from sparkwright.health.store import CheckHistory
-from sparkwright.host import evidence
+from sparkwright.host import evidence, gpu_processes
 from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, log_reader
-from sparkwright.host.memory import gpu_use, host_lost
+from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns
 from sparkwright.host.runs import journal, lock
@@ -234,7 +234,7 @@ def _on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None, str]
     asks = (server.inspected.get("HostConfig") or {}).get("DeviceRequests")
     if not asks or server.box.status != "running":
         return None, ""
-    use = gpu_use.inspect(server.box.name, context)
+    use = gpu_processes.inspect(server.box.name, context)
     return {"gpu": True, "no gpu": False}.get(use.verdict), use.why
 
 

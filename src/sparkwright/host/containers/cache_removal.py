@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, files_of_root
+from sparkwright.host.containers import compile_caches, container_files
 from sparkwright.host.containers.compile_caches import ASIDE
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, own_folders
@@ -72,14 +72,14 @@ def remove(context: Context, names: Collection[str]) -> int:
     for row in going:
         if row.name == row.key or row.key not in all_of_it:
             discard(context, row.key, only_aside=row.name != row.key)
-    files_of_root.empty_trash(context)
+    container_files.empty_trash(context)
     return sum(row.size_bytes for row in going)
 
 
 def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
     """Move a key's cache, or only the part that was moved aside, to the trash, even if it is in use."""
     at = compile_caches.folder(context, key)
-    files_of_root.discard(context, at / ASIDE if only_aside else at)
+    container_files.discard(context, at / ASIDE if only_aside else at)
     if not only_aside:
         compile_caches.forget(context, key)
 
@@ -92,7 +92,7 @@ def within(context: Context, bound_gib: float) -> None:
     """
     try:
         compile_caches.retire(context)
-        files_of_root.empty_trash(context)
+        container_files.empty_trash(context)
         found = rows(context)
         over = sum(row.size_bytes for row in found) - int(bound_gib * GIB)
         for row in sorted((row for row in found if not row.kept), key=lambda row: (row.name == row.key, row.used_s)):

@@ -25,7 +25,7 @@ from typing import Any
 from sparkwright.engines import engine
 from sparkwright.engines.compile_caches import CACHE, FOLDER, LIVE, MOUNT, live_folder
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.host.containers import cache_tree, containers, files_of_root, mount_sources
+from sparkwright.host.containers import container_files, containers, mount_sources
 from sparkwright.host.module import Context
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import ContainerSpec
@@ -57,7 +57,7 @@ class Kept:
     container_id: str = ""  # of the container that started last
     used_s: float = 0.0  # since the epoch
     why_aside: str = ""  # why the contents of ASIDE were moved there
-    frozen: str = ""  # the digest of the copy in FROZEN, see cache_tree; empty for none
+    frozen: str = ""  # the digest of the copy in FROZEN, see container_files; empty for none
 
 
 def folder(context: Context, key: str) -> Path:
@@ -176,7 +176,7 @@ def before_start(context: Context, container: Mapping[str, Any]) -> None:
     except OSError as error:
         at = folder(context, key)
         raise Failed(f"cannot move the compile cache in {at} out of the way: {error.strerror}.") from None
-    files_of_root.try_to_empty_trash(context)
+    container_files.try_to_empty_trash(context)
 
 
 def _before_start(context: Context, container: Mapping[str, Any], key: str, name: str) -> None:
@@ -221,33 +221,33 @@ def _frozen(context: Context, key: str, name: str) -> str:
     fresh = at / f".{FROZEN}"
     copied = _copied(context, live, fresh)
     if copied.unreadable:
-        files_of_root.discard(context, fresh)
+        container_files.discard(context, fresh)
         for path in sorted(live.iterdir()):
-            files_of_root.open_for_reading(context, path)
+            container_files.open_for_reading(context, path)
         copied = _copied(context, live, fresh)
     if (at / FROZEN).exists():
-        files_of_root.discard(context, at / FROZEN)
+        container_files.discard(context, at / FROZEN)
     fresh.rename(at / FROZEN)
     return copied.digest
 
 
-def _copied(context: Context, source: Path, target: Path) -> cache_tree.Copied:
+def _copied(context: Context, source: Path, target: Path) -> container_files.Copied:
     """Copy one of these folders to a new one. Raises Unfit or OSError and then leaves nothing behind."""
     if target.exists():
-        files_of_root.discard(context, target)
+        container_files.discard(context, target)
     room = context.machine.free_bytes(target.parent) - SPARE_BYTES
     try:
-        return cache_tree.copy(source, target, room)
+        return container_files.copy(source, target, room)
     except (OSError, SparkwrightError):
         if target.exists():
-            files_of_root.discard(context, target)
+            container_files.discard(context, target)
         raise
 
 
 def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str) -> bool:
     """Replace a container's cache with a copy of the frozen one, or empty folders. Returns whether it has any contents."""
     at, live, wanted = folder(context, key), _live(context, key, name), read(context.state, key).frozen
-    files_of_root.discard(context, live)
+    container_files.discard(context, live)
     warm = False
     if wanted and (at / FROZEN).is_dir():
         try:
@@ -259,7 +259,7 @@ def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str
         if why:
             context.note(f"the compile cache is not used, and this start compiles anew: {why}")
         if why and live.exists():
-            files_of_root.discard(context, live)
+            container_files.discard(context, live)
     live = _live(context, key, name)
     for source in mount_sources.of_container(container):
         if source.is_relative_to(live):
@@ -289,7 +289,7 @@ def _moved_aside(context: Context, key: str, name: str, why: str) -> Path | None
     try:
         for old in (at / ASIDE, at / FROZEN):
             if old.exists():
-                files_of_root.discard(context, old)
+                container_files.discard(context, old)
         live = _live(context, key, name)
         live.rename(at / ASIDE)
         for path in sorted((at / ASIDE).iterdir()):
@@ -343,10 +343,10 @@ def retire(context: Context) -> None:
         live = folder(context, key) / LIVE
         for path in sorted(live.iterdir()) if live.is_dir() else ():
             if (key, path.name) not in users:
-                files_of_root.discard(context, path)
+                container_files.discard(context, path)
     for path, user in old_folders(context).items():
         if not user:
-            files_of_root.discard(context, path)
+            container_files.discard(context, path)
     with contextlib.suppress(OSError):
         (context.machine.home / OLD_FOLDER).rmdir()
 
@@ -393,7 +393,7 @@ def _renew_old(context: Context, container: Mapping[str, Any]) -> None:
         if not KEY.fullmatch(key):
             continue
         try:
-            files_of_root.discard(context, old / key)
+            container_files.discard(context, old / key)
         except FileNotFoundError:
             pass
         except OSError as error:

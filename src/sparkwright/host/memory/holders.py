@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import shell
-from sparkwright.host import gpu_processes
+from sparkwright.host import gpu_processes, ollama
 from sparkwright.host.containers import containers
 from sparkwright.host.machine import ollama_url
 from sparkwright.host.module import Context
-from sparkwright.host.ollama import ollama_models
 from sparkwright.units import gib
 
 #: see host/gateway/interim.py
@@ -176,14 +175,14 @@ def _gpu_bytes(context: Context) -> dict[int, int]:
 
 def _ollama(context: Context) -> list[dict[str, Any]]:
     rows = []
-    for usage in ollama_models.inspect(context, timeout_s=2).held:
+    for usage in ollama.inspect(context, timeout_s=2).held:
         size = usage.model.size_bytes
         name = f"Ollama model {usage.model.name}{'' if size else ', size unknown'}"
         rows.append(_row("ollama", name, size or 0, _stop(usage)))
     return rows
 
 
-def _stop(usage: ollama_models.Held) -> str:
+def _stop(usage: ollama.Held) -> str:
     """Return the command that unloads a model from its Ollama instance."""
     words = ["ollama", "stop", usage.model.name]
     if usage.place.kind == "container":

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.budget import Budget, Row
+from sparkwright.host import ollama
 from sparkwright.host.containers import containers, replacement
 from sparkwright.host.memory import holders, memory_fit
 from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.module import Context
-from sparkwright.host.ollama import ollama_models
 from sparkwright.units import gib
 
 #: other containers with less than this are counted with the host itself
@@ -108,7 +108,7 @@ def _held(context: Context, name: str, other_servers: Sequence[str], turns: set[
     return Held(
         goes={goe: holders.of_server(goe, context) for goe in goes},
         stays={stay: holders.of_server(stay, context) for stay in stays},
-        models=[usage.model.size_bytes for usage in ollama_models.inspect(context).held],
+        models=[usage.model.size_bytes for usage in ollama.inspect(context).held],
         models_stay=models_stay,
         rows=tuple(_containers(context, {*goes, *stays, name})),
         taken_bytes=memory["MemTotal"] - memory["MemAvailable"],

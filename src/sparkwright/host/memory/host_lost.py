@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.errors import Refused, SparkwrightError
-from sparkwright.guard import sample_file as rings
+from sparkwright.guard import samples as rings
 from sparkwright.guard.judge import FLOOR_SHARE, LOW_SHARE
 from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.machine import Machine

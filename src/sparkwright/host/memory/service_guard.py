@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import units
-from sparkwright.guard import sample_file as rings
+from sparkwright.guard import samples as rings
 from sparkwright.guard.service import CONF, EVENTS, LOCK, RING
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import start_guard

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 
 from sparkwright import guard
 from sparkwright.errors import Failed
-from sparkwright.guard import memory
-from sparkwright.guard import sample_file as rings
+from sparkwright.guard import samples as memory_samples
 from sparkwright.guard.judge import Danger
 from sparkwright.host.containers import engine_socket
 from sparkwright.host.machine import Machine
@@ -268,7 +267,7 @@ class Guards:
         if guard_of is None:
             return None
         try:
-            about, samples = rings.read(str(guard_of.ring))
+            about, samples = memory_samples.read(str(guard_of.ring))
         except OSError:
             return None
         rows = [(time_s, available) for time_s, available, _, _ in samples if time_s >= self._since_s]
@@ -284,7 +283,7 @@ class Guards:
 def timeline(ring: Path) -> list[str]:
     """Return the samples of a ring as lines of a table: time, GiB available and free, and the rate of the fall."""
     try:
-        _, samples = rings.read(str(ring))
+        _, samples = memory_samples.read(str(ring))
     except OSError:
         return []
     rows, before = ["time          available   free   falling"], samples[0] if samples else (0.0, 0, 0, 0.0)
@@ -303,8 +302,8 @@ def key_of(spec: Mapping[str, Any]) -> str:
 
 
 def boot_of(machine: Machine) -> str:
-    """Return the identity of this boot; see `guard.memory.boot`."""
-    return memory.boot(machine.root)
+    """Return the identity of this boot; see `guard.samples.boot`."""
+    return memory_samples.boot(machine.root)
 
 
 def folder(state: StateFolder) -> Path:

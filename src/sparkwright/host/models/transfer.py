@@ -23,7 +23,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import file_transfer, hub
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest, sizes
-from sparkwright.host.models.staging_area import Staging
+from sparkwright.host.models.model_folders import Staging
 from sparkwright.host.module import Context
 from sparkwright.visible import first
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.host.models import file_transfer, hub, xet_store
+from sparkwright.host.models import file_transfer, hub
 from sparkwright.host.models.file_transfer import SourceQueue, Way
 from sparkwright.host.models.hub import Source
 from sparkwright.secret import Secret
@@ -99,7 +99,7 @@ def measured_xet(source: Source, files: Sequence[Sample]) -> float:
         reading = [
             pool.submit(_read_xet, source, found.xet_hash, largest.size_bytes, place, window) for place in places
         ]
-        ended = threading.Timer(ANSWER_S, xet_store.abandon)  # by then there was no data, or the window is over
+        ended = threading.Timer(ANSWER_S, file_transfer.abandon)  # by then there was no data, or the window is over
         ended.start()
         counts = [job.result() for job in reading]
         ended.cancel()
@@ -109,7 +109,7 @@ def measured_xet(source: Source, files: Sequence[Sample]) -> float:
 def _read_xet(source: Source, xet_hash: str, size: int, place: tuple[int, int], window: _Window) -> int:
     got = 0
     with contextlib.suppress(Exception):  # of hf_xet; a mode that fails here is not chosen
-        for piece in xet_store.content(source, xet_hash, size, *place):
+        for piece in file_transfer.content(source, xet_hash, size, *place):
             if not window.open():
                 break
             got += len(piece)

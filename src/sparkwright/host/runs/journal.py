@@ -29,7 +29,7 @@ from sparkwright.host.records import server_keys
 from sparkwright.host.runs import lock
 from sparkwright.host.runs.lock import Owner
 from sparkwright.host.state import StateFolder, write_atomically
-from sparkwright.protocol import recap
+from sparkwright.protocol import events
 from sparkwright.protocol.events import Event, decode, encode, event
 from sparkwright.ready import readable
 from sparkwright.trust import names, private
@@ -240,7 +240,7 @@ def _complete_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 def _obituary(folder: Path) -> Event:
     msg = f"the run {folder.name} was interrupted: its process exited without a result (see {folder}/runner.log)"
-    return recap.of_error(plan_of(folder).get("host", ""), Failed(msg))
+    return events.recap_of_error(plan_of(folder).get("host", ""), Failed(msg))
 
 
 #: how to settle a run that was cut off, by its playbook

@@ -14,9 +14,9 @@ from sparkwright.engines.log.resolution import kernel_path, mismatches, path_cha
 from sparkwright.engines.log.state import FIELDS, SETTINGS
 from sparkwright.engines.log.text import lines_of, plain
 from sparkwright.errors import Exit, Failed, Inconclusive, Refused
+from sparkwright.host import gpu_processes
 from sparkwright.host.containers import container_labels, container_options, containers, log_reader, server_key
-from sparkwright.host.memory import gpu_use
-from sparkwright.host.memory.gpu_use import Use
+from sparkwright.host.gpu_processes import Use
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import baselines, good_states
 from sparkwright.host.records.baselines import Baselines, key_of
@@ -156,7 +156,7 @@ class GpuUsed(Module["GpuUsed.Args"]):
             )
         if not containers.running(context.docker(), args.name):
             raise Failed(f"container {args.name} is no longer running.")
-        return judge_gpu_used(gpu_use.inspect(args.name, context))
+        return judge_gpu_used(gpu_processes.inspect(args.name, context))
 
 
 def judge_gpu_used(use: Use) -> Result:
@@ -171,7 +171,7 @@ def judge_gpu_used(use: Use) -> Result:
         msg = f"unknown whether the server uses the GPU: {use.why}."
         return Result(msg=msg, exit=Exit.INCONCLUSIVE, data=data)
     reason = f"; {use.why}" if use.log.cpu else f": {use.why}"
-    return Result(failed=True, msg=f"the server does not use the GPU{reason}.", fix=gpu_use.FIX, data=data)
+    return Result(failed=True, msg=f"the server does not use the GPU{reason}.", fix=gpu_processes.FIX, data=data)
 
 
 Verdict = Literal["proved", "disproved", "not found"]

@@ -12,12 +12,12 @@ from sparkwright.health import schedule
 from sparkwright.host.containers import (
     cache_removal,
     compile_caches,
+    container_files,
     container_labels,
     containers,
-    files_of_root,
     lifecycle,
 )
-from sparkwright.host.models import model_folders, staging_area
+from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import own_folders
@@ -135,7 +135,7 @@ def _caches(context: Context, going: set[str]) -> Iterator[Item]:
         why = f"used by {user}" if user and user not in going else ""
         yield Item(CACHE, str(at), own_folders.disk_bytes(at), why)
     yield from _old_caches(context, going)
-    trash = context.machine.home / files_of_root.TRASH
+    trash = context.machine.home / container_files.TRASH
     if trash.is_dir():
         yield Item(CACHE, str(trash), own_folders.disk_bytes(trash))
 
@@ -185,7 +185,7 @@ def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
 def _kept_beside_models(context: Context) -> Iterator[Item]:
     """Yield the files that a rollback or an interrupted download left in the folders of models."""
     for manifest in Manifest.all(context.state):
-        for path in (manifest.folder / model_folders.FOLDER, manifest.folder / staging_area.NAME):
+        for path in (manifest.folder / model_folders.FOLDER, manifest.folder / model_folders.STAGING_FOLDER):
             if path.is_dir() and not path.is_symlink():
                 yield Item("model files", str(path), own_folders.disk_bytes(path))
 
@@ -207,7 +207,7 @@ def _timers(context: Context) -> Iterator[Item]:
 def _folders(context: Context, going: set[str]) -> Iterator[Item]:
     """Yield sparkwright's own folders, with remaining key files listed apart."""
     share, state = own_folders.of(context.machine.home)
-    caches = [context.machine.home / item for item in (CACHES_FOLDER, compile_caches.OLD_FOLDER, files_of_root.TRASH)]
+    caches = [context.machine.home / item for item in (CACHES_FOLDER, compile_caches.OLD_FOLDER, container_files.TRASH)]
     for path in sorted(share.iterdir()) if share.is_dir() else ():
         if path in caches:
             continue
@@ -248,9 +248,9 @@ def _remove_cache(name: str, context: Context) -> None:
     path = Path(name)
     if path.parent == context.machine.home / CACHES_FOLDER:
         cache_removal.discard(context, path.name)
-    elif path != context.machine.home / files_of_root.TRASH:
-        files_of_root.discard(context, path)
-    files_of_root.empty_trash(context)
+    elif path != context.machine.home / container_files.TRASH:
+        container_files.discard(context, path)
+    container_files.empty_trash(context)
     own_folders.remove_empty(path.parent, context.machine.home)
 
 

@@ -22,7 +22,7 @@ from sparkwright.host.models import hub, hub_info
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
-from sparkwright.modules.image import docker_image
+from sparkwright.modules import image as docker_image
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust import bounds
 from sparkwright.trust.image_name import Name

@@ -10,11 +10,11 @@ from sparkwright.doctor import diagnosis
 from sparkwright.doctor.diagnosis.server_state import RecipeFacts
 from sparkwright.engines.compile_caches import MOUNT, set_by_us
 from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.host import ollama
 from sparkwright.host.containers import containers, inspection, server_key
 from sparkwright.host.containers.running_server import Running
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
-from sparkwright.host.ollama import ollama_models
 from sparkwright.host.records import good_states, server_keys
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.container import OWN_LABELS
@@ -115,7 +115,7 @@ class OllamaPs(Module["OllamaPs.Args"]):
         timeout_s: float = arg("how long each may take to answer, seconds", default=5.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        seen = ollama_models.inspect(context, timeout_s=args.timeout_s)
+        seen = ollama.inspect(context, timeout_s=args.timeout_s)
         held, names = (
             [(usage.model, usage.place) for usage in seen.held],
             ("name", "size_bytes", "url", "kind", "place"),

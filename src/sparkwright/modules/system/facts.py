@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.host import ollama as ollama_models
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context, Module
-from sparkwright.host.ollama import ollama_models
 from sparkwright.protocol.result import Result
 from sparkwright.units import gib
 

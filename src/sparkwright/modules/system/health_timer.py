@@ -16,7 +16,7 @@ from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import turns
 from sparkwright.host.state import StateFolder, write_atomically
-from sparkwright.modules.system import systemd_unit
+from sparkwright.modules.system import services
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust.names import below_home
 from sparkwright.units import seconds
@@ -267,8 +267,8 @@ def _start(found: Found, context: Context) -> bool:
         if shown not in NOT_SET_UP:
             break
         confined = False
-    last = systemd_unit.last_words(context, schedule.SERVICE, place.scope)
-    raise Failed(f"the check failed to run: {last}", fix=systemd_unit.journal(schedule.SERVICE, place.scope))
+    last = services.last_words(context, schedule.SERVICE, place.scope)
+    raise Failed(f"the check failed to run: {last}", fix=services.journal(schedule.SERVICE, place.scope))
 
 
 def _start_services(found: Found, context: Context, *, confined: bool) -> None:
@@ -288,7 +288,7 @@ def _start_services(found: Found, context: Context, *, confined: bool) -> None:
 def _ask(place: Place, context: Context, *words: str) -> None:
     answer = place.systemctl(context, *words)
     if not answer.ok:
-        fix = systemd_unit.journal(schedule.SERVICE, place.scope)
+        fix = services.journal(schedule.SERVICE, place.scope)
         raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 

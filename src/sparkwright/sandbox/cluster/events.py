@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkwright.guard import sample_file as rings
+from sparkwright.guard import samples as rings
 from sparkwright.sandbox import system
 from sparkwright.sandbox.docker.container import Container
 from sparkwright.sandbox.docker.containers import Containers

@@ -19,7 +19,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.protocol import signature
 from sparkwright.protocol.result import Result, sound
-from sparkwright.runner.root import become
+from sparkwright.runner import become
 from sparkwright.secret import Secret
 
 

@@ -1,22 +1,26 @@
-"""The records of the host, read without a run: its lock, its history, its incidents, and if it serves."""
+"""Verbs that need no run: the host's records, the diagnosis of a server, and the last step of `host.clean`."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sparkwright.errors import SparkwrightError
+from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.host.containers import compile_caches
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import history
+from sparkwright.host.records import history, own_folders
 from sparkwright.host.runs import journal, lock
-from sparkwright.host.runs.context import RunContext
+from sparkwright.host.runs.context import Engine, RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
+from sparkwright.protocol.plan import new_run_id
 from sparkwright.secret import Secret
 from sparkwright.trust import names, private
+from sparkwright.trust.shapes import Usual, fitted, number, text
 
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -35,8 +39,8 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
         wanted, where = request.get("run"), f"of {state.server}" if state.server else "on this host"
         what = f"no incident {wanted} {where}" if wanted else f"no incidents {where}"
         raise SparkwrightError(f"{what}.", fix=f"Available: {', '.join(path.name for path in kept)}." if kept else "")
-    for name, text in incidents.files(folder, state.path / "runs" / folder.name):
-        yield event("file", incident=folder.name, name=name, text=text)
+    for name, written in incidents.files(folder, state.path / "runs" / folder.name):
+        yield event("file", incident=folder.name, name=name, text=written)
 
 
 def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -76,3 +80,61 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
         yield event("note", task="", text=f"run {owner.run} killed; the next deploy resumes")
     else:
         raise SparkwrightError(f"another run now holds the lock: {owner}.", fix="Check again.")
+
+
+#: fields of a request for a diagnosis
+_ASKED = {
+    **dict.fromkeys(("container", "base_url", "model", "model_id"), Usual(text, "")),
+    "tok_per_s": Usual((None, number), None),
+    "platform": Usual(frozenset(("gb10", "ascend")), "gb10"),
+    "token_s": Usual(number, 0.0),
+}
+
+
+def read_diagnosis(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """Yield one `diagnosis` event, as `Answer.to_json` has it. Raises Refused for an invalid request.
+
+    It keeps no run and takes no lock, so it works beside a run and on a full disk.
+    """
+    from sparkwright.doctor.diagnosis import diagnose
+    from sparkwright.doctor.diagnosis.server_state import RecipeFacts
+    from sparkwright.health.check import DOCKER_S
+
+    try:
+        given = fitted({name: request[name] for name in _ASKED if name in request}, _ASKED, "the request")
+    except ValueError as error:
+        raise Refused(f"{error}.") from None
+    run_id = new_run_id(f"diagnose-{os.getpid()}")
+    engine = Engine(machine, timeout_s=DOCKER_S)
+    context = RunContext(machine, state, run_id, lambda value: None, check=True, engine=engine)
+    yield event("diagnosis", **diagnose(context, RecipeFacts(**given)), sandbox=machine.sandbox)
+
+
+#: the previous step has sent its recap, but its process may take a moment longer, seconds
+END_S = 5.0
+
+
+def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """Remove sparkwright's own folders, and with them the runtime that runs this: the last step of `host.clean`.
+
+    It is not a run: its journal would be among the removed files. Yields one `recap` event. name: the host's, for messages.
+    Raises Refused beside another run.
+    """
+    started_s, host = time.monotonic(), str(request.get("name", ""))
+    context = RunContext(machine, state, run_id="", emit=lambda value: None)
+    owner = lock.Owner("host.clean", "host.clean", "", 0, time.time())
+    with lock.held(state, owner, host=host):
+        _wait_alone(state, host)
+        kept = [*own_folders.files_in_use(context), *compile_caches.mounted_folders(context)]
+        own_folders.remove(machine.home, kept)
+    counts = {"ok": 1, "changed": 1, "failed": 0, "skipped": 0, "unreachable": 0}
+    yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")
+
+
+def _wait_alone(state: StateFolder, host: str) -> None:
+    deadline_s = time.monotonic() + END_S
+    while living := journal.living(state):
+        if time.monotonic() > deadline_s:
+            message = f"{host} is in use by run {living[0].name}."
+            raise Refused(message, fix=f"Follow it with `invoke attach --host {host}`, then clean again.")
+        time.sleep(lock.POLL_S)

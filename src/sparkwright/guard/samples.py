@@ -1,0 +1,173 @@
+"""Samples of the memory: read from /proc into buffers that are allocated beforehand, and the last ones in a file.
+
+The file has a fixed size and survives the host: a header, then a ring of lines. It is written once before there is any danger.
+Later writes change its bytes in place (O_DSYNC), so they need no new block of the file system.
+"""
+
+from __future__ import annotations
+
+import os
+
+BUFFER_BYTES = 8192
+#: rows that a sample needs, in the kernel's order
+TOTAL, FREE, AVAILABLE = b"MemTotal:", b"MemFree:", b"MemAvailable:"
+#: pages that must be written before they can be reused; MemAvailable includes them
+UNWRITTEN = (b"Dirty:", b"Writeback:")
+STALL = b"full "
+
+
+class Meter:
+    """A reader of the host's memory. Files stay open and the buffer is reused; a sample allocates only numbers.
+
+    Args:
+        root: prefix of /proc; empty on a real host. A simulated host replaces its files, so they are opened for each sample.
+    """
+
+    __slots__ = ("_buffer", "_meminfo", "_path", "_pressure", "available", "free", "stall_s", "total")
+
+    def __init__(self, root: str = "") -> None:
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._path = f"{root}/proc/meminfo"
+        self._meminfo = -1 if root else os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._pressure = -1
+        if not root:
+            try:
+                self._pressure = os.open("/proc/pressure/memory", os.O_RDONLY | os.O_CLOEXEC)
+                os.preadv(self._pressure, [self._buffer], 0)
+            except OSError:
+                self._pressure = -1
+        self.total = self.available = self.free = 0
+        self.stall_s = 0.0
+        self.read()
+
+    def read(self) -> None:
+        """Take a sample: `total`, `available` and `free` in bytes, `stall_s` in seconds since the boot.
+
+        `available` is MemAvailable without unwritten pages. Raises OSError.
+        """
+        size, text = self._filled(self._meminfo), self._buffer
+        self.total, self.free = _bytes(text, TOTAL, size), _bytes(text, FREE, size)
+        unwritten = _bytes(text, UNWRITTEN[0], size) + _bytes(text, UNWRITTEN[1], size)
+        self.available = max(0, _bytes(text, AVAILABLE, size) - unwritten)
+        if self._pressure >= 0:
+            size = os.preadv(self._pressure, [self._buffer], 0)
+            self.stall_s = _stall_s(self._buffer, size)
+
+    def _filled(self, file: int) -> int:
+        """Read /proc/meminfo into the buffer. Return its size."""
+        opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if file < 0 else file
+        try:
+            return os.preadv(opened, [self._buffer], 0)
+        finally:
+            if file < 0:
+                os.close(opened)
+
+
+def boot(root: str = "") -> str:
+    """Return an id of this boot: the kernel's boot id and the start of the first process.
+
+    The latter differs where a container stands for the host.
+    """
+    found = []
+    for path in (f"{root}/proc/sys/kernel/random/boot_id", f"{root}/proc/1/stat"):
+        try:
+            with open(path) as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        found.append(text.rpartition(")")[2].split()[19] if path.endswith("stat") else text)
+    return ":".join(found)
+
+
+def _bytes(text: bytearray, name: bytes, size: int) -> int:
+    """Return a row of /proc/meminfo in bytes, or 0 if it is missing."""
+    at = text.find(name, 0, size)
+    if at < 0:
+        return 0
+    end = text.find(b"k", at + len(name), size)
+    return int(text[at + len(name) : end]) * 1024 if end > 0 else 0
+
+
+def _stall_s(text: bytearray, size: int) -> float:
+    """Return `total` of the line "full" in /proc/pressure/memory, in seconds."""
+    at = text.find(STALL, 0, size)
+    at = text.find(b"total=", at, size) if at >= 0 else -1
+    return int(text[at + 6 : size].split()[0]) / 1e6 if at >= 0 else 0.0
+
+
+# The guard's last samples in a file of fixed size that survives the host: a header, then a ring of lines.
+#
+# The file is written once before there is any danger. Later writes change its bytes in place (O_DSYNC), so they need
+# no new block of the file system.
+
+HEADER_BYTES, LINE_BYTES, LINES = 2048, 64, 1024
+FILE_BYTES = HEADER_BYTES + LINES * LINE_BYTES
+#: the ring's samples: seconds since the epoch, available, free (KiB), stall (ms since boot)
+FORM = "%.3f %d %d %d"
+
+
+class Ring:
+    """A ring file of samples. `add` is for the thread that samples and touches no file; `flush` is for another thread.
+
+    Args:
+        path: of the file, which is truncated.
+        about: initial values of the header, by name.
+    """
+
+    __slots__ = ("_body", "_count", "_file", "_flushed", "about", "path")
+
+    def __init__(self, path: str, about: dict[str, str]) -> None:
+        self.path, self.about = path, about
+        self._body = bytearray(LINES * LINE_BYTES)
+        self._count = self._flushed = 0
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DSYNC
+        self._file = os.open(path, flags, 0o600)
+        os.pwrite(self._file, self._header() + self._body, 0)
+        os.fsync(self._file)
+
+    def add(self, time_s: float, available: int, free: int, stall_s: float) -> None:
+        """Add a sample in memory; `flush` writes it. The time is in seconds since the epoch."""
+        line = (FORM % (time_s, available >> 10, free >> 10, stall_s * 1000)).encode()
+        at = self._count % LINES * LINE_BYTES
+        self._body[at : at + LINE_BYTES] = line[: LINE_BYTES - 1].ljust(LINE_BYTES - 1) + b"\n"
+        self._count += 1
+
+    def say(self, name: str, value: str) -> None:
+        """Set a row of the header."""
+        self.about[name] = value
+
+    def flush(self) -> None:
+        """Write new samples to disk. Raises OSError."""
+        count = self._count
+        new = min(count - self._flushed, LINES)
+        first = (count - new) % LINES
+        parts = [(first, min(first + new, LINES)), (0, first + new - LINES)]
+        for begin, end in parts:
+            if end > begin:
+                piece = bytes(self._body[begin * LINE_BYTES : end * LINE_BYTES])
+                os.pwrite(self._file, piece, HEADER_BYTES + begin * LINE_BYTES)
+        self._flushed = count
+        os.pwrite(self._file, self._header(), 0)
+
+    def _header(self) -> bytes:
+        rows = "".join(f"{name} {' '.join(value.split())[:200]}\n" for name, value in self.about.items())
+        return rows.encode(errors="replace")[: HEADER_BYTES - 1].ljust(HEADER_BYTES - 1) + b"\n"
+
+
+def read(path: str) -> tuple[dict[str, str], list[tuple[float, int, int, float]]]:
+    """Return the header and the samples of a ring, oldest first.
+
+    A sample is (seconds since the epoch, available bytes, free bytes, stall seconds). Damaged lines are left out. Raises OSError.
+    """
+    with open(path, "rb") as file:
+        data = file.read(FILE_BYTES)
+    rows = data[:HEADER_BYTES].decode(errors="replace").splitlines()
+    about = dict(row.partition(" ")[::2] for row in rows if row.strip())
+    samples = []
+    for row in data[HEADER_BYTES:].split(b"\n"):
+        try:
+            time_s, available, free, stall_ms = row.split()
+            samples.append((float(time_s), int(available) << 10, int(free) << 10, int(stall_ms) / 1000))
+        except ValueError:
+            continue
+    return about, sorted(samples)

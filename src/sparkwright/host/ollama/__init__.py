@@ -1,1 +1,0 @@
-"""Ollama: its instances, its loaded models, and its API."""

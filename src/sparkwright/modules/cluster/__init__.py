@@ -1,1 +1,0 @@
-"""Modules that the members of a cluster run together."""

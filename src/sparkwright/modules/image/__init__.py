@@ -1,1 +1,0 @@
-"""Modules about container images."""

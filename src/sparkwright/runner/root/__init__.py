@@ -1,1 +1,0 @@
-"""Tasks as root: sudo, and the second process that runs them."""
