@@ -378,10 +378,10 @@ def test_a_cluster_of_which_a_member_is_gone_is_not_begun(pair: Pair, monkeypatc
 PROGRAM = """
 import json, sys
 from sparkwright.app import connect
-from sparkwright.protocol import recap
+from sparkwright.protocol import events
 class Link:
     def __init__(self, *given): pass
-    def request(self, header, secrets): yield dict(event="recap", host="spark1", exit=0, msg="", **dict.fromkeys(recap.COUNTS, 0))
+    def request(self, header, secrets): yield dict(event="recap", host="spark1", exit=0, msg="", **dict.fromkeys(events.COUNTS, 0))
     def close(self): pass
 connect.open_link = Link
 from sparkwright.app.runs import playbooks

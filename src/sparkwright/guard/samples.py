@@ -95,11 +95,6 @@ def _stall_s(text: bytearray, size: int) -> float:
     return int(text[at + 6 : size].split()[0]) / 1e6 if at >= 0 else 0.0
 
 
-# The guard's last samples in a file of fixed size that survives the host: a header, then a ring of lines.
-#
-# The file is written once before there is any danger. Later writes change its bytes in place (O_DSYNC), so they need
-# no new block of the file system.
-
 HEADER_BYTES, LINE_BYTES, LINES = 2048, 64, 1024
 FILE_BYTES = HEADER_BYTES + LINES * LINE_BYTES
 #: the ring's samples: seconds since the epoch, available, free (KiB), stall (ms since boot)

@@ -169,12 +169,6 @@ def _close(process: Root) -> None:
         process.wait(timeout=5)
 
 
-# `become: true`: a second process of the same runtime as root, for the tasks that require it.
-#
-# Requests and answers are JSON lines over its pipes; secrets are sent there and nowhere else, and only after root's
-# side has answered.
-
-
 READY = "sparkwright-root-ready"
 #: variables of the user's environment for root's side: folders, and the network
 PASSED_ON = (

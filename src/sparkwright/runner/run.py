@@ -15,8 +15,7 @@ from sparkwright.host.records import good_states, restart_plans, servers, turns
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol import events as recaps
-from sparkwright.protocol.events import SCHEMA, Event, event
+from sparkwright.protocol.events import SCHEMA, Event, event, recap_of_error
 from sparkwright.protocol.plan import Plan
 from sparkwright.runner.rendezvous import Rendezvous
 from sparkwright.secret import Secret
@@ -114,7 +113,7 @@ def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
 
 def recap_of(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:
     """Return the recap of a run that an error ended."""
-    return recaps.recap_of_error(host, error, seconds, msg=f"{error.message} {error.fix}".strip())
+    return recap_of_error(host, error, seconds, msg=f"{error.message} {error.fix}".strip())
 
 
 def keep_restart_plan(given: dict[str, Any], state: StateFolder, hidden: Redactor, note: Callable[[str], None]) -> None:

@@ -202,13 +202,6 @@ def _opened(handle: int) -> Iterator[int]:
         os.close(handle)
 
 
-# Removing files that a container wrote as root, or making them readable, as a user who is not root.
-#
-# Only root may change root's files, and sparkwright does not ask for root on the host. A temporary container does it:
-# from an empty image, with the host's own program and libraries mounted read-only, one folder to work on, no network,
-# and two capabilities. No program of a served image runs, and nothing else of the host is reachable
-# (docs/decisions/0035).
-
 WAIT_S = 120
 #: below the user's home: files and folders to remove. No container mounts anything below it
 TRASH = f"{SHARE}/trash"

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from sparkwright.errors import Failed
@@ -224,11 +224,6 @@ def by_address(files: Sequence[Mapping[str, Any]], came_from: Mapping[str, str])
             found[address] = found.get(address, 0) + int(file["size_bytes"])
     return dict(sorted(found.items()))
 
-
-# The hub's chunk store for large files (Xet), read through hf_xet.
-#
-# The hub reports a file's hash in the store (X-Xet-Hash) and issues a short-lived token for it; the hub's own token
-# goes to the hub alone. The protocol: https://huggingface.co/docs/xet.
 
 #: the client's defaults use up to 6 GB, in memory shared with the GPU
 _SETTINGS = {
