@@ -49,6 +49,13 @@ def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on
     assert "; sql: generates: 8 tokens" in health and "; law: generates: 8 tokens" in health
     assert deployed.task("Compare the reference text")["msg"].count("reference text") == 3
     assert desk.run("plan", "--host", "sandbox").code == 0
+    assert "adapters   sql, law: as `model` in requests" in desk.run("client", "--host", "sandbox").out
+    assert json.loads(desk.run("client", "--host", "sandbox", "--json").out)["adapters"] == ["sql", "law"]
+    assert (
+        "# its adapters are models of their own: sql, law"
+        in desk.run("client", "--host", "sandbox", "--for", "codex").out
+    )
+    assert "adapters sql, law" in desk.run("deploy", "--host", "sandbox").out
     listed = json.loads(desk.run("models.list", "--host", "sandbox", "--json").out)
     assert {row["id"]: row["used_by"] for row in listed}[SQL] == ["qwen35"]
     assert "nothing to free" in desk.run("models.prune", "--host", "sandbox", "--yes").out

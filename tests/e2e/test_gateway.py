@@ -464,3 +464,26 @@ def test_a_client_that_cannot_be_told_apart_is_refused_by_its_line(
     said = gate.deploy()
     assert said.code == 5 and why in said.out + said.err, said.out + said.err
     assert "groups.yml:" in said.out + said.err and "alice-key" not in said.out + said.err
+
+
+def test_a_clients_settings_have_the_key_and_the_models_of_that_client(gate: Gate) -> None:
+    alice = {"key": {"env": "ALICE_KEY"}, "models": ["fast"]}
+    bob, carol = {"key": {"file": "~/bob.key"}}, {"key": {"env": "CAROL_KEY"}, "models": ["other"]}
+    gate.write(clients={"alice": alice, "bob": bob, "carol": carol}, models={"fast": "qwen3.5-35b", "other": "nobody"})
+
+    def shown(*words: str) -> str:
+        said = gate.desk.run("client", "--host", "sandbox", *words)
+        return f"{said.code} {said.out}{said.err}"
+
+    own, named = shown("--for", "codex"), shown("--for", "codex", "--client", "alice")
+    assert own.startswith("0 ") and 'env_key = "GATEWAY_KEY"' in own and 'model = "qwen3.5-35b"' in own
+    assert named.startswith("0 ") and 'env_key = "ALICE_KEY"' in named and 'model = "fast"' in named
+    assert "# GATEWAY_KEY is to hold the key of bob, from the file ~/bob.key" in shown(
+        "--for", "curl", "--client", "bob"
+    )
+    assert "key        $ALICE_KEY: the key of alice" in shown("--client", "alice")
+    assert shown("--for", "codex", "--client", "carol").startswith("5 ")
+    assert "carol may use other, and sandbox serves qwen3.5-35b" in shown("--for", "codex", "--client", "carol")
+    unknown = shown("--for", "codex", "--client", "alicia")
+    assert unknown.startswith("5 ") and "no gateway in front of sandbox has a client called 'alicia'" in unknown
+    assert shown("--json", "--client", "alice").startswith("5 ")

@@ -170,15 +170,16 @@ def test_two_that_want_each_others_place_take_it_once_in_their_least_time(lab: L
     """Clients ask for both without a pause: no switch before the one that is awake has had its time."""
     lab.wake(large="wake: on_request", small="wake: on_request")
     assert f"no request wakes {CONTAINERS[LARGE]} yet: " in lab.bring()
-    lab.times(SMALL, stay_awake_s=12.0)
+    lab.times(SMALL, stay_awake_s=20.0)
     runs = {path.name for path in lab.state.runs()}
     with lab.service():
         lab.until(lambda: lab.chat(SMALL).status == 200)
         woken_s = lab.since(SMALL)
         lab.until(lambda: lab.error(LARGE)[1] == "model_asleep")
         lab.until(lambda: f"{CONTAINERS[SMALL]} keeps its turn until" in lab.message(LARGE))
+        lab.until(lambda: f"{CONTAINERS[SMALL]} keeps its turn until" in lab.why(LARGE))
         lab.until(lambda: lab.chat(LARGE).status == 200)
-        assert lab.since(LARGE) > woken_s + 12
+        assert lab.since(LARGE) > woken_s + 20
     assert len({path.name for path in lab.state.runs()} - runs) == 2
     assert lab.states() == {LARGE: "up", SMALL: "asleep"}
 

@@ -93,6 +93,7 @@ ANSWERS: dict[str, Printed] = {
     "diagnose": _lines("a host", **{**KINDS["diagnosis"], "error": line, "causes": [CAUSE]}),
     "client": _lines(
         "a server",
+        adapters=[line],
         **dict.fromkeys(("base_url", "model", "api_key_variable", "reach", "image", "task"), line),
         **dict.fromkeys(("context_length", "max_tokens"), (None, COUNT)),
         pictures=bool,

@@ -105,6 +105,7 @@ def logs(
     help={
         "for": "claude-code, codex, opencode, cline, continue, aider, open-webui, litellm, curl or python: in its own form, "
         "through the gateway where there is one",
+        "client": "a name of the gateway's `clients`: with that client's key instead of the gateway's",
         "write": "merge them into that client's file, and keep the file before",
         "file": "with --write: this file instead of the client's usual one",
         "check": "send one streamed request as that client does, and say what came; the key is read from its variable",
@@ -115,6 +116,7 @@ def client(
     host: str = "",
     recipe: str = "",
     for_: str = "",
+    client: str = "",
     write: bool = False,
     file: str = "",
     check: bool = False,
@@ -126,7 +128,7 @@ def client(
     selection = reach(with_recipe(host, recipe))
     from sparkwright.app.questions import client_settings
 
-    return client_settings.show(selection, json=json, wanted=client_settings.Wanted(for_, write, file, check))
+    return client_settings.show(selection, json=json, wanted=client_settings.Wanted(for_, write, file, check, client))
 
 
 TASKS = {"": [status, report, logs, client]}

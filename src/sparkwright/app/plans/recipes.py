@@ -90,6 +90,7 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         model=wanted["model"]["id"],
         commit=(names["lock"].get("model") or {}).get("commit", ""),
         served_name=names["served_name"],
+        adapters=tuple(names["serve"].get("adapters", ())),
         url=url,
         reach=way,
         max_model_len=engine.of(name).flags.context(wanted[name]),

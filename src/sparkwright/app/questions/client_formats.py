@@ -38,6 +38,10 @@ class Endpoint:
     #: environment variable with the key; empty if none is needed
     key_variable: str
     pictures: bool
+    #: names of the model's LoRA adapters in requests
+    adapters: tuple[str, ...] = ()
+    #: where the key comes from, if the user has to set the variable from it
+    key_source: str = ""
     #: API paths of its engine
     paths: tuple[str, ...] = api_paths.names(api_paths.OPENAI)
 
@@ -244,6 +248,10 @@ def lines(form: Format, endpoint: Endpoint) -> list[str]:
         found.append(
             f"# an agent needs a context of {AGENT_CONTEXT} tokens or more, this server has {endpoint.context}"
         )
+    if endpoint.adapters:
+        found.append(f"# its adapters are models of their own: {', '.join(endpoint.adapters)}")
+    if endpoint.key_source:
+        found.append(f"# {endpoint.key_variable} is to hold {endpoint.key_source}")
     if form.path not in endpoint.paths:
         found.append(f"# this client asks {form.path}, which this server's engine is not known to serve")
     return found

@@ -32,8 +32,11 @@ from sparkwright.errors import Failed, Inconclusive, Refused, Unreachable
 from sparkwright.fleet.member import Member
 from sparkwright.measure import http_probe, stream
 from sparkwright.project import recipe
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
+from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.groups import Gateway
+from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe.recipe import KEY_VARIABLE
 from sparkwright.transport import connection, http
 from sparkwright.transport.connection import TransportError
@@ -57,6 +60,8 @@ class Wanted:
     file: str = ""
     #: send one request in the client's form
     check: bool = False
+    #: a name of the gateway's `clients`, whose key is used
+    user: str = ""
 
     def form(self) -> Format | None:
         """Return the client's format. Raises Refused for options that exclude each other."""
@@ -72,6 +77,10 @@ def show(selection: Selection, *, json: bool, wanted: Wanted = Wanted()) -> list
     form = wanted.form()
     if wanted.write and len(selection.fleet.members) != 1:
         raise Refused("takes one host: a client's file has the settings of one server.", where="--write")
+    if wanted.user and json:
+        raise Refused(
+            "names a key of a gateway, and --json describes the server; leave out one of them.", where="--client"
+        )
     if form is not None and json:
         raise Refused("prints text in the client's own form; leave out one of --for and --json.", where="--for")
     selection = clusters.answering(selection, "client")
@@ -86,10 +95,10 @@ def show(selection: Selection, *, json: bool, wanted: Wanted = Wanted()) -> list
                 say_json(settings(answers[host]))
                 continue
             if form is not None:
-                _of_client(form, wanted, _endpoint(selection, host, answers[host]))
+                _of_client(form, wanted, _endpoint(selection, host, answers[host], wanted.user))
                 continue
             say(text(selection.project, answers[host]), end="")
-            for line in (*_behind(selection, host), *_silent_addresses(answers[host].url)):
+            for line in (*_behind(selection, host, wanted.user), *_silent_addresses(answers[host].url)):
                 say(line)
     return codes
 
@@ -105,12 +114,31 @@ def _of_client(form: Format, wanted: Wanted, endpoint: Endpoint) -> None:
         say(f"{'# ' if not wanted.write else ''}{check(form, endpoint)}")
 
 
-def _behind(selection: Selection, name: str) -> list[str]:
-    """Return a line for each gateway in front of a host, as its model answers there while the server is replaced."""
-    return [
-        f"\n# the same through the gateway {gateway.name}\nbase URL   {gateways.base_url(selection.inventory, gateway)[0]}"
-        for gateway in _gateways(selection, name)
-    ]
+def _behind(selection: Selection, name: str, user: str) -> list[str]:
+    """Return the lines for each gateway in front of a host, as its model answers there while the server is replaced.
+
+    Raises Refused if none of them has this client.
+    """
+    lines = []
+    for gateway in _gateways(selection, name, user):
+        url, source = gateways.base_url(selection.inventory, gateway)[0], _key_source(gateway, user)
+        lines.append(f"\n# the same through the gateway {gateway.name}\nbase URL   {url}")
+        if source is not None:
+            lines.append(f"key        {_variable(source)}: {_owner(gateway, user)}, from {secret_source.named(source)}")
+    return lines
+
+
+def _variable(source: SecretSource) -> str:
+    return f"${source.env or GATEWAY_KEY_VARIABLE}"
+
+
+def _owner(gateway: Gateway, user: str) -> str:
+    return f"the key of {user}" if user else f"the key of the gateway {gateway.name}"
+
+
+def _key_source(gateway: Gateway, user: str) -> SecretSource | None:
+    """Return the source of the key of a gateway, or of one of its clients; None if it takes requests without one."""
+    return gateway.file.clients[user].key if user else gateway.file.key
 
 
 def _silent_addresses(url: str) -> list[str]:
@@ -161,27 +189,55 @@ def reached(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[lis
     return found
 
 
-def _gateways(selection: Selection, name: str) -> list[Gateway]:
+def _gateways(selection: Selection, name: str, user: str) -> list[Gateway]:
+    """Return the gateways in front of a host; those with this client only. Raises Refused if none has it."""
     machine = next(member.host.machine for member in selection.fleet.members if member.host.name == name)
-    return [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
+    found = [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
+    if not user:
+        return found
+    named = [gateway for gateway in found if user in gateway.file.clients]
+    if not named:
+        known = [client for gateway in found for client in gateway.file.clients]
+        fix = nearest(user, known) or "`clients` of the gateway in hosts/groups.yml gives clients keys of their own."
+        raise Refused(f"no gateway in front of {name} has a client called {user!r}.", where="--client", fix=fix)
+    return named
 
 
-def _endpoint(selection: Selection, name: str, served: Served) -> Endpoint:
-    """Return the endpoint of a host's model: at its gateway if there is one, else at the server."""
+def _model_for(gateway: Gateway, user: str, served: Served) -> str:
+    """Return the name under which a client asks for a host's model. Raises Refused if it may use none of its names."""
+    allowed = gateway.file.clients[user].models if user else []
+    own = (served.served_name, *served.adapters)
+    names = (*own, *(alias for alias, name in gateway.file.models.items() if name in own))
+    found = next((name for name in names if not allowed or name in allowed), "")
+    if not found:
+        message = f"{user} may use {', '.join(allowed)}, and {served.host} serves {', '.join(own)}."
+        raise Refused(message, where=gateway.where("clients"))
+    return found
+
+
+def _endpoint(selection: Selection, name: str, served: Served, user: str) -> Endpoint:
+    """Return the endpoint of a host's model: at its gateway if there is one, else at the server.
+
+    Raises Refused if the gateway has no such client, or does not let it use the model.
+    """
     if served.task != GENERATE:
         raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=name)
-    url, key = served.url, served.key_variable
-    for gateway in _gateways(selection, name)[:1]:
+    url, key, source, model = served.url, served.key_variable, "", served.served_name
+    for gateway in _gateways(selection, name, user)[:1]:
         url = gateways.base_url(selection.inventory, gateway)[0].removesuffix("/v1")
-        key = "" if gateway.file.key is None else gateway.file.key.env or GATEWAY_KEY_VARIABLE
+        found, model = _key_source(gateway, user), _model_for(gateway, user, served)
+        key = found.env or GATEWAY_KEY_VARIABLE if found else ""
+        source = f"{_owner(gateway, user)}, from {secret_source.named(found)}" if found and not found.env else ""
     host = next(member.host for member in selection.fleet.members if member.host.name == name)
     return Endpoint(
         url=url,
-        model=one_line(served.served_name),
+        model=one_line(model),
         context=served.max_model_len,
         answer_tokens=openai_api.answer_tokens(served.max_model_len),
         key_variable=key,
         pictures=served.pictures,
+        adapters=served.adapters,
+        key_source=source,
         paths=api_paths.names(recipes.recipe_of(selection.project, host).engine.http.paths),
     )
 
@@ -210,6 +266,7 @@ def asked(selection: Selection, member: Member) -> Served:
         model="",
         commit="",
         served_name=model,
+        adapters=tuple(one_line(name) for name in wanted.adapter_names if name in models),
         url=url,
         reach=reach,
         max_model_len=models[model],
@@ -226,6 +283,7 @@ def settings(served: Served) -> dict[str, Any]:
         "host": served.host,
         "base_url": f"{served.url}/v1",
         "model": served.served_name,
+        "adapters": list(served.adapters),
         "context_length": served.max_model_len,
         "max_tokens": openai_api.answer_tokens(served.max_model_len),
         "api_key_variable": served.key_variable,
@@ -256,6 +314,7 @@ def text(project: Project, served: Served) -> str:
         "host": served.host.replace("/", "-"),  # names of a client can't have a slash
         "url": served.url,
         "model": served.served_name,
+        "adapters": served.adapters,
         "max_model_len": served.max_model_len,
         "max_tokens": openai_api.answer_tokens(served.max_model_len),
         "reach": served.reach,

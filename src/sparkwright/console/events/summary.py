@@ -28,6 +28,8 @@ class Served:
     served_name: str
     #: as the laptop reaches it
     url: str
+    #: names of its LoRA adapters in requests
+    adapters: tuple[str, ...] = ()
     #: context length in tokens; None if unknown
     max_model_len: int | None = None
     #: how to reach the URL; empty if nothing is needed
@@ -104,6 +106,8 @@ class Summary:
             f"{served.engine} {served.engine_version}" if served.engine_version else f"{served.engine}, version unknown"
         )
         self._write("title", f"{host} serves {served.served_name} ({engine}) at {served.url}/v1")
+        if served.adapters:
+            self._row("adapters", ", ".join(served.adapters))
         if served.reach:
             self._row("reach", served.reach)
         if served.new and served.key_variable:
