@@ -18,8 +18,7 @@ from sparkwright.engines.vllm import rules
 from sparkwright.engines.vllm.parallel import PARALLEL
 from sparkwright.engines.vllm.prediction import VllmRequest, block_size, effective
 from sparkwright.errors import Refused
-from sparkwright.sandbox.vllm import config
-from sparkwright.sandbox.vllm.command_line import arguments
+from sparkwright.sandbox.vllm import command_line, config
 from sparkwright.trust import bounds
 from tests.fuzz.harness import feed, texts, values
 
@@ -58,10 +57,10 @@ def test_texts() -> None:
 def test_the_sandbox_refuses_like_the_engine(tmp_path: Path) -> None:
     def start(found: Any) -> None:
         (tmp_path / "config.json").write_text(json.dumps(found))
-        options = arguments.parse(["/m"], "0.32.0")
+        options = command_line.parse(["/m"], "0.32.0")
         config.build(options, config.read_model("/m", tmp_path), tmp_path, "0.32.0")
 
-    feed(start, values(SEEDS), refuses=(arguments.Refused,))
+    feed(start, values(SEEDS), refuses=(command_line.Refused,))
 
 
 HOSTILE: tuple[Any, ...] = (

@@ -1,6 +1,6 @@
 """Read the options from the real `vllm serve --help=all`.
 
-`python -m tests.sandbox.serve_help` prints them in the format of src/sparkwright/sandbox/vllm/command_line/flags-0.32.0.txt.
+`python -m tests.sandbox.serve_help` prints them in the format of src/sparkwright/sandbox/vllm/options-0.32.0.txt.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from sparkwright.engines import engine
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.sglang import image
 from sparkwright.measure import http_probe
-from sparkwright.sandbox.docker import programs
-from sparkwright.sandbox.docker.programs import Printed
+from sparkwright.sandbox.docker import images
+from sparkwright.sandbox.docker.images import Printed
 from tests.engines.sglang.pretend import Pretend, ended, serving
 from tests.remote.sshd import free_port
 
@@ -55,7 +55,7 @@ def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
 
 def test_its_image_tells_its_version_and_its_options() -> None:
     def printed(*words: str) -> str:
-        found = programs.REPOSITORIES[IMAGE].program([programs.NVIDIA, *words], "0.5.23")
+        found = images.REPOSITORIES[IMAGE].program([images.NVIDIA, *words], "0.5.23")
         assert isinstance(found, Printed)
         return found.text
 

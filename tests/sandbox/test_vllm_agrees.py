@@ -14,9 +14,8 @@ from sparkwright.engines.log.reader import read
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import prediction, rules, versions
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.sandbox.vllm import config
-from sparkwright.sandbox.vllm import rules as refusals
-from sparkwright.sandbox.vllm.command_line import arguments
+from sparkwright.sandbox.vllm import command_line, config
+from sparkwright.sandbox.vllm import config as refusals
 from tests.real_engine.cases import CASES, Case, Prediction
 from tests.real_engine.prediction import predicted
 
@@ -44,10 +43,10 @@ FLAGS: tuple[dict[str, object], ...] = (
 def stand_in(words: tuple[str, ...], folder: Path, version: str) -> tuple[config.Config | None, str]:
     """Return the stand-in's settings, or None and its last log line."""
     try:
-        found = arguments.parse(list(words), version)
+        found = command_line.parse(list(words), version)
         settings = config.build(found, config.read_model(found.model, folder), folder, version)
-        refusals.before_weights(settings, version)
-    except arguments.Refused as refused:
+        refusals.refuse_before_weights(settings, version)
+    except command_line.Refused as refused:
         return None, str(refused)
     return settings, ""
 

@@ -17,10 +17,10 @@ import pytest
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure.speculation import acceptance
 from sparkwright.sandbox.vllm.api import VllmApi
-from sparkwright.sandbox.vllm.command_line.arguments import Refused
+from sparkwright.sandbox.vllm.command_line import Refused
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.sandbox.vllm.metrics import POSITIONS
-from sparkwright.sandbox.vllm.speculation import drafts_of
+from sparkwright.sandbox.vllm.model import drafts_of
 from tests.remote.sshd import free_port
 from tests.sandbox.serve_help import HELP
 from tests.sandbox.test_vllm_start import LLAMA, QWEN3NEXT

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.sandbox.vllm.command_line import flags
-from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
+from sparkwright.sandbox.vllm import command_line
+from sparkwright.sandbox.vllm.command_line import Refused, parse
 from tests.sandbox import serve_help
 
 SOURCE = Path(serve_help.__file__).parent.parent.parent / "src"
@@ -32,7 +32,7 @@ def refusal(*words: str, version: str = NOW) -> Refused:
 
 
 def test_the_table_of_flags_is_the_real_help_and_nothing_else() -> None:
-    assert flags.TABLE.read_text() == serve_help.HEADER + "\n".join(serve_help.rows(REAL)) + "\n"
+    assert command_line.TABLE.read_text() == serve_help.HEADER + "\n".join(serve_help.rows(REAL)) + "\n"
 
 
 def test_the_stand_in_prints_the_real_helps_options() -> None:
@@ -49,10 +49,11 @@ def test_it_says_its_images_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for option in flags.options(NOW) for name in option.names if "help" not in name and name != "-h"]
+    "name",
+    [name for option in command_line.options(NOW) for name in option.names if "help" not in name and name != "-h"],
 )
 def test_each_spelling_is_taken(name: str) -> None:
-    option = next(option for option in flags.options(NOW) if name in option.names)
+    option = next(option for option in command_line.options(NOW) if name in option.names)
     value = option.choices[0] if option.choices else {"json": "{}", "switch": None}.get(option.kind, "1")
     more = ["--tool-call-parser", "hermes"] if "auto-tool-choice" in name else []
     parse([name, *([value] if value is not None else []), *more], NOW)

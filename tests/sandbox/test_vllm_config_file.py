@@ -8,15 +8,15 @@ import pytest
 
 from sparkwright.engines import server_key
 from sparkwright.engines.vllm import key_file
-from sparkwright.sandbox.vllm.command_line import arguments
-from sparkwright.sandbox.vllm.command_line.config_file import pulled
+from sparkwright.sandbox.vllm import command_line
+from sparkwright.sandbox.vllm.command_line import with_config_file
 
 VERSION = "0.32.0"
 KEY = "spk-0123456789abcdef"
 
 
-def parsed(folder: Path, *words: str) -> arguments.Arguments:
-    return arguments.parse(pulled(words, lambda inside: folder / inside.lstrip("/")), VERSION)
+def parsed(folder: Path, *words: str) -> command_line.Arguments:
+    return command_line.parse(with_config_file(words, lambda inside: folder / inside.lstrip("/")), VERSION)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_false_switch_is_honoured(folder: Path) -> None:
     ],
 )
 def test_what_the_real_one_refuses(folder: Path, words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(arguments.Refused, match=said):
+    with pytest.raises(command_line.Refused, match=said):
         parsed(folder, *words)
 
 

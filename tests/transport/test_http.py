@@ -33,7 +33,7 @@ from tests.certificate import self_signed
 from tests.transport.servers import OK, Script, drips, head_of, sends, serving
 
 #: they connect to numbers: of this host, and of the pretend group
-BY_ADDRESS = ("host/containers/containers.py", "sandbox/vllm/group.py")
+BY_ADDRESS = ("host/containers/containers.py", "sandbox/vllm/engine.py")
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 ANSWERS = {
     "by its length": (OK + b"Content-Length: 4\r\n\r\nbodyrest", (200, b"body")),

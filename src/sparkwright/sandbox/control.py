@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,6 @@ from typing import Any
 from sparkwright import here
 from sparkwright.errors import Failed
 from sparkwright.host.containers import engine_socket
-from sparkwright.sandbox.cluster import fabric
 from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 from sparkwright.trust import bounds, private
 from sparkwright.units import gib
@@ -29,6 +29,19 @@ INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIR
 OWN = ("PYTHON", "SPARKWRIGHT_")
 APPLY_S = 5.0
 ENGINE_S = 3.0
+#: subfolder of the sandbox for the hosts with a link
+HOSTS = "hosts"
+
+
+def link_number(host: str) -> int:
+    """Return the number of a host on the link, taken from the end of its name; 0 without a link."""
+    found = re.search(r"\d{1,2}$", host)
+    return int(found[0]) if found else 0
+
+
+def link_number_of(folder: Path) -> int:
+    """Return the number on the link of a simulated Spark's folder."""
+    return link_number(folder.name) if folder.parent.name == HOSTS else 0
 
 
 def default_folder() -> Path:
@@ -46,7 +59,7 @@ def folder_of(host: str) -> Path:
 
     A host whose name ends in a number has a Spark of its own, linked to the others. All other names share the default one.
     """
-    return default_folder() / fabric.HOSTS / host if fabric.number(host) else default_folder()
+    return default_folder() / HOSTS / host if link_number(host) else default_folder()
 
 
 def up(folder: Path) -> dict[str, str]:
@@ -92,7 +105,7 @@ def _own_environment() -> dict[str, str]:
 
 def down(folder: Path) -> None:
     """Stop the sandbox and the simulated Sparks in it, and remove its folder."""
-    for inner in folder.glob(f"{fabric.HOSTS}/*/state.json"):
+    for inner in folder.glob(f"{HOSTS}/*/state.json"):
         down(inner.parent)
     state = _state(folder)
     if state is not None and _lives(folder):

@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 
 from sparkwright.host.state import write_atomically
-from sparkwright.sandbox import squatter, system
-from sparkwright.sandbox.cluster import events, fabric
+from sparkwright.sandbox import cluster, control, squatter, system
+from sparkwright.sandbox.docker.container import World
 from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
-from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.memory import Pool
@@ -93,7 +92,7 @@ class Spark:
 
     def lasting(self) -> str:
         """Return the active fault, unless it is a one-time event."""
-        return "" if self.fault() in events.EVENTS else self.fault()
+        return "" if self.fault() in cluster.EVENTS else self.fault()
 
     def fault_since_s(self) -> float:
         """Return the time at which the active fault was set, in seconds since the epoch."""
@@ -140,7 +139,7 @@ class Spark:
     def _lose(self) -> None:
         """Handle exhausted memory: nothing on the host answers until it is rebooted, by setting another fault or clearing it."""
         (self.folder / LOST).touch()
-        events.power_off(self.containers, self.folder)
+        cluster.power_off(self.containers, self.folder)
 
     def _reboot(self) -> None:
         """Boot a lost host again."""
@@ -163,7 +162,7 @@ class Spark:
             if fault in ("crash-loop", "slow-start") and container.running and container.engine is not None:
                 container.engine.crash()
         if not again:
-            events.happen(fault, self.containers, self.folder)
+            cluster.happen(fault, self.containers, self.folder)
         self._squat(fault == "port-taken")
         self._lay_gpu(fault)
         self._lay_link(fault)
@@ -211,8 +210,8 @@ class Spark:
 
     def _lay_link(self, fault: str) -> None:
         """Write the files of the fabric link, if the host has one."""
-        if place := fabric.place(self.folder):
-            fabric.lay(self.folder / "root", place, degraded=fault == "link-degraded")
+        if place := control.link_number_of(self.folder):
+            cluster.lay_fabric(self.folder / "root", place, degraded=fault == "link-degraded")
 
     def _lay_gpu(self, fault: str) -> None:
         """Write the simulated nvidia-smi."""

@@ -6,18 +6,81 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sparkwright.sandbox.docker import network
-from sparkwright.sandbox.docker.images import Images
-from sparkwright.sandbox.docker.programs import Printed, Served
-from sparkwright.sandbox.docker.world import World
+from sparkwright.sandbox.docker.images import Images, Printed, Served
 from sparkwright.sandbox.faults import AT_START
+from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.serving.process import Process
+from sparkwright.sandbox.system import Gpu
 from sparkwright.sandbox.web import Refused
+
+if TYPE_CHECKING:
+    pass
+
+
+class World:
+    """The state that all containers share.
+
+    Args:
+        pool: the host's memory.
+        gpu: the host's GPU.
+        fault: returns the name of the active fault.
+        fault_since_s: returns the time at which it was set, in seconds since the epoch.
+        home: folder that stands for the simulated user's home.
+
+    Attributes:
+        published: running containers by published port.
+    """
+
+    def __init__(
+        self, pool: Pool, gpu: Gpu, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path
+    ) -> None:
+        self.pool = pool
+        self.gpu = gpu
+        self.fault = fault
+        self.fault_since_s = fault_since_s
+        self.home = home
+        self.published: dict[int, Container] = {}
+        self.remove: Callable[[Container], None] = lambda container: None  # for AutoRemove, at its end
+
+    def at_home(self, path: str) -> str:
+        """Return the real path of a path on the simulated host."""
+        parts = Path(path).parts
+        if len(parts) > 2 and parts[1] == "home":
+            return str(self.home.joinpath(*parts[3:]))
+        return str(self.home.joinpath(*parts[2:])) if parts[1:2] == ("root",) else path
+
+
+#: networks that every engine has; no others can be created here
+NETWORKS = ("bridge", "host", "none")
+
+
+def network_mode(body: dict[str, Any]) -> str:
+    """Return the network mode of the request that created a container."""
+    return str(body["HostConfig"].get("NetworkMode") or "default")
+
+
+def network_settings(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the network settings as `docker inspect` shows them."""
+    ports = {} if network_mode(body) == "host" else body["HostConfig"].get("PortBindings") or {}
+    return {"Ports": ports, "Networks": {network_mode(body).replace("default", "bridge"): {"Aliases": None}}}
+
+
+def published_ports(body: dict[str, Any], port: int) -> list[dict[str, Any]]:
+    """Return the published ports of a running container as a listing shows them.
+
+    Args:
+        body: request that created the container.
+        port: of the host; 0 for none.
+    """
+    published = port and network_mode(body) != "host"
+    return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if published else []
+
 
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
@@ -142,7 +205,7 @@ class Container:
         own = self.body.get("Env") or []
         names = {pair.partition("=")[0] for pair in own}
         host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
-        host = {"ShmSize": 64 * 2**20, **host, "NetworkMode": network.mode(self.body)}
+        host = {"ShmSize": 64 * 2**20, **host, "NetworkMode": network_mode(self.body)}
         log = host.get("LogConfig") or {}
         host["LogConfig"] = {"Type": log.get("Type") or "json-file", "Config": log.get("Config") or {}}
         never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
@@ -170,7 +233,7 @@ class Container:
             "Config": config,
             "HostConfig": host,
             "Mounts": self.mounts(),
-            "NetworkSettings": network.settings(self.body),
+            "NetworkSettings": network_settings(self.body),
         }
 
     def mounts(self) -> list[dict[str, Any]]:
@@ -201,7 +264,7 @@ class Container:
 
     def ports(self) -> list[dict[str, Any]]:
         """The published ports as a listing shows them."""
-        return network.ports(self.body, self._port() if self.running else 0)
+        return published_ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the state that must survive a restart of the daemon."""
@@ -252,7 +315,7 @@ class Container:
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
             folder_of=self._folder,
             listen=("127.0.0.1", self._port()),
-            on_host=network.mode(self.body) == "host",
+            on_host=network_mode(self.body) == "host",
             env=dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ()),
             pool=self._world.pool,
             holder=f"container {self.name}",

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sparkwright.sandbox.docker import docker_filters, network
-from sparkwright.sandbox.docker.container import STDERR, STDOUT, STOP_S, Container
-from sparkwright.sandbox.docker.containers import Containers
-from sparkwright.sandbox.docker.docker_filters import is_true
+from sparkwright.sandbox.docker.container import NETWORKS, STDERR, STDOUT, STOP_S, Container
+from sparkwright.sandbox.docker.containers import Containers, filtered, is_true, parsed_filters, row
 from sparkwright.sandbox.docker.images import Images, image_id
 from sparkwright.sandbox.web import Handler, Refused
 
@@ -62,7 +60,7 @@ class DockerApi(Handler):
                 about = {"Name": "sandbox", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker"}
                 self.reply(200, {**about, "NCPU": 20})
             case "GET", ["networks"]:
-                self.reply(200, [{"Name": name, "Id": name, "Driver": name} for name in network.NETWORKS])
+                self.reply(200, [{"Name": name, "Id": name, "Driver": name} for name in NETWORKS])
             case "POST", ["images", "create"]:
                 self._pull()
             case "GET", ["distribution", *name, "json"]:
@@ -128,7 +126,7 @@ class DockerApi(Handler):
         self.reply(201)
 
     def _list_images(self) -> None:
-        filters = docker_filters.parse(self.query.get("filters", ""))
+        filters = parsed_filters(self.query.get("filters", ""))
         wanted = [self.docker.images.find(item) for item in filters.get("reference", ())]
         rows = [digest for digest in self.docker.images.local if not filters.get("reference") or digest in wanted]
         found = [self.docker.images.inspect(digest) for digest in rows]
@@ -153,7 +151,7 @@ class DockerApi(Handler):
 
         Without it only images without any name are removed, and every image here has its digest.
         """
-        filters = docker_filters.parse(self.query.get("filters", ""))
+        filters = parsed_filters(self.query.get("filters", ""))
         everything = filters.get("dangling", ["true"])[0] in ("false", "0")
         used = {container.image for container in self.docker.containers.all.values()}
         unused = [digest for digest in self.docker.images.local if digest not in used] if everything else []
@@ -165,8 +163,8 @@ class DockerApi(Handler):
     # -- containers ----------------------------------------------------------------------------------------------
 
     def _list(self) -> None:
-        rows = docker_filters.chosen(list(self.docker.containers.all.values()), self.docker.images, self.query)
-        self.reply(200, [docker_filters.row(container, image_id(container.image)) for container in rows])
+        rows = filtered(list(self.docker.containers.all.values()), self.docker.images, self.query)
+        self.reply(200, [row(container, image_id(container.image)) for container in rows])
 
     def _container(self, container: Container, verb: str) -> None:
         match self.command, verb:

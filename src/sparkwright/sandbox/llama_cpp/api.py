@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
-from sparkwright.sandbox.llama_cpp.config import Config
+from sparkwright.sandbox.llama_cpp.server import Config
 from sparkwright.sandbox.serving.generation import Request, Token, adapted, generate, length_of
 from sparkwright.sandbox.serving.request_content import (
     call_deltas,

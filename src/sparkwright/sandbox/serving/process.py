@@ -1,19 +1,132 @@
-"""One run of a simulated server of any engine: its memory, its faults and its end."""
+"""One run of a simulated server of any engine: its memory, its counters, its faults and its end."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparkwright.sandbox.memory import LEAK, LINGER_S, OVERSHOOT, TOTAL, Pool
-from sparkwright.sandbox.serving.counters import Counters
-from sparkwright.sandbox.serving.tokens import Tokenizer
 from sparkwright.sandbox.web import Handler, Server
 from sparkwright.units import GIB
+
+REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+class Counters:
+    """The counters that every engine has.
+
+    Attributes:
+        mutex: held while a counter is changed.
+        held_tokens: tokens of running requests.
+    """
+
+    def __init__(self) -> None:
+        self.mutex = threading.RLock()
+        self.running = 0
+        self.waiting = 0
+        self.held_tokens = 0
+        self.prompt = 0
+        self.generated = 0
+        self.finished = dict.fromkeys(REASONS, 0)
+
+    def computed(self, tokens: int, cached: int) -> None:
+        """Count the prompt of a request.
+
+        Args:
+            tokens: of the prompt.
+            cached: how many of them the cache held.
+        """
+        del cached
+        with self.mutex:
+            self.prompt += tokens
+
+    @property
+    def gain(self) -> float:
+        """The rate of its steps, as a share of the usual one."""
+        return 1.0
+
+    def step(self) -> int:
+        """Begin a step of one request. Return the number of tokens that it generates."""
+        return 1
+
+    def token(self, count: int, after_s: float) -> None:
+        """Count a token of a request.
+
+        Args:
+            count: tokens of this request so far.
+            after_s: seconds since its arrival or the previous token.
+        """
+        del count, after_s
+        with self.mutex:
+            self.generated += 1
+
+    def ended(self, reason: str, tokens: int, seconds: float) -> None:
+        """Count the end of a request.
+
+        Args:
+            reason: finish reason.
+            tokens: that it generated.
+            seconds: since its arrival.
+        """
+        del tokens, seconds
+        with self.mutex:
+            self.finished[reason] += 1
+
+
+CHARS = 4
+MOST_CHARS = 17  # maximum characters of a token, for the real engine's bound on a prompt's characters
+VOCABULARY = 151_643
+START, END = VOCABULARY + 1, VOCABULARY + 2  # around a message
+
+
+class Tokenizer:
+    """A tokenizer. Ids that it has never returned have no text."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+        self._mutex = threading.Lock()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        with self._mutex:
+            return [self._id(text[start : start + CHARS]) for start in range(0, len(text), CHARS)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        with self._mutex:
+            return "".join(self._texts.get(index, "") for index in ids)
+
+    def chat(self, messages: Sequence[Any]) -> list[int]:
+        """Return the ids of a conversation in the chat template's form, up to the assistant's turn."""
+        found: list[int] = []
+        for message in messages:
+            role, content = (
+                (message.get("role", ""), message.get("content", "")) if isinstance(message, dict) else ("", message)
+            )
+            calls = json.dumps(message["tool_calls"]) if isinstance(message, dict) and message.get("tool_calls") else ""
+            found += [START, *self.encode(str(role)), *self.encode(_plain(content) + calls), END]
+        return [*found, START, *self.encode("assistant")]
+
+    def _id(self, piece: str) -> int:
+        wanted = zlib.crc32(piece.encode()) % VOCABULARY
+        while self._texts.setdefault(wanted, piece) != piece:
+            wanted = (wanted + 1) % VOCABULARY
+            if len(self._texts) >= VOCABULARY:
+                break
+        return wanted
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "<picture>")) for part in content if isinstance(part, dict))
+    return str(content or "")
+
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from sparkwright.sandbox.serving.counters import Counters
-from sparkwright.sandbox.serving.process import HOST_SIDE, Process
+from sparkwright.sandbox.serving.process import HOST_SIDE, Counters, Process
 from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.config import Config, Refused, arguments_parsed, config, refuse_adapters
 

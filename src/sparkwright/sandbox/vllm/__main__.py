@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.sandbox.vllm.api import VllmApi
-from sparkwright.sandbox.vllm.command_line.cli import Printed, command
+from sparkwright.sandbox.vllm.command_line import Printed, command
 from sparkwright.sandbox.vllm.engine import Engine
 
 FAULT_FILE = Path("/run/sandbox-fault")

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
 from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, adapted, generate, length_of
-from sparkwright.sandbox.serving.tokens import MOST_CHARS
-from sparkwright.sandbox.vllm import messages, request_options, responses
-from sparkwright.sandbox.vllm.adapters import Adapter
-from sparkwright.sandbox.vllm.answers import DEAD, Answer, Chat, Plain, error
+from sparkwright.sandbox.serving.process import MOST_CHARS
+from sparkwright.sandbox.vllm import answers, messages, responses
+from sparkwright.sandbox.vllm.answers import DEAD, Answer, Chat, Plain, Requested, error
 from sparkwright.sandbox.vllm.messages import Message
-from sparkwright.sandbox.vllm.request_options import Requested
+from sparkwright.sandbox.vllm.model import Adapter
 from sparkwright.sandbox.vllm.responses import Response
 from sparkwright.sandbox.web import Handler
 
@@ -244,7 +243,7 @@ class VllmApi(Handler):
         tokens = self._read("".join(texts))
         self._send(
             200,
-            request_options.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden),
+            answers.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden),
         )
 
     def _rerank(self) -> None:
@@ -253,7 +252,7 @@ class VllmApi(Handler):
         self._required(body, "documents")
         texts, query = [str(document) for document in body["documents"]], str(body.get("query") or "")
         tokens = self._read("".join([query, *texts]))
-        self._send(200, request_options.ranking(self.engine.config.served_names[0], query, texts, tokens))
+        self._send(200, answers.ranking(self.engine.config.served_names[0], query, texts, tokens))
 
     def _read(self, text: str) -> int:
         """Return the number of tokens of a text. A fault of the server shows here too."""
@@ -344,8 +343,8 @@ class VllmApi(Handler):
             refuses: refuse tools without a parser; the Responses API leaves the call in the text.
         """
         try:
-            return request_options.of(self.engine, body, refuses=refuses)
-        except request_options.Refused as refused:
+            return answers.of(self.engine, body, refuses=refuses)
+        except answers.Refused as refused:
             raise BadRequest(400, "BadRequestError", None, str(refused)) from None
 
     def _until_broken(self, answer: Answer | Message | Response, events: Iterator[bytes]) -> Iterator[bytes]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.vllm.flags import flag_values
-from sparkwright.sandbox.vllm import hybrid
-from sparkwright.sandbox.vllm.adapters import Adapter
-from sparkwright.sandbox.vllm.command_line.arguments import Arguments, Refused, crashed
-from sparkwright.sandbox.vllm.command_line.flags import Release, release
-from sparkwright.sandbox.vllm.speculation import Drafts
+from sparkwright.sandbox.vllm.command_line import Arguments, Refused, Release, crashed, release
+from sparkwright.sandbox.vllm.model import (
+    Adapter,
+    Drafts,
+    block_tokens,
+    is_attention_free,
+    is_hybrid,
+    padding_percent,
+    takes_all_mode,
+    text_part,
+)
 from sparkwright.trust import bounds
 
 DEFAULT_BUDGET = 2048  # on a GB10, in every version
@@ -114,9 +121,9 @@ def read_model(name: str, folder: Path) -> dict[str, Any]:
 
 def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
     """Return the settings. Raises Refused with the last lines of a real traceback."""
-    now, recurrent, architecture = release(version), hybrid.is_hybrid(model), str(model["architectures"][0])
+    now, recurrent, architecture = release(version), is_hybrid(model), str(model["architectures"][0])
     _refuse_out_of_range(arguments, now)
-    text = hybrid.text_part(model)
+    text = text_part(model)
     length = _length(arguments, bounds.count_of(text.get("max_position_embeddings")) or 4096)
     chunked = now <= OFF_IGNORED_UNTIL or arguments.switch("enable_chunked_prefill", True)
     prefix = _prefix_caching(arguments, recurrent, architecture, now)
@@ -137,8 +144,8 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
         kv_cache_dtype=dtype,
         quantization=arguments.values.get("quantization") or _quantization(model),
         utilization=float(arguments.text("gpu_memory_utilization", "0.92" if now >= LARGER_SHARE_SINCE else "0.9")),
-        block_tokens=hybrid.block_tokens(model, dtype),
-        padding_percent=hybrid.padding_percent(model, dtype),
+        block_tokens=block_tokens(model, dtype),
+        padding_percent=padding_percent(model, dtype),
         api_keys=tuple(arguments.values.get("api_key") or ()),
         port=arguments.number("port", 8000),
         thinks="reasoning_parser" in arguments.values or architecture.startswith("GptOss"),
@@ -170,11 +177,11 @@ def _refuse_out_of_range(arguments: Arguments, now: Release) -> None:
 
 
 def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, now: Release) -> bool:
-    if hybrid.is_attention_free(architecture):
+    if is_attention_free(architecture):
         return arguments.switch("enable_prefix_caching", False)
     if not recurrent:
         return arguments.switch("enable_prefix_caching", True)
-    if now <= PREFIX_FORCED_OFF_UNTIL or (now < ALIGN_SINCE and not hybrid.takes_all_mode(architecture)):
+    if now <= PREFIX_FORCED_OFF_UNTIL or (now < ALIGN_SINCE and not takes_all_mode(architecture)):
         return False
     return arguments.switch("enable_prefix_caching", now >= PREFIX_ON_SINCE)
 
@@ -183,15 +190,15 @@ def _mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -
     """Return the Mamba cache mode: `all` states, those at the end of a block (`align`), or `none`."""
     if not caches:
         return "none"
-    takes_all = hybrid.takes_all_mode(architecture) and now < PREFIX_ON_SINCE
+    takes_all = takes_all_mode(architecture) and now < PREFIX_ON_SINCE
     if now < ALIGN_SINCE:
         return "all"
     mode = arguments.text("mamba_cache_mode", "all" if takes_all else "align")
-    return "all" if mode == "all" and hybrid.takes_all_mode(architecture) and now < MODE_GONE else "align"
+    return "all" if mode == "all" and takes_all_mode(architecture) and now < MODE_GONE else "align"
 
 
 def _quantization(model: Mapping[str, Any]) -> str | None:
-    found = model.get("quantization_config") or hybrid.text_part(model).get("quantization_config")
+    found = model.get("quantization_config") or text_part(model).get("quantization_config")
     method = found.get("quant_method") if isinstance(found, Mapping) else None
     return method if isinstance(method, str) else None
 
@@ -254,5 +261,61 @@ def invalid(what: str, message: str, kind: str, *, field: str = "", got: object 
         *([field] if field else []),
         f"  {message} [type={kind}, input_value={given}]",
         f"    For further information visit https://errors.pydantic.dev/2.14/v/{kind}",
+    )
+    return Refused("\n".join(lines), 1)
+
+
+BLOCK_CHECK_SINCE: Release = (0, 17, 0)
+BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # the block size is known only after the attention backend
+BLOCK_CHECK_GONE: Release = (0, 27, 0)
+
+
+def refuse_before_weights(config: Config, version: str) -> None:
+    """Raise Refused for settings that the API server refuses."""
+    now = release(version)
+    if config.budget < config.max_num_seqs:
+        message = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
+        raise invalid("SchedulerConfig", f"Value error, {message}", "value_error")
+    if not config.chunked_prefill and config.budget < config.max_model_len:
+        message = (
+            f"max_num_batched_tokens ({config.budget}) is smaller than max_model_len ({config.max_model_len}). This effectively"
+            " limits the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences."
+            " Please increase max_num_batched_tokens or decrease max_model_len."
+        )
+        raise invalid("SchedulerConfig", f"Value error, {message}", "value_error")
+    if config.mamba_cache_mode == "align" and not config.chunked_prefill and now >= ALIGN_SINCE:
+        what = "Mamba prefix caching" if now >= MODE_GONE else "mamba cache mode 'align'"
+        raise invalid("VllmConfig", f"Assertion failed, Chunked prefill is required for {what}.", "assertion_error")
+    if BLOCK_CHECK_SINCE <= now < BLOCK_CHECK_LATE_SINCE and _block_too_large(config):
+        raise invalid("VllmConfig", f"Assertion failed, {_block_too_large(config)}", "assertion_error")
+
+
+def refuse_after_weights(config: Config, version: str) -> None:
+    """Raise Refused for settings that the engine's own process refuses."""
+    if BLOCK_CHECK_LATE_SINCE <= release(version) < BLOCK_CHECK_GONE and _block_too_large(config):
+        raise _core_failed(f"AssertionError: {_block_too_large(config)}")
+    if config.hybrid and config.max_num_seqs > config.cache_blocks:
+        message = f"max_num_seqs ({config.max_num_seqs}) exceeds available Mamba cache blocks ({config.cache_blocks})."
+        raise _core_failed(f"ValueError: {message}")
+
+
+def _block_too_large(config: Config) -> str:
+    """Return the message for a block that is too large, or an empty string."""
+    if config.mamba_cache_mode != "align" or config.block_tokens <= config.budget:
+        return ""
+    return f"In Mamba cache align mode, block_size ({config.block_tokens}) must be <= max_num_batched_tokens ({config.budget})."
+
+
+def _core_failed(message: str) -> Refused:
+    core = f"(EngineCore pid=77) ERROR {time.strftime('%m-%d %H:%M:%S')} [core.py:1510]"
+    lines = (
+        f"{core} EngineCore failed to start.",
+        f"{core} Traceback (most recent call last):",
+        f"{core} {message}",
+        "Process EngineCore:",
+        "Traceback (most recent call last):",
+        message,
+        "Traceback (most recent call last):",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
     )
     return Refused("\n".join(lines), 1)

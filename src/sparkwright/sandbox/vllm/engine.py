@@ -1,24 +1,138 @@
-"""One run of the simulated engine, from its arguments to its exit code."""
+"""One run of the simulated engine, from its arguments to its exit code, alone or as a rank of a group."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sparkwright.ready import readable
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import COMPILE_PEAK, HOST_SIDE, TERMINATED, Process
-from sparkwright.sandbox.vllm import adapters, responses, rules, startup
-from sparkwright.sandbox.vllm.command_line import config_file
-from sparkwright.sandbox.vllm.command_line.arguments import Arguments, Refused, parse
-from sparkwright.sandbox.vllm.config import Config, build, read_model
-from sparkwright.sandbox.vllm.group import Group
-from sparkwright.sandbox.vllm.metrics import Metrics
-from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
-from sparkwright.sandbox.vllm.speculation import drafts_of
+from sparkwright.sandbox.vllm import command_line, responses, startup
+from sparkwright.sandbox.vllm.command_line import Arguments, Refused, crashed, parse
+from sparkwright.sandbox.vllm.config import Config, build, read_model, refuse_after_weights, refuse_before_weights
+from sparkwright.sandbox.vllm.metrics import Metrics, PrefixCache
+from sparkwright.sandbox.vllm.model import drafts_of, loaded_adapters
 from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
+
+POLL_S = 0.05
+DEFAULT_PORT, DEFAULT_TIMEOUT_S = 29501, 600
+WORD_BYTES = 64
+
+
+@dataclass
+class Group:
+    """The ranks that serve a model together."""
+
+    rank: int
+    world: int
+    #: number of ranks that split each layer
+    tensor: int
+    address: str
+    port: int
+    timeout_s: float
+    #: connections to the other members, once they have joined
+    links: list[socket.socket] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, arguments: Arguments) -> Group:
+        """Return the group of the arguments; a single server is a group of one rank."""
+        world = arguments.number("nnodes", 1)
+        timeout_s = arguments.number("distributed_timeout_seconds", DEFAULT_TIMEOUT_S)
+        address, port = arguments.text("master_addr", "127.0.0.1"), arguments.number("master_port", DEFAULT_PORT)
+        tensor = arguments.number("tensor_parallel_size", 1)
+        return cls(arguments.number("node_rank", 0), world, tensor, address, port, timeout_s)
+
+    @property
+    def broken(self) -> bool:
+        """True if another member is gone, as the next collective operation would find."""
+        return any(link.recv(1, socket.MSG_PEEK) == b"" for link in readable(self.links))
+
+    def intent(self, version: str) -> Iterator[str]:
+        """Yield the log lines of a rank that is about to join. They do not prove that it did."""
+        if self.rank:
+            yield (
+                f"[serve.py:224] Launching vLLM (v{version}) headless multiproc executor, with head node address "
+                f"{self.address}:{self.port} for torch.distributed process group."
+            )
+        at = f"tcp://{self.address}:{self.port}"
+        yield f"[parallel_state.py:1906] world_size={self.world} rank={self.rank} local_rank=0 distributed_init_method={at} backend=nccl"
+
+    def assigned(self) -> str:
+        """Return the log line that proves the group."""
+        tensor, pipeline = self.rank % self.tensor, self.rank // self.tensor
+        return (
+            f"[parallel_state.py:2350] rank {self.rank} in world size {self.world} is assigned as DP rank 0, PP rank {pipeline}, "
+            f"PCP rank 0, TP rank {tensor}, ETP rank {tensor}, EP rank N/A, EPLB rank N/A"
+        )
+
+    def meet(self, stopped: threading.Event) -> None:
+        """Wait until all members have joined, or until stopped. Raises Refused with the log lines of real ones."""
+        until_s = time.monotonic() + self.timeout_s
+        if self.world == 1:
+            return
+        self._gather(stopped, until_s) if self.rank == 0 else self._come(stopped, until_s)
+
+    def leave(self) -> None:
+        """Close the connections to the other ranks."""
+        links, self.links = self.links, []
+        for link in links:
+            link.close()
+
+    def _gather(self, stopped: threading.Event, until_s: float) -> None:
+        try:
+            here = self.address if self.address.startswith("127.") else ""  # otherwise on all interfaces, as in vLLM
+            listener = socket.create_server((here, self.port), backlog=self.world)
+        except OSError as error:
+            raise crashed(
+                "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+                f"port: {self.port}, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+            ) from error
+        with listener:
+            listener.settimeout(POLL_S)
+            while len(self.links) < self.world - 1 and not stopped.is_set():
+                if time.monotonic() > until_s:
+                    raise self._late(f"waiting for clients. {len(self.links) + 1}/{self.world} clients joined.")
+                with contextlib.suppress(TimeoutError):
+                    self.links.append(listener.accept()[0])
+        for link in self.links:
+            link.sendall(b"all joined\n")
+
+    def _come(self, stopped: threading.Event, until_s: float) -> None:
+        link = self._connected(stopped, until_s)
+        if link is None:
+            return
+        self.links.append(link)
+        link.settimeout(POLL_S)
+        while not stopped.is_set():  # forever if another program has the port, as observed with the real one
+            with contextlib.suppress(TimeoutError):
+                if link.recv(WORD_BYTES):
+                    return
+                raise crashed("torch.distributed.DistNetworkError: failed to recv, got 0 bytes")
+
+    def _connected(self, stopped: threading.Event, until_s: float) -> socket.socket | None:
+        while not stopped.wait(POLL_S):
+            try:
+                return socket.create_connection((self.address, self.port), timeout=1)
+            except OSError:
+                if time.monotonic() > until_s:
+                    at = f"({self.address}, {self.port})"
+                    message = f"has timed out after {self.timeout_s * 1000:.0f}ms while trying to connect to {at}."
+                    raise crashed(f"torch.distributed.DistNetworkError: The client socket {message}") from None
+        return None
+
+    def _late(self, message: str) -> Refused:
+        return crashed(
+            f"torch.distributed.DistStoreError: Timed out after {self.timeout_s + 1:.0f} seconds {message}\n"
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
+        )
 
 
 class Engine(Process):
@@ -81,7 +195,7 @@ class Engine(Process):
             self.die()
 
     def _started(self) -> int:
-        arguments = parse(config_file.pulled(self._argv, self._folder_of), self.version)
+        arguments = parse(command_line.with_config_file(self._argv, self._folder_of), self.version)
         self.group = Group.of(arguments)
         self.say(() if self.headless else startup.banner(arguments, self.version))
         server = None if self.headless else self.bind(arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
@@ -97,7 +211,7 @@ class Engine(Process):
         )
         self.config = self.limits = replace(build(arguments, model, folder, self.version), drafts=drafts)
         self.say(startup.decided(self.config, arguments, self.version))
-        rules.before_weights(self.config, self.version)
+        refuse_before_weights(self.config, self.version)
         if self.fault() == "crash-loop":
             self.stopped.wait(0.3)
             return self.last_words(startup.crashing(), 1)
@@ -144,7 +258,7 @@ class Engine(Process):
         if self.stopped.is_set():
             return
         sockets = self.fault() == "sockets"
-        self.say((0, line) for line in lines(group.rank, group.world, self.env, sockets=sockets))
+        self.say((0, line) for line in nccl_lines(group.rank, group.world, self.env, sockets=sockets))
         self.say(startup.of_member([group.assigned()]))
 
     def _say_drafts(self, statistics: str) -> None:
@@ -153,7 +267,7 @@ class Engine(Process):
     def _loaded(self, server: Server | None) -> int:
         """Load the model, open the port and serve until stopped."""
         self.say(() if self.headless else startup.loading(self.config, self.version, self.device, self.experts))
-        rules.after_weights(self.config, self.version)
+        refuse_after_weights(self.config, self.version)
         self.hold_gpu(int(self.config.utilization * TOTAL))
         kept = None if self.config.eager else kept_in(self.env, self._folder_of)
         self.warm = kept is not None and kept.exists()
@@ -167,7 +281,7 @@ class Engine(Process):
             Metrics(self.config, self.version, cache, self.config.drafts, self._say_drafts),
         )
         self.counters = self.metrics
-        found = adapters.loaded(self.arguments, self.model, self._folder_of)
+        found = loaded_adapters(self.arguments, self.model, self._folder_of)
         self.config = replace(self.config, adapters={adapter.name: adapter for adapter in found})
         self.say(startup.adapted(found))
         if server is not None:
@@ -202,7 +316,7 @@ def keep_compile_cache(file: Path | None) -> None:
 LABEL = "spark:141:141 [0] NCCL INFO"
 
 
-def lines(rank: int, world: int, env: Mapping[str, str], *, sockets: bool) -> Iterator[str]:
+def nccl_lines(rank: int, world: int, env: Mapping[str, str], *, sockets: bool) -> Iterator[str]:
     """Yield the NCCL log lines of one member after it has joined the others.
 
     Yields nothing if the container has no adapter: the transport is then unproven.

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sparkwright.sandbox.memory import TOTAL
-from sparkwright.sandbox.vllm.adapters import Adapter
-from sparkwright.sandbox.vllm.command_line.arguments import Arguments
-from sparkwright.sandbox.vllm.command_line.flags import Release, release
+from sparkwright.sandbox.vllm.command_line import Arguments, Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, PREFIX_FORCED_OFF_UNTIL, PREFIX_ON_SINCE, Config
+from sparkwright.sandbox.vllm.model import Adapter
 from sparkwright.units import GIB
 
 LOGO = ("", "       █     █     █▄   ▄█", " ▄▄ ▄█ █     █     █ ▀▄▀ █  version {version}",

@@ -1,1 +1,0 @@
-"""Simulated Sparks that serve one model together: the link between them and faults of single members."""

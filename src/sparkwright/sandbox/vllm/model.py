@@ -1,0 +1,272 @@
+"""The files of a model that the simulated engine reads: its layers and their cache blocks, LoRA adapters and drafters."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines.vllm.speculation import METHODS
+from sparkwright.sandbox.vllm.command_line import Arguments, Refused, crashed
+from sparkwright.trust import bounds
+from sparkwright.trust.bounds import count_of
+
+_LAYERS = ("linear_attention", "mamba", "mamba2", "conv", "short_conv", "recurrent", "hybrid", "hybrid_sliding")
+RECURRENT_LAYERS = frozenset((*_LAYERS, "kda"))
+RECURRENT_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "conv_L_cache", "linear_attn_config")
+
+#: classes of which every state can be cached (mamba cache mode "all", 0.15 to 0.27)
+ALL_MODE = ("Bamba", "FalconH1", "FalconMamba", "GraniteMoeHybrid", "Jamba", "Mamba", "NemotronH", "Zamba2")
+ATTENTION_FREE = ("MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM")
+DENSE_BLOCK = 16
+MOST = 2**24  # upper bound of heads and their widths
+KERNEL_ALIGNMENT = 16  # tokens
+GENERIC_BLOCK = 528  # for a hybrid whose config does not give the size of its state
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the language model's part of a config."""
+    found = config.get("text_config")
+    return found if isinstance(found, Mapping) else config
+
+
+def is_hybrid(config: Mapping[str, Any]) -> bool:
+    """Return True if some of the model's layers are recurrent."""
+    text = text_part(config)
+    layers = text.get("layer_types") or text.get("layers_block_type")
+    if isinstance(layers, list) and layers:
+        return not RECURRENT_LAYERS.isdisjoint(layer for layer in layers if isinstance(layer, str))
+    return any(text.get(key) for key in RECURRENT_KEYS)
+
+
+def is_attention_free(architecture: str) -> bool:
+    """Return True if the model has no attention layers. Its prefix caching is off by default."""
+    return architecture in ATTENTION_FREE
+
+
+def takes_all_mode(architecture: str) -> bool:
+    """Return True if prefix caching stores every state of this architecture."""
+    return architecture.startswith(ALL_MODE)
+
+
+def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
+    """Return the tokens of a block.
+
+    For a hybrid model they make an attention page at least as large as the state of a recurrent layer.
+    """
+    if not is_hybrid(config):
+        return DENSE_BLOCK
+    state, token = state_bytes(text_part(config)), token_bytes(text_part(config), kv_cache_dtype)
+    if not state or not token:
+        return GENERIC_BLOCK
+    return KERNEL_ALIGNMENT * -(-state // (KERNEL_ALIGNMENT * token))
+
+
+def state_bytes(text: Mapping[str, Any]) -> int:
+    """Return the size of one gated delta net layer's convolution and state, or 0 if the config does not say."""
+    names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
+    key_heads, key_dim, value_heads, value_dim = (_size(text, name) for name in names)
+    if not (key_heads and key_dim and value_heads and value_dim):
+        return 0
+    kernel = _size(text, "linear_conv_kernel_dim") or 4
+    convolution = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim) * 2
+    return convolution + value_heads * value_dim * key_dim * (4 if text.get("mamba_ssm_dtype") == "float32" else 2)
+
+
+def token_bytes(text: Mapping[str, Any], kv_cache_dtype: str) -> int:
+    """Return the size of one token's key and value in one attention layer, bytes."""
+    width = 1 if kv_cache_dtype.startswith("fp8") else 2
+    return 2 * _size(text, "num_key_value_heads") * _size(text, "head_dim") * width
+
+
+def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
+    """Return by how many percent the page of a state is larger than the state."""
+    text = text_part(config)
+    state, token = state_bytes(text), token_bytes(text, kv_cache_dtype)
+    return 100 * (block_tokens(config, kv_cache_dtype) * token / state - 1) if state and token else 0.0
+
+
+def _size(text: Mapping[str, Any], name: str) -> int:
+    """Return a size of the config, or 0 if it is not a valid one."""
+    return count_of(text.get(name), MOST) or 0
+
+
+# LoRA adapters of the simulated engine: loaded after the model, and refused as vLLM 0.32.0 refuses them.
+#
+# Source: vllm/lora/peft_helper.py, lora_model.py and entrypoints/openai/models/serving.py, and real starts.
+
+
+USUAL_RANK = 16
+HEADER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A loaded adapter."""
+
+    name: str
+    path: str
+
+
+def loaded_adapters(
+    arguments: Arguments, model: Mapping[str, Any], folder_of: Callable[[str], Path]
+) -> tuple[Adapter, ...]:
+    """Return the adapters of --lora-modules. Raises Refused for one that the real engine does not load.
+
+    Args:
+        arguments: the engine's.
+        model: the model's config.json.
+        folder_of: returns the host path of a path in the container.
+    """
+    found = tuple(_named(arguments.values.get("lora_modules") or ()))
+    most = arguments.number("max_lora_rank", USUAL_RANK)
+    for adapter in found:
+        why = _why_not(adapter, folder_of(adapter.path), text_part(model), most)
+        if not arguments.switch("enable_lora", False):
+            why = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
+        if why:
+            raise Refused(f"Traceback (most recent call last):\nValueError: {why}", 1)
+    return found
+
+
+def _named(given: Any) -> Iterator[Adapter]:
+    for entry in given:
+        if isinstance(entry, Mapping):
+            yield Adapter(str(entry["name"]), str(entry["path"]))
+        else:
+            name, _, path = str(entry).partition("=")
+            yield Adapter(name, path)
+
+
+def _why_not(adapter: Adapter, folder: Path, text: Mapping[str, Any], most: int) -> str:
+    """Return the reason for which an adapter is not loaded, or an empty string."""
+    try:
+        config = bounds.config_of(folder / "adapter_config.json")
+        with (folder / "adapter_model.safetensors").open("rb") as file:
+            header = json.loads(file.read(min(struct.unpack("<Q", file.read(8))[0], HEADER_BYTES)))
+    except (OSError, ValueError, struct.error):
+        return (
+            f"Call to add_lora method failed: Loading lora {adapter.name} failed: No adapter found for {adapter.path}"
+        )
+    rank = bounds.count_of(config.get("r")) or 0
+    if config.get("use_dora"):
+        return "Call to add_lora method failed: vLLM does not yet support DoRA."
+    if rank > most:
+        return f"Call to add_lora method failed: LoRA rank {rank} is greater than max_lora_rank {most}."
+    # one of a smaller model is loaded, as 0.32.0 does
+    hidden = bounds.count_of(text.get("hidden_size"))
+    for name, about in header.items():
+        if hidden and name.endswith("q_proj.lora_A.weight") and about["shape"][1] > hidden:
+            shape = about["shape"]
+            return (
+                "Call to add_lora method failed: The size of tensor a "
+                f"({hidden}) must match the size of tensor b ({shape[1]}) at non-singleton dimension 1"
+            )
+    return ""
+
+
+# Speculative decoding of the simulated engine: drafts, counters and their log line.
+#
+# Names and words are those of vllm/v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0.
+
+#: share of drafts whose first token is accepted, and share of these at each further position
+GOOD, BAD, FURTHER = 0.85, 0.15, 0.8
+#: time of a step with drafts, relative to one without
+STEP_COST = 1.25
+#: interval of the log's statistics, seconds
+LOG_S = 10.0
+#: step size that covers [0, 1) evenly
+GOLDEN = 0.618034
+
+
+@dataclass
+class Drafts:
+    """The drafts of speculative decoding, and how many of their tokens were accepted."""
+
+    method: str
+    model: str | None  #: of the drafter; None for one without
+    depth: int  #: tokens of a draft
+    good: bool = True  #: most first tokens are accepted
+    drafts: int = 0
+    positions: list[int] = field(default_factory=list)  #: accepted tokens by position
+    _logged: tuple[float, int, list[int]] = (0.0, 0, [])
+
+    def __post_init__(self) -> None:
+        self.positions = [0] * self.depth
+        self._logged = (time.monotonic(), 0, list(self.positions))
+
+    def __repr__(self) -> str:
+        shown = None if METHODS[self.method].drafter == "text" else self.model
+        return f"SpeculativeConfig(method={self.method!r}, model={shown!r}, num_spec_tokens={self.depth})"
+
+    @property
+    def gain(self) -> float:
+        """The rate of steps with drafts, as a share of the rate without."""
+        return 1 / STEP_COST
+
+    def step(self) -> int:
+        """Count a draft. Return the tokens of its step: the accepted ones and the model's own."""
+        spread, share = self.drafts * GOLDEN % 1.0, GOOD if self.good else BAD
+        self.drafts += 1
+        accepted = 0
+        while accepted < self.depth and spread < share * FURTHER**accepted:
+            self.positions[accepted] += 1
+            accepted += 1
+        return accepted + 1
+
+    def counters(self) -> dict[str, tuple[str, int]]:
+        """Return its counters except those by position, each with its description and value."""
+        accepted = sum(self.positions)
+        return {
+            "vllm:spec_decode_num_drafts_total": ("Number of spec decoding drafts.", self.drafts),
+            "vllm:spec_decode_num_draft_tokens_total": ("Number of draft tokens.", self.drafts * self.depth),
+            "vllm:spec_decode_num_accepted_tokens_total": ("Number of accepted tokens.", accepted),
+        }
+
+    def log_line(self, now_s: float) -> str:
+        """Return the log line for the time since the last one; empty if that is too short or nothing was drafted."""
+        since_s, drafts, positions = self._logged
+        drafted, seconds = self.drafts - drafts, now_s - since_s
+        if seconds < LOG_S or not drafted:
+            return ""
+        at = [now - before for now, before in zip(self.positions, positions, strict=True)]
+        self._logged = (now_s, self.drafts, list(self.positions))
+        tokens, accepted = drafted * self.depth, sum(at)
+        rates = ", ".join(f"{count / drafted:.3f}" for count in at)
+        return (
+            f"SpecDecoding metrics: Mean acceptance length: {1 + accepted / drafted:.2f}, "
+            f"Accepted throughput: {accepted / seconds:.2f} tokens/s, Drafted throughput: {tokens / seconds:.2f} tokens/s, "
+            f"Accepted: {accepted} tokens, Drafted: {tokens} tokens, Per-position acceptance rate: {rates}, "
+            f"Avg Draft acceptance rate: {accepted / tokens * 100:.1f}%"
+        )
+
+
+def drafts_of(given: Any, model: str, folder_of: Callable[[str], Path], *, good: bool) -> Drafts | None:
+    """Return the drafts of a --speculative-config, or None without one. Raises Refused if the drafter is missing.
+
+    Args:
+        given: value of the flag.
+        model: the served model.
+        folder_of: returns the host path of a path in the container.
+        good: most first tokens are accepted; else few are.
+    """
+    if not isinstance(given, Mapping):
+        return None
+    method, drafter = str(given.get("method") or "draft_model"), given.get("model")
+    depth = bounds.count_of(given.get("num_speculative_tokens")) or 1
+    if method not in METHODS:
+        raise crashed(f"ValueError: Unsupported speculative method: {method!r}")
+    if (
+        isinstance(drafter, str)
+        and METHODS[method].drafter != "text"
+        and not (folder_of(drafter) / "config.json").is_file()
+    ):
+        raise crashed(
+            f"OSError: Can't load the configuration of '{drafter}'. If you were trying to load it from 'https://huggingface.co/models',"
+            " make sure you don't have a local directory with the same name."
+        )
+    return Drafts(method, drafter if isinstance(drafter, str) else model, min(depth, 32), good)
