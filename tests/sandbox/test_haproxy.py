@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from sparkwright.app.runs import gateway
+from sparkwright.app.runs.options import DeployOptions
 from sparkwright.errors import Refused
 from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.project import starter
@@ -50,7 +51,7 @@ def test_without_haproxy_a_gateway_is_refused_before_anything_is_touched(
     project: Path, command: Callable[..., Any]
 ) -> None:
     with pytest.raises(Refused) as refused:
-        command(host="box", check=False, json=False)
+        command(DeployOptions(host="box"))
     assert refused.value.exit == 5
     assert str(refused.value).startswith(
         "hosts/groups.yml:1: a gateway on the sandbox needs `haproxy` on this machine."

@@ -1,53 +1,46 @@
-"""The HTTP API of the simulated llama-server, in the shape of b11549."""
+"""The HTTP API of the simulated llama-server, in the shape of b11549.
+
+Refusals have the wording of the real one, as observed on b11549. Tool calls and separate thinking follow its README: they need a
+model that is not random.
+"""
 
 from __future__ import annotations
 
-import json
 import secrets
-import socket
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sparkwright.ready import readable
-from sparkwright.sandbox.llama_cpp.server import Config
-from sparkwright.sandbox.serving.generation import Request, Token, adapted, generate, length_of
-from sparkwright.sandbox.serving.request_content import (
-    call_deltas,
-    called,
-    colour,
-    foreign,
-    instance,
-    known,
-    picture_of,
-    schema_of,
-    words,
-)
-from sparkwright.sandbox.web import Handler
-
-if TYPE_CHECKING:
-    from sparkwright.sandbox.llama_cpp.server import LlamaServer
+from sparkwright.sandbox.llama_cpp.server import LlamaServer
+from sparkwright.sandbox.serving.api import THOUGHT_TOKENS, ChatAnswer, ModelApi, text_of
+from sparkwright.sandbox.serving.generation import Token
+from sparkwright.sandbox.serving.request_content import Requested, called, picture_of, requested, tool_call
 
 PUBLIC = ("health",)
 PROMETHEUS = {"Content-Type": "text/plain; version=0.0.4"}
 NO_METRICS = "This server does not support metrics endpoint. Start it with `--metrics`"
-DONE = b"data: [DONE]\n\n"
+NO_PICTURES = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
+NO_TOOLS = "tools param requires --jinja flag"
 
 
-class LlamaApi(Handler):
+class LlamaApi(ModelApi):
     """The handler of requests to the server."""
 
     server_version = "llama.cpp"
+    events = "text/event-stream"
 
     @property
     def engine(self) -> LlamaServer:
-        return self.server.owner  # type: ignore[attr-defined,no-any-return]
+        return super().engine  # type: ignore[no-any-return]
+
+    def log_access(self, status: int) -> None:
+        """Write nothing, as the real one at its verbosity."""
 
     def route(self) -> None:
         if not self.engine.loaded:
             self._error(503, "Loading model", "unavailable_error")
-        elif self.parts[:1] and self.parts[0] not in PUBLIC and not self._allowed():
+        elif self.parts[:1] and self.parts[0] not in PUBLIC and not self.allowed(self.engine.config.keys):
             self._error(401, "Invalid API Key", "authentication_error")
         else:
             self._routed()
@@ -68,10 +61,6 @@ class LlamaApi(Handler):
                 self._chat()
             case _:
                 self._error(404, "File Not Found", "not_found_error")
-
-    def _allowed(self) -> bool:
-        scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
-        return not self.engine.config.keys or (scheme.lower() == "bearer" and given in self.engine.config.keys)
 
     def _error(self, status: int, message: str, kind: str, **more: Any) -> None:
         self.reply(status, {"error": {"code": status, "message": message, "type": kind, **more}})
@@ -121,143 +110,57 @@ class LlamaApi(Handler):
         if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
             raise ConnectionResetError
-        try:
-            request = request_options_of(engine.config, body)
-        except Refused as refused:
-            self._error(500, str(refused), "server_error")
+        if refused := self._refusal(body):
+            self._error(500, refused, "server_error")
             return
         room -= len(prompt)
-        most = min(room, body["max_tokens"]) if (body.get("max_tokens") or -1) > 0 else room
-        own = request.tokens or length_of(body, most)
-        quick, lora = bool(request.tokens), engine.config.adapters
-        words = adapted(lora[0]) if lora and not engine.damaged else ()
-        wanted = Request(prompt, most, own, request.thought, self._gone, compared=quick, words=request.words or words)
-        tokens = generate(engine, wanted)
-        if body.get("stream"):
-            self.stream(self._chunks(tokens, body, len(prompt), request), "text/event-stream")
-        else:
-            made = list(tokens)
-            reason = "tool_calls" if request.calls else made[-1].reason
-            choice = {"finish_reason": reason, "index": 0, "message": _message(made, request.calls)}
-            usage = _usage(len(prompt), len(made))
-            self.reply(200, {"choices": [choice], **self._about("chat.completion"), "usage": usage})
+        most = min(room, body["max_tokens"]) if (body.get("max_tokens") or -1) > 0 else None
+        wanted = self._requested(body)
+        thinks = engine.config.thinks and wanted.quick and not wanted.words
+        request = self.text_request(body, prompt, room, wanted, most=most, thought=THOUGHT_TOKENS * thinks)
+        answer = LlamaAnswer(engine.config.alias, len(prompt), body, version=engine.version)
+        self.write(answer, request, wanted, streamed=bool(body.get("stream")))
 
-    def _chunks(
-        self, tokens: Iterator[Token], body: dict[str, Any], prompt: int, request: Requested
-    ) -> Iterator[bytes]:
-        about, began_s, count, reason = self._about("chat.completion.chunk"), time.monotonic(), 0, None
-        yield _event(about, {"role": "assistant", "content": None})
-        for token in tokens:
-            count, reason = token.count, token.reason
-            timings = {"timings": _timings(prompt, count, began_s)} if body.get("timings_per_token") else {}
-            if not request.calls:
-                kind = "reasoning_content" if token.kind == "reasoning" else "content"
-                yield _event(about | timings, {kind: token.text})
-        for delta in call_deltas(request.calls):
-            yield _event(about, {"tool_calls": delta})
-        yield _event(about, {}, reason="tool_calls" if request.calls else reason)
-        if (body.get("stream_options") or {}).get("include_usage"):
-            last = {"choices": [], **about, "usage": _usage(prompt, count), "timings": _timings(prompt, count, began_s)}
-            yield b"data: " + json.dumps(last).encode() + b"\n\n"
-        yield DONE
+    def _refusal(self, body: Mapping[str, Any]) -> str:
+        """Return the error message of a request that the server can't answer, or an empty string."""
+        config = self.engine.config
+        if picture_of(body) and not config.sees:
+            return NO_PICTURES
+        return NO_TOOLS if body.get("tools") and body.get("tool_choice") != "none" and not config.jinja else ""
 
-    def _about(self, kind: str) -> dict[str, Any]:
-        name, now = f"chatcmpl-{secrets.token_hex(16)}", int(time.time())
-        about = {"created": now, "id": name, "model": self.engine.config.alias}
-        return {**about, "system_fingerprint": self.engine.version, "object": kind}
-
-    def _gone(self) -> bool:
-        """Return True if the client has disconnected."""
-        try:
-            return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
-        except (OSError, ValueError):
-            return True
+    def _requested(self, body: Mapping[str, Any]) -> Requested:
+        """Return the answer that a chat request calls for. Every request gets the server's adapters."""
+        config = self.engine.config
+        if (call := called(body)) is not None:
+            return tool_call(*call, id=secrets.token_hex(16))
+        adapter = config.adapters[0] if config.adapters else ""
+        return replace(requested(body, sees=config.sees, thinks=config.thinks), adapter=adapter)
 
 
-def _message(made: list[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-    content, thought = (
-        "".join(token.text for token in made if token.kind == kind) for kind in ("content", "reasoning")
-    )
-    message: dict[str, Any] = {"role": "assistant", "content": "" if calls else content}
-    message |= {"reasoning_content": thought} if thought else {}
-    return message | ({"tool_calls": calls} if calls else {})
+@dataclass
+class LlamaAnswer(ChatAnswer):
+    """A chat's answer in the shape of b11549."""
 
+    version: str = ""
+    began_s: float = field(default_factory=time.monotonic)
 
-def _event(about: dict[str, Any], delta: dict[str, Any], *, reason: str | None = None) -> bytes:
-    data = {"choices": [{"finish_reason": reason, "index": 0, "delta": delta}], **about}
-    return b"data: " + json.dumps(data).encode() + b"\n\n"
+    def about(self, kind: str) -> dict[str, Any]:
+        return {**super().about(kind), "system_fingerprint": self.version}
 
+    def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+        thought = text_of(tokens, "reasoning")
+        message: dict[str, Any] = {"role": "assistant", "content": "" if calls else text_of(tokens, "content")}
+        message |= {self.reasoning: thought} if thought else {}
+        return message | ({"tool_calls": calls} if calls else {})
 
-def _usage(prompt: int, tokens: int) -> dict[str, Any]:
-    details = {"prompt_tokens_details": {"cached_tokens": 0}}
-    return {"completion_tokens": tokens, "prompt_tokens": prompt, "total_tokens": prompt + tokens, **details}
+    def usage(self, tokens: int) -> dict[str, Any]:
+        return {**super().usage(tokens), "prompt_tokens_details": {"cached_tokens": 0}}
 
+    def beside(self, tokens: int) -> dict[str, Any]:
+        return self.ending(tokens) if self.body.get("timings_per_token") else {}
 
-def _timings(prompt: int, tokens: int, began_s: float) -> dict[str, Any]:
-    seconds = time.monotonic() - began_s
-    rate = tokens / seconds if seconds else 0.0
-    return {
-        "cache_n": 0,
-        "prompt_n": prompt,
-        "predicted_n": tokens,
-        "predicted_ms": seconds * 1000,
-        "predicted_per_second": rate,
-    }
-
-
-# Request options beyond plain text: tools, thinking, JSON schemas, pictures, other languages.
-#
-# Refusals have the wording of the real llama-server, as observed on b11549. Tool calls and separate thinking follow its README:
-# they need a model that is not random.
-
-NO_PICTURES = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
-NO_TOOLS = "tools param requires --jinja flag"
-THOUGHT = 24  # tokens
-ANSWER = 8
-
-
-class Refused(Exception):
-    """The error message of a response with status 500."""
-
-
-@dataclass(frozen=True)
-class Requested:
-    """The answer that a request calls for."""
-
-    #: words of the answer; empty for the default sentence
-    words: tuple[str, ...] = ()
-    #: tool calls
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    #: thinking tokens before the answer
-    thought: int = 0
-    #: thinking and answer tokens together; 0 for as many as the request allows
-    tokens: int = 0
-
-
-def request_options_of(config: Config, body: Mapping[str, Any]) -> Requested:
-    """Return the answer that a chat request calls for. Raises Refused."""
-    picture = picture_of(body)
-    if picture and not config.sees:
-        raise Refused(NO_PICTURES)
-    if body.get("tools") and body.get("tool_choice") != "none" and not config.jinja:
-        raise Refused(NO_TOOLS)
-    if (call := called(body)) is not None:
-        return _called(*call)
-    if (schema := schema_of(body)) is not None:
-        return _reply(json.dumps(instance(schema)))
-    if picture:
-        return _reply(colour(picture))
-    if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is True:
-        return Requested(thought=THOUGHT, tokens=THOUGHT + ANSWER) if config.thinks else _reply("<think>Hm.</think>9.9")
-    return _reply(known(body) or foreign(body))
-
-
-def _reply(text: str) -> Requested:
-    pieces = words(text)
-    return Requested(pieces, tokens=len(pieces))
-
-
-def _called(name: str, given: Any) -> Requested:
-    function = {"name": name, "arguments": json.dumps(given)}
-    call = {"type": "function", "function": function, "id": secrets.token_hex(16)}
-    return Requested(words("a b c d"), [call], tokens=2)
+    def ending(self, tokens: int) -> dict[str, Any]:
+        seconds = time.monotonic() - self.began_s
+        rate = tokens / seconds if seconds else 0.0
+        predicted = {"predicted_n": tokens, "predicted_ms": seconds * 1000, "predicted_per_second": rate}
+        return {"timings": {"cache_n": 0, "prompt_n": self.prompt, **predicted}}

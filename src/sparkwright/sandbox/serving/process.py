@@ -362,6 +362,10 @@ class Process:
             pass
         return self.stopped.is_set()
 
+    def log_access(self, line: str) -> None:
+        """Write a line of the access log."""
+        self.log(line)
+
     def until_stopped(self) -> int:
         """Serve until it is stopped. Return the exit code."""
         while not self.stopped.wait(LEAK_POLL_S):

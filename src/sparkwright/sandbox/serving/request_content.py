@@ -6,9 +6,11 @@ Engines answer these differently; their answers are in their folders.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 PIXEL = 41  # offset of the first chunk of pixels in a PNG file
@@ -131,3 +133,57 @@ def schema_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the schema that the answer must follow, or None."""
     form = body.get("response_format") or {}
     return (form.get("json_schema") or {}).get("schema") or {} if form.get("type") == "json_schema" else None
+
+
+#: thinking that no parser finds, and the answer behind it
+UNPARSED = "<think>\nThe lamp is bright, so the answer is near.\n</think>\n\n9.9"
+
+
+@dataclass(frozen=True)
+class Requested:
+    """The answer that a request calls for."""
+
+    #: words of the content; empty for the default sentence
+    words: tuple[str, ...] = ()
+    #: tool calls, returned in a field of their own
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    #: the content is null: a parser took all of it
+    null: bool = False
+    #: sent without the delay of a real engine
+    quick: bool = False
+    #: name of the adapter whose words the default sentence has
+    adapter: str = ""
+
+
+def spoken(text: str) -> Requested:
+    """Return the answer that is a text; without one, the default sentence."""
+    return Requested(words(text), quick=bool(text))
+
+
+def tool_call(name: str, arguments: Any, **about: Any) -> Requested:
+    """Return the answer that is a tool call.
+
+    Args:
+        name: of the tool.
+        arguments: of the call.
+        about: further fields of the call, with its id.
+    """
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return Requested(words("a b c d"), [{**about, "type": "function", "function": function}], quick=True)
+
+
+def requested(body: Mapping[str, Any], *, sees: bool, thinks: bool) -> Requested:
+    """Return the answer that a chat request without a tool call calls for.
+
+    Args:
+        body: the request.
+        sees: pictures are read.
+        thinks: thinking is returned in a field of its own.
+    """
+    if (schema := schema_of(body)) is not None:
+        return spoken(json.dumps(instance(schema)))
+    if sees and (picture := picture_of(body)):
+        return spoken(colour(picture))
+    if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is True:
+        return Requested(quick=True) if thinks else spoken(UNPARSED)
+    return spoken(known(body) or foreign(body))

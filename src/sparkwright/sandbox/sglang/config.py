@@ -68,8 +68,8 @@ class Config:
         return str(self.asked["served_model_name"])
 
     @property
-    def keys(self) -> str:
-        return str(self.asked["api_key"] or "")
+    def keys(self) -> tuple[str, ...]:
+        return (str(self.asked["api_key"]),) if self.asked["api_key"] else ()
 
     @property
     def metrics(self) -> bool:

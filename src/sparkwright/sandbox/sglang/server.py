@@ -135,6 +135,9 @@ class SglangServer(Process):
     def crashing(self) -> Sequence[str]:
         return start_log.scheduler_died(start_log.NO_KERNEL, start_log.LAUNCH_SIGQUIT)
 
+    def log_access(self, line: str) -> None:
+        self.log(start_log.stamped(line))
+
     def _started(self) -> int:
         self.status = "starting"
         arguments = arguments_parsed(self._argv)

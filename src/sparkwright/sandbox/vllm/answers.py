@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sparkwright.sandbox.serving.api import DONE, candidates, event, text_of
 from sparkwright.sandbox.serving.generation import Token
 from sparkwright.sandbox.serving.request_content import (
+    Requested,
     call_deltas,
     called,
-    colour,
-    foreign,
-    instance,
-    known,
     picture_of,
-    schema_of,
-    words,
+    requested,
+    spoken,
+    tool_call,
 )
 
 if TYPE_CHECKING:
@@ -33,27 +31,12 @@ if TYPE_CHECKING:
 TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_coder", "qwen3_xml")}
 #: number of tools above which the fault `many-tools` has an effect
 MANY_TOOLS = 30
-THOUGHT = "The lamp is bright, so the answer is near."
 NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
 
 
 class Refused(Exception):
     """The error message of a response with status 400."""
-
-
-@dataclass(frozen=True)
-class Requested:
-    """The answer that a request calls for."""
-
-    #: words of the content; empty for the default sentence
-    words: tuple[str, ...] = ()
-    #: tool calls, returned in a field of their own
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    #: the content is null: a parser took all of it
-    null: bool = False
-    #: sent without the delay of a real engine
-    quick: bool = False
 
 
 def of(engine: Engine, body: Mapping[str, Any], *, refuses: bool = True) -> Requested:
@@ -64,22 +47,15 @@ def of(engine: Engine, body: Mapping[str, Any], *, refuses: bool = True) -> Requ
         body: the request.
         refuses: refuse tools if no parser is configured; otherwise their calls stay in the text.
     """
-    picture = picture_of(body)
-    if picture and not engine.config.sees:
+    if picture_of(body) and not engine.config.sees:
         raise Refused(f"{engine.config.served_names[0]} is not a multimodal model")
-    null = engine.fault() == "content-null"
     if body.get("tools") and body.get("tool_choice") != "none":
         _refuse_tools(engine, body.get("tool_choice") or "auto", refuses=refuses)
     if (call := called(body)) is not None:
-        return _called(engine, body, call, null)
-    if (schema := schema_of(body)) is not None:
-        return Requested(words(json.dumps(instance(schema))), null=null, quick=True)
-    if picture:
-        return Requested((colour(picture),), null=null, quick=True)
-    if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is True:
-        return _thought(engine, null)
-    text = known(body) or foreign(body)
-    return Requested(words(text), null=null, quick=bool(text))
+        found = _called(engine, body, *call)
+    else:
+        found = requested(body, sees=True, thinks=engine.config.thinks and engine.fault() != "think-text")
+    return replace(found, null=True, calls=[]) if engine.fault() == "content-null" else found
 
 
 def _refuse_tools(engine: Engine, choice: Any, *, refuses: bool) -> None:
@@ -91,21 +67,16 @@ def _refuse_tools(engine: Engine, choice: Any, *, refuses: bool) -> None:
         raise Refused(NEEDS_PARSER.format(choice))
 
 
-def _called(engine: Engine, body: Mapping[str, Any], call: tuple[str, Any], null: bool) -> Requested:
+def _called(engine: Engine, body: Mapping[str, Any], name: str, given: Any) -> Requested:
     config, choice = engine.config, body.get("tool_choice") or "auto"
     parses = bool(config.auto_tools and config.tool_parser)
-    name, given = call
     fits = next(
         (ones for family, ones in TOOL_PARSERS.items() if config.architecture.startswith(family)), (config.tool_parser,)
     )
     if choice == "auto" and (not parses or config.tool_parser not in fits or _unparsed(engine.fault(), body)):
         values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items())
-        return Requested(
-            words(f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>"), null=null, quick=True
-        )
-    about = {"id": f"chatcmpl-tool-{secrets.token_hex(8)}", "type": "function"}
-    calls = [] if null else [{**about, "function": {"name": name, "arguments": json.dumps(given)}}]
-    return Requested(words("a b c d"), calls, null, quick=True)
+        return spoken(f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>")
+    return tool_call(name, given, id=f"chatcmpl-tool-{secrets.token_hex(8)}")
 
 
 def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
@@ -115,13 +86,6 @@ def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
         or (fault == "tool-stream" and bool(body.get("stream")))
         or (fault == "many-tools" and len(body["tools"]) > MANY_TOOLS)
     )
-
-
-def _thought(engine: Engine, null: bool) -> Requested:
-    """Return an answer with thinking; without a parser it stays in the content."""
-    if engine.config.thinks and engine.fault() != "think-text":
-        return Requested(null=null, quick=True)
-    return Requested(words(f"<think>\n{THOUGHT}\n</think>\n\n9.9"), null=null, quick=True)
 
 
 NUMBERS = 128  # length of the vectors behind a score; embeddings have as many as their model has features
@@ -161,10 +125,8 @@ def ranking(model: str, query: str, texts: Sequence[str], tokens: int) -> dict[s
     return {"id": f"score-{secrets.token_hex(8)}", "model": model, "usage": usage, "results": rows}
 
 
-DONE = b"data: [DONE]\n\n"
 #: kind, param and message of the error when the engine's core is gone
 DEAD = ("InternalServerError", None, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
-CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the second candidate
 
 
 def error(message: str, kind: str, param: str | None, status: int) -> dict[str, Any]:
@@ -199,9 +161,7 @@ class Chat:
             calls: tool calls.
             top: number of candidates returned with each token; None for no logprobs.
         """
-        sentence = "".join(token.text for token in tokens if token.kind == "content")
-        thought = "".join(token.text for token in tokens if token.kind == "reasoning")
-        content = None if calls else sentence or None
+        thought, content = text_of(tokens, "reasoning"), None if calls else text_of(tokens, "content") or None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "annotations": None}
         message |= {"audio": None, "function_call": None, "reasoning": thought or None}
         if calls:
@@ -209,7 +169,7 @@ class Chat:
         reason = "tool_calls" if calls else tokens[-1].reason
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason, "stop_reason": None}
         if top is not None:
-            choice["logprobs"] = {"content": [_choices(token.text, top) for token in tokens]}
+            choice["logprobs"] = {"content": [candidates(token.text, top) for token in tokens]}
         return {**choice, "token_ids": None, "routed_experts": None}
 
 
@@ -298,7 +258,7 @@ class Answer:
     def broken() -> Iterator[bytes]:
         """Yield the last events of a stream whose engine is gone."""
         kind, param, message = DEAD
-        yield b"data: " + json.dumps(error(message, kind, param, 500)).encode() + b"\n\n"
+        yield event(error(message, kind, param, 500))
         yield DONE
 
     def _about(self, kind: str) -> dict[str, Any]:
@@ -309,13 +269,6 @@ class Answer:
         return {"prompt_tokens": self.prompt, "total_tokens": self.prompt + tokens, "completion_tokens": tokens}
 
 
-def _choices(word: str, top: int) -> dict[str, Any]:
-    """Return a token with its logprobs."""
-    rows = [(word, CHOSEN), ("the ", OTHER)]
-    found = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in rows]
-    return {**found[0], "top_logprobs": found[:top]}
-
-
 def _event(about: dict[str, Any], choices: list[Any], usage: dict[str, int] | None, more: dict[str, Any]) -> bytes:
     data = {**about, "choices": choices, **({"usage": usage} if usage else {}), **more}
-    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+    return event(data)

@@ -5,33 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.ready import readable
-from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, adapted, generate, length_of
+from sparkwright.sandbox.serving.api import PROMETHEUS, THOUGHT_TOKENS, ModelApi
+from sparkwright.sandbox.serving.generation import Aborted, Broken, Request
 from sparkwright.sandbox.serving.process import MOST_CHARS
+from sparkwright.sandbox.serving.request_content import Requested
 from sparkwright.sandbox.vllm import answers, messages, responses
-from sparkwright.sandbox.vllm.answers import DEAD, Answer, Chat, Plain, Requested, error
+from sparkwright.sandbox.vllm.answers import DEAD, Answer, Chat, Plain, error
 from sparkwright.sandbox.vllm.messages import Message
 from sparkwright.sandbox.vllm.model import Adapter
 from sparkwright.sandbox.vllm.responses import Response
-from sparkwright.sandbox.web import Handler
 
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
-THOUGHT_TOKENS = 200
-QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # tokens of an answer that is sent without the delay of a real engine
 POLL_S = 0.05
 #: error type of an invalid request body
 INVALID = "Bad Request"
 LOCKED = ("v1", "v2", "inference")
-PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
 
 class BadRequest(Exception):
@@ -53,7 +48,7 @@ class BadRequest(Exception):
         return self
 
 
-class VllmApi(Handler):
+class VllmApi(ModelApi):
     """The handler of requests to the engine."""
 
     server_version = "uvicorn"
@@ -62,30 +57,30 @@ class VllmApi(Handler):
 
     @property
     def engine(self) -> Engine:
-        return self.server.owner  # type: ignore[attr-defined,no-any-return]
+        return super().engine  # type: ignore[no-any-return]
 
     def route(self) -> None:
         routes = self._routes()
         found = routes.get("/" + "/".join(self.parts)) or self._of_one_response()
-        if self.parts[:1] and self.parts[0] in LOCKED and not self._allowed():
-            self._send(401, {"error": "Unauthorized"})
+        if self.parts[:1] and self.parts[0] in LOCKED and not self.allowed(self.engine.config.api_keys):
+            self.send(401, {"error": "Unauthorized"})
         elif found is None:
-            self._send(404, {"detail": "Not Found"})
+            self.send(404, {"detail": "Not Found"})
         elif self.command not in found:
-            self._send(405, {"detail": "Method Not Allowed"})
+            self.send(405, {"detail": "Method Not Allowed"})
         else:
             try:
                 found[self.command]()
             except BadRequest as bad:
-                self._send(bad.status, bad.payload)
+                self.send(bad.status, bad.payload)
 
     def _routes(self) -> dict[str, dict[str, Callable[[], None]]]:
         return {
             "/health": {"GET": self._health},
             "/ping": {"GET": self._health, "POST": self._health},
-            "/load": {"GET": lambda: self._send(200, {"server_load": self.engine.metrics.running})},
-            "/metrics": {"GET": lambda: self._send(200, self.engine.metrics.text(), PROMETHEUS)},
-            "/version": {"GET": lambda: self._send(200, {"version": self.engine.version})},
+            "/load": {"GET": lambda: self.send(200, {"server_load": self.engine.metrics.running})},
+            "/metrics": {"GET": lambda: self.send(200, self.engine.metrics.text(), PROMETHEUS)},
+            "/version": {"GET": lambda: self.send(200, {"version": self.engine.version})},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/v1/models": {"GET": self._models},
@@ -113,22 +108,8 @@ class VllmApi(Handler):
     def _pooled(self) -> dict[str, dict[str, Callable[[], None]]]:
         return {"/v1/embeddings": {"POST": self._embed}, "/v1/rerank": {"POST": self._rerank}}
 
-    def _send(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
-        self.reply(status, payload, headers)
-        self._log(status)
-
-    def _log(self, status: int) -> None:
-        port = self.client_address[1]
-        message = f'"{self.command} {self.path} HTTP/1.1" {status} {HTTPStatus(status).phrase}'
-        self.engine.log(f"INFO:     127.0.0.1:{port} - {message}")
-
-    def _allowed(self) -> bool:
-        keys = self.engine.config.api_keys
-        scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
-        return not keys or (scheme.lower() == "bearer" and given in keys)
-
     def _health(self) -> None:
-        self._send(503 if self.engine.dead else 200)
+        self.send(503 if self.engine.dead else 200)
 
     def _models(self) -> None:
         config, now = self.engine.config, int(time.time())
@@ -144,16 +125,16 @@ class VllmApi(Handler):
             {"id": adapter.name, **about, **more, "root": adapter.path, **parent}
             for adapter in config.adapters.values()
         ]
-        self._send(200, {"object": "list", "data": rows})
+        self.send(200, {"object": "list", "data": rows})
 
     def _tokenize(self) -> None:
         body = self._body()
         ids = self._prompt(body)
         length = self.engine.config.max_model_len
-        self._send(200, {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
+        self.send(200, {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
 
     def _detokenize(self) -> None:
-        self._send(200, {"prompt": self.engine.tokenizer.decode(self._body().get("tokens") or ())})
+        self.send(200, {"prompt": self.engine.tokenizer.decode(self._body().get("tokens") or ())})
 
     def _chat(self) -> None:
         body = self._body()
@@ -184,7 +165,7 @@ class VllmApi(Handler):
         self._required(body, "messages")
         try:
             self._named(body)
-            self._send(200, messages.counted(len(self._prompt(messages.chat_of(body)))))
+            self.send(200, messages.counted(len(self._prompt(messages.chat_of(body)))))
         except BadRequest as bad:
             raise bad.as_message() from None
 
@@ -198,13 +179,15 @@ class VllmApi(Handler):
             raise BadRequest(400, "invalid_request_error", "background", responses.NO_STORE)
         chat = responses.chat_of(body)
         most = self._most(body.get("max_output_tokens"), "max_output_tokens")
-        self._complete(lambda prompt: Response(self._name, prompt, body), chat, most, self._thought(chat))
+        self._complete(
+            lambda prompt: Response(self._name, prompt, body, self.engine.keep), chat, most, self._thought(chat)
+        )
 
     def _kept(self, name: str) -> None:
         found = self.engine.kept.get(name)
         if found is None:
             raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
-        self._send(200, found)
+        self.send(200, found)
 
     def _cancel(self, name: str) -> None:
         found = self.engine.kept.get(name)
@@ -214,7 +197,7 @@ class VllmApi(Handler):
             message = "Cannot cancel a synchronous response."
             raise BadRequest(400, "invalid_request_error", "response_id", message)
         found["status"] = "cancelled"
-        self._send(200, found)
+        self.send(200, found)
 
     @property
     def _name(self) -> str:
@@ -241,7 +224,7 @@ class VllmApi(Handler):
         given = body.get("input") or ""
         texts = [str(item) for item in given] if isinstance(given, list) else [str(given)]
         tokens = self._read("".join(texts))
-        self._send(
+        self.send(
             200,
             answers.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden),
         )
@@ -252,7 +235,7 @@ class VllmApi(Handler):
         self._required(body, "documents")
         texts, query = [str(document) for document in body["documents"]], str(body.get("query") or "")
         tokens = self._read("".join([query, *texts]))
-        self._send(200, answers.ranking(self.engine.config.served_names[0], query, texts, tokens))
+        self.send(200, answers.ranking(self.engine.config.served_names[0], query, texts, tokens))
 
     def _read(self, text: str) -> int:
         """Return the number of tokens of a text. A fault of the server shows here too."""
@@ -262,7 +245,7 @@ class VllmApi(Handler):
             engine.die()
             raise BadRequest(500, *DEAD)
         while engine.fault() == "wedge":
-            if self._gone() or engine.stopped.wait(POLL_S):
+            if self.gone() or engine.stopped.wait(POLL_S):
                 raise Aborted
         tokens = len(engine.tokenizer.encode(text))
         engine.counters.computed(tokens, 0)
@@ -300,40 +283,23 @@ class VllmApi(Handler):
         if engine.fault() == "engine-exits" or engine.dead or engine.alone:
             engine.die()
             raise BadRequest(500, *DEAD)
-        own = length_of(body, tokens, thought)
-        compared = body.get("logprobs") is True and not body.get("stream")
-        most = tokens or config.max_model_len - len(prompt)
         wanted = Requested() if plain else self._requested(body, refuses=not isinstance(answer, Response))
-        if wanted.quick:
-            thought = 0 if wanted.words else QUICK_THOUGHT * bool(thought)
-            own, compared = len(wanted.words) or thought + QUICK_ANSWER, True
-        words = adapted(self._adapter.name) if self._adapter and not engine.damaged else ()
-        request = Request(prompt, most, own, thought, self._gone, compared, wanted.words or words)
+        wanted = replace(wanted, adapter=self._adapter.name if self._adapter else "")
+        room = config.max_model_len - len(prompt)
+        request = self.text_request(body, prompt, room, wanted, most=tokens, thought=thought)
         self._write(answer, request, wanted, streamed=bool(body.get("stream")))
 
     def _write(
         self, answer: Answer | Message | Response, request: Request, wanted: Requested, *, streamed: bool
     ) -> None:
-        engine = self.engine
         if isinstance(answer, Response) and answer.asked.get("background"):
-            self._send(200, engine.keep(answer.begun("queued")))
-            return
-        if streamed:
-            self._log(200)
-            pieces = generate(engine, request)
-            hidden = (replace(token, kind="reasoning") for token in pieces)
-            events = self._until_broken(answer, answer.stream(hidden if wanted.null else pieces, wanted.calls))
-            self.stream(events, "text/event-stream; charset=utf-8")
+            self.send(200, self.engine.keep(answer.begun("queued")))
             return
         try:
-            made = list(generate(engine, request))
+            self.write(answer, request, wanted, streamed=streamed)
         except Broken:
-            engine.die()
+            self.engine.die()
             raise BadRequest(500, *DEAD) from None
-        if wanted.null:
-            made = [replace(token, kind="reasoning") for token in made]
-        payload = answer.complete(made, wanted.calls)
-        self._send(200, engine.keep(payload) if isinstance(answer, Response) else payload)
 
     def _requested(self, body: dict[str, Any], *, refuses: bool) -> Requested:
         """Return the answer that a chat request calls for.
@@ -347,7 +313,7 @@ class VllmApi(Handler):
         except answers.Refused as refused:
             raise BadRequest(400, "BadRequestError", None, str(refused)) from None
 
-    def _until_broken(self, answer: Answer | Message | Response, events: Iterator[bytes]) -> Iterator[bytes]:
+    def to_the_end(self, answer: Answer | Message | Response, events: Iterator[bytes]) -> Iterator[bytes]:
         """Yield a stream. If a member is lost meanwhile, it ends like the real one."""
         try:
             yield from events
@@ -418,13 +384,6 @@ class VllmApi(Handler):
                 f" prompt or the number of requested output tokens. (parameter=input_tokens, value={len(prompt)})"
             )
             raise BadRequest(400, "BadRequestError", "input_tokens", message)
-
-    def _gone(self) -> bool:
-        """Return True if the client has disconnected."""
-        try:
-            return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
-        except (OSError, ValueError):
-            return True
 
 
 def _fingerprint(engine: Engine) -> str:

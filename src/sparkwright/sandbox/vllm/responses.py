@@ -6,7 +6,7 @@ import itertools
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,8 @@ class Response:
     prompt: int
     #: the request
     asked: Mapping[str, Any]
+    #: called with a complete answer; stores it where that is enabled
+    keep: Callable[[dict[str, Any]], dict[str, Any]]
     #: the id of the response
     name: str = field(default_factory=lambda: _id("resp"))
     #: seconds since the epoch
@@ -92,7 +94,7 @@ class Response:
             calls: tool calls, which replace the tokens' text.
         """
         items = [] if calls else [_item(kind, text) for kind, text in _texts(tokens)]
-        return self._ended([*items, *(_called(call, "completed") for call in calls)], tokens)
+        return self.keep(self._ended([*items, *(_called(call, "completed") for call in calls)], tokens))
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
         """Yield the events of a streamed answer."""

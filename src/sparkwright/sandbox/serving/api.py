@@ -1,0 +1,188 @@
+"""The part of an HTTP API that all simulated engines share: its key, the course of a chat and the events of its answer."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from sparkwright.ready import readable
+from sparkwright.sandbox.serving.generation import Request, Token, adapted, generate, length_of
+from sparkwright.sandbox.serving.request_content import Requested, call_deltas
+from sparkwright.sandbox.web import Handler
+
+DONE = b"data: [DONE]\n\n"
+PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
+CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the second candidate
+THOUGHT_TOKENS = 200
+QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # tokens of an answer that is sent without the delay of a real engine
+
+
+class ModelApi(Handler):
+    """The handler of requests to a simulated server."""
+
+    #: content type of a streamed answer
+    events: ClassVar[str] = "text/event-stream; charset=utf-8"
+
+    @property
+    def engine(self) -> Any:
+        """The process that it is the API of."""
+        return self.server.owner  # type: ignore[attr-defined]
+
+    def send(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
+        """Send a complete answer, and write the line of the access log."""
+        self.reply(status, payload, headers)
+        self.log_access(status)
+
+    def log_access(self, status: int) -> None:
+        """Write the line of the access log."""
+        line = f'127.0.0.1:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1"'
+        self.engine.log_access(f"INFO:     {line} {status} {HTTPStatus(status).phrase}")
+
+    def allowed(self, keys: Collection[str]) -> bool:
+        """Return True if the request has one of the server's keys, or if it has none."""
+        scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
+        return not keys or (scheme.lower() == "bearer" and given in keys)
+
+    def gone(self) -> bool:
+        """Return True if the client has disconnected."""
+        try:
+            return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
+
+    def text_request(
+        self,
+        body: Mapping[str, Any],
+        prompt: list[int],
+        room: int,
+        wanted: Requested,
+        *,
+        most: int | None,
+        thought: int,
+    ) -> Request:
+        """Return a request for a text.
+
+        Args:
+            body: the request.
+            prompt: its ids.
+            room: maximum number of tokens that the server allows.
+            wanted: the answer that it calls for.
+            most: maximum number of tokens that it asks for.
+            thought: number of thinking tokens of its model.
+        """
+        own, compared = length_of(body, most, thought), body.get("logprobs") is True and not body.get("stream")
+        if wanted.quick:
+            thought = 0 if wanted.words else QUICK_THOUGHT * bool(thought)
+            own, compared = len(wanted.words) or thought + QUICK_ANSWER, True
+        words = wanted.words or (adapted(wanted.adapter) if wanted.adapter and not self.engine.damaged else ())
+        return Request(prompt, most or room, own, thought, self.gone, compared, words)
+
+    def write(self, answer: Any, request: Request, wanted: Requested, *, streamed: bool) -> None:
+        """Generate a text and send it in the shape of an answer, in events if `streamed`."""
+        tokens = generate(self.engine, request)
+        if wanted.null:
+            tokens = (replace(token, kind="reasoning") for token in tokens)
+        if streamed:
+            self.log_access(200)
+            self.stream(self.to_the_end(answer, answer.stream(tokens, wanted.calls)), self.events)
+        else:
+            self.send(200, answer.complete(list(tokens), wanted.calls))
+
+    def to_the_end(self, answer: Any, events: Iterator[bytes]) -> Iterator[bytes]:
+        """Return the events of an answer, also where its engine does not reach the end."""
+        del answer
+        return events
+
+
+def text_of(tokens: Iterable[Token], kind: str) -> str:
+    """Return the text of an answer's tokens of one kind."""
+    return "".join(token.text for token in tokens if token.kind == kind)
+
+
+def candidates(text: str, top: int) -> dict[str, Any]:
+    """Return a token with its log probability, and with this many of the candidates for its place."""
+    rows = [(text, CHOSEN), ("the ", OTHER)]
+    found = [{"token": word, "logprob": value, "bytes": list(word.encode())} for word, value in rows]
+    return {**found[0], "top_logprobs": found[:top]}
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """Return an event of a stream."""
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+
+
+@dataclass
+class ChatAnswer:
+    """A chat's answer in the shape of OpenAI's, as far as engines agree; a subclass has what is an engine's own."""
+
+    #: name of the model as the answer has it
+    model: str
+    #: number of prompt tokens
+    prompt: int
+    #: the request
+    body: Mapping[str, Any]
+    id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(16)}")
+    #: field of the text that is thinking
+    reasoning: ClassVar[str] = "reasoning_content"
+    #: delta of the first event
+    opening: ClassVar[Mapping[str, Any]] = {"role": "assistant", "content": None}
+    #: further fields of each delta, of a choice, of an answer
+    of_delta: ClassVar[Mapping[str, Any]] = {}
+    of_choice: ClassVar[Mapping[str, Any]] = {}
+    of_answer: ClassVar[Mapping[str, Any]] = {}
+
+    def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the message of an answer that is not streamed."""
+        raise NotImplementedError
+
+    def usage(self, tokens: int) -> dict[str, Any]:
+        """Return the number of tokens."""
+        counts = {"completion_tokens": tokens, "prompt_tokens": self.prompt}
+        return {**counts, "total_tokens": self.prompt + tokens}
+
+    def beside(self, tokens: int) -> dict[str, Any]:
+        """Return further fields of the event of so many tokens."""
+        del tokens
+        return {}
+
+    def ending(self, tokens: int) -> dict[str, Any]:
+        """Return further fields of the event that has the usage."""
+        return self.beside(tokens)
+
+    def about(self, kind: str) -> dict[str, Any]:
+        """Return the fields that begin an answer, or an event of it."""
+        return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model, **self.of_answer}
+
+    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the JSON of an answer that is not streamed."""
+        reason = "tool_calls" if calls else tokens[-1].reason
+        choice = {"index": 0, "message": self.message(tokens, calls), "finish_reason": reason, **self.of_choice}
+        return {**self.about("chat.completion"), "choices": [choice], "usage": self.usage(len(tokens))}
+
+    def stream(self, tokens: Iterable[Token], calls: list[dict[str, Any]]) -> Iterator[bytes]:
+        """Yield the events of a streamed answer; tool calls replace the tokens' text."""
+        count, reason = 0, None
+        yield self._event(self.opening, None, 0)
+        for token in tokens:
+            count, reason = token.count, token.reason
+            if not calls:
+                name = self.reasoning if token.kind == "reasoning" else "content"
+                yield self._event({name: token.text}, None, count)
+        for delta in call_deltas(calls):
+            yield self._event({"tool_calls": delta}, None, count)
+        yield self._event({}, "tool_calls" if calls else reason, count)
+        if (self.body.get("stream_options") or {}).get("include_usage"):
+            last = {"choices": [], "usage": self.usage(count), **self.ending(count)}
+            yield event({**self.about("chat.completion.chunk"), **last})
+        yield DONE
+
+    def _event(self, delta: Mapping[str, Any], reason: str | None, count: int) -> bytes:
+        choice = {"index": 0, "delta": {**self.of_delta, **delta}, "finish_reason": reason, **self.of_choice}
+        counts = self.beside(count) if count else {}
+        return event({**self.about("chat.completion.chunk"), "choices": [choice], **counts})
