@@ -18,7 +18,7 @@ from sparkwright.engines.log import reader
 from sparkwright.engines.log import text as log_text
 from sparkwright.engines.vllm import log
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.host import gpu_processes
+from sparkwright.host import nvidia_smi
 from sparkwright.host.ollama import Busy, Loaded, Ollama
 from sparkwright.measure import background, http_probe, stream
 from sparkwright.measure.stream import Recording, StreamError
@@ -78,7 +78,7 @@ def test_what_is_no_count_is_left_out() -> None:
 
 def test_nvidia_smi() -> None:
     def read(data: bytes) -> None:
-        found = background.parse(data.decode(errors="replace"))
+        found = background.sample_of(nvidia_smi.figures(data.decode(errors="replace"), nvidia_smi.SAMPLE))
         state = background.summed([found] if found else [])
         json.dumps(state.to_json(), allow_nan=False)
         assert state.sentence
@@ -88,7 +88,7 @@ def test_nvidia_smi() -> None:
 
 def test_compute_processes() -> None:
     def read(data: bytes) -> None:
-        listed = gpu_processes.parse(data.decode(errors="replace"))
+        listed = nvidia_smi.listed(data.decode(errors="replace"))
         assert all(process.pid >= 0 and (process.bytes or 0) >= 0 for process in listed.processes)
 
     feed(read, texts([b"4242, VLLM::EngineCore, 104140\n77, [Not Found], [N/A]\n[N/A], [N/A], [N/A]\n"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkwright.engines.vllm.http import HTTP
+from sparkwright.host import nvidia_smi
 from sparkwright.measure import background, smoke
 from sparkwright.measure.background import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Run
@@ -122,13 +123,13 @@ def test_prompts_never_begin_alike() -> None:
     ],
 )
 def test_a_busy_gpu_with_a_low_clock_is_degraded(printed: str, baseline_mhz: float | None, degraded: bool) -> None:
-    sample = background.parse(printed)
+    sample = background.sample_of(nvidia_smi.figures(printed, nvidia_smi.SAMPLE))
     assert sample is not None
     assert background.summed([sample]).degraded(baseline_mhz) is degraded
 
 
 def test_a_host_without_a_gpu_gives_no_sample() -> None:
-    assert background.parse("NVIDIA-SMI has failed\n") is None
+    assert background.sample_of(nvidia_smi.figures("NVIDIA-SMI has failed\n", nvidia_smi.SAMPLE)) is None
     assert background.summed([]).known is False
 
 

@@ -13,8 +13,9 @@ import pytest
 from sparkwright.engines.log.text import lines_of
 from sparkwright.engines.vllm import log_lines
 from sparkwright.errors import Exit
-from sparkwright.host import gpu_processes
-from sparkwright.host.gpu_processes import DeviceLog, GpuProcess, Use
+from sparkwright.host import nvidia_smi
+from sparkwright.host.gpu_processes import DeviceLog, Use
+from sparkwright.host.nvidia_smi import GpuProcess
 from sparkwright.modules.proof import engine_reports
 from sparkwright.modules.proof.engine_reports import GpuUsed
 from sparkwright.protocol.result import Result
@@ -112,7 +113,7 @@ def test_the_log_of_a_real_engine_on_a_cpu_tells_so(log: str) -> None:
 
 
 def test_a_process_without_a_pid_leaves_the_list_incomplete() -> None:
-    listed = gpu_processes.parse("[Insufficient Permissions], [Insufficient Permissions], [N/A]\n77, a, b, [N/A]\n")
+    listed = nvidia_smi.listed("[Insufficient Permissions], [Insufficient Permissions], [N/A]\n77, a, b, [N/A]\n")
     assert listed.processes == (GpuProcess(77, "a, b", None),)
     found = engine_reports.judge_gpu_used(Use((), listed, listed.error))
     assert found.exit is Exit.INCONCLUSIVE

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.doctor import known
 from sparkwright.errors import SparkwrightError
+from sparkwright.host import nvidia_smi
 from sparkwright.host.machine import Completed
 from sparkwright.host.module import Context
 from sparkwright.shell import join
 
 PROGRAM_S = 5.0
 GB10 = "GB10"
-GPU_QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader,nounits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,16 @@ class Host:
 
     def gpu(self) -> tuple[str, str] | None:
         """Return (name, driver version) from nvidia-smi; None if it returns no data."""
-        rows = (self.printed(*GPU_QUERY) or "").splitlines()
-        name, comma, rest = rows[0].partition(",") if rows else ("", "", "")
-        return (name.strip(), rest.partition(",")[0].strip()) if comma else None
+        found = self.gpu_cells(nvidia_smi.IDENTITY)
+        return (found["name"], found["driver"]) if found else None
+
+    def gpu_cells(self, values: Sequence[str]) -> dict[str, str]:
+        """Return these values of the GPU as nvidia-smi printed them; empty if it returns no data."""
+        return nvidia_smi.cells(self.printed(*nvidia_smi.query(values)) or "", values)
+
+    def gpu_figures(self, values: Sequence[str]) -> dict[str, float | None]:
+        """Return these figures of the GPU; empty if nvidia-smi returns no data."""
+        return nvidia_smi.figures(self.printed(*nvidia_smi.query(values)) or "", values)
 
     def engine_info(self) -> dict[str, Any] | None:
         """Return the Docker Engine's /info; None if it does not answer."""

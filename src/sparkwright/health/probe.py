@@ -17,7 +17,7 @@ from sparkwright.health.judging.questions import starved
 from sparkwright.health.record import Container, Gpu, Machine, Rank, Server, Serves
 from sparkwright.health.snapshot import container_of, ready_s, ready_since, serves_of
 from sparkwright.health.store import CheckHistory
-from sparkwright.host import evidence
+from sparkwright.host import evidence, nvidia_smi
 from sparkwright.host.cluster import rank
 from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, server_key
 from sparkwright.host.containers.inspection import port_bindings
@@ -25,7 +25,7 @@ from sparkwright.host.gateway import haproxy_sockets as gateway_now
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, turns
-from sparkwright.measure import background, http_probe
+from sparkwright.measure import http_probe
 from sparkwright.units import MIB
 
 AGAIN_S = 0.5  # between two reads of the counters, and of a suspicious GPU
@@ -186,10 +186,8 @@ class Prober:
     # -- the machine ---------------------------------------------------------------------------------------------------
 
     def _gpus(self) -> tuple[Gpu, ...]:
-        found = background.parse(evidence.gpu_query(self.context))
-        if found is None:
-            return ()
-        return (Gpu(found.temperature_c, found.power_w, found.clock_mhz, found.utilization_percent),)
+        found = nvidia_smi.sample(self.context.machine)
+        return (Gpu(**found),) if found else ()
 
     def _gpus_again(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         """Take a second sample if the first is suspicious: one moment proves nothing."""

@@ -13,6 +13,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.record import FILE, Container, Record, Serves, speaks_s
+from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels, container_options, containers, engine_socket
 from sparkwright.host.machine import Machine
 from sparkwright.host.models.manifest import Manifest
@@ -21,11 +22,9 @@ from sparkwright.host.records import good_states
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.transport.connection import TransportError
 from sparkwright.transport.http import request
-from sparkwright.trust.bounds import number_of
 
 TRAFFIC = (roles.RUNNING, roles.WAITING, roles.GENERATED)
-TEMPERATURE = ("nvidia-smi", "--query-gpu=temperature.gpu", "--format=csv,noheader,nounits")
-TEMPERATURE_S, MOST_C = 2.0, 1000
+TEMPERATURE_S = 2.0
 ENGINE_S = 3.0
 HEALTH_S = 2.0
 #: states that are only valid for their own moment: a start proceeds, a failure may be over
@@ -91,12 +90,8 @@ def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
 
 def temperature(machine: Machine) -> dict[str, float]:
     """Return the GPU's temperature now, as temperature_c; empty if nvidia-smi does not return it at once."""
-    try:
-        answer = machine.run(TEMPERATURE, timeout_s=TEMPERATURE_S)
-    except SparkwrightError:
-        return {}
-    found = number_of((answer.out.splitlines() or [""])[0].strip(), most=MOST_C) if answer.ok else None
-    return {} if found is None else {"temperature_c": found}
+    found = nvidia_smi.figures(nvidia_smi.ask(machine, ("temperature_c",), timeout_s=TEMPERATURE_S), ("temperature_c",))
+    return {value: figure for value, figure in found.items() if figure is not None}
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:

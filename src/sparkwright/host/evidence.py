@@ -13,17 +13,7 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import container_labels, log_reader
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import Absent, Busy, Ollama
-from sparkwright.measure import background
 from sparkwright.trust import bounds
-
-
-def gpu_query(context: Context) -> str:
-    """Return nvidia-smi's output for one sample; "" if it fails."""
-    try:
-        answer = context.machine.run(background.QUERY, timeout_s=5)
-    except SparkwrightError:
-        return ""
-    return answer.out if answer.ok else ""
 
 
 def log(context: Context, container: str) -> EngineState | None:

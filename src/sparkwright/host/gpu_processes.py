@@ -10,59 +10,11 @@ from typing import Literal
 
 from sparkwright.engines.log.text import Line, lines_of
 from sparkwright.errors import SparkwrightError
+from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels, log_reader
 from sparkwright.host.module import Context
+from sparkwright.host.nvidia_smi import GpuProcess, Listed
 from sparkwright.units import gib
-
-QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
-
-NUMBER = re.compile("[0-9]{1,10}")
-
-
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A compute process on the GPU."""
-
-    #: in the host's pid namespace
-    pid: int
-    name: str
-    #: None if the driver does not report it
-    bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """The compute processes that nvidia-smi lists."""
-
-    processes: tuple[GpuProcess, ...] = ()
-    #: why the list is missing or incomplete; "" if it is complete
-    error: str = ""
-
-
-def inspect_gpu_processes(context: Context) -> Listed:
-    """Return the compute processes that nvidia-smi lists now. Never raises."""
-    try:
-        answer = context.machine.run(QUERY, timeout_s=5)
-    except SparkwrightError as error:
-        return Listed(error=error.message)
-    if not answer.ok:
-        lines = (answer.err or answer.out).strip().splitlines()
-        return Listed(error=f"nvidia-smi failed with exit code {answer.code}" + (f": {lines[0]}" if lines else ""))
-    return parse(answer.out)
-
-
-def parse(printed: str) -> Listed:
-    """Parse the rows of QUERY. A row without a pid, if this user may not see it, makes the list incomplete. Pure."""
-    found, unread = [], ""
-    for line in filter(None, map(str.strip, printed.splitlines())):
-        pid, _, rest = line.partition(",")
-        name, _, mib = (part.strip() for part in rest.rpartition(","))
-        if NUMBER.fullmatch(pid.strip()):
-            found.append(GpuProcess(int(pid), name, int(mib) * 2**20 if NUMBER.fullmatch(mib) else None))
-        else:
-            unread = f"nvidia-smi lists a process without its pid: {line}"
-    return Listed(tuple(found), unread)
-
 
 # The container of a process, from its cgroup in the kernel.
 #
@@ -151,7 +103,7 @@ class Use:
 
 def inspect(name: str, context: Context) -> Use:
     """Return a running container's use of the GPU. Never raises."""
-    listed = inspect_gpu_processes(context)
+    listed = nvidia_smi.list_processes(context.machine)
     pids, error = _pids(name, context)
     mine = tuple(process for process in listed.processes if process.pid in pids)
     return Use(mine, listed) if mine else Use((), listed, listed.error or error, _device_log(name, context))

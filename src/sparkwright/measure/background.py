@@ -7,13 +7,12 @@ import statistics
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from sparkwright.measure.figures import percentile
-from sparkwright.trust.bounds import number_of
 
 
 class Background(ABC):
@@ -61,13 +60,9 @@ def undisturbed() -> Iterator[None]:
 # A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz and
 # reports nothing. A slow server on such a host is the host's fault.
 
-FIELDS = ("clocks.sm", "power.draw", "temperature.gpu", "utilization.gpu")
-QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 EVERY_S = 0.5
 WORDS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 
-#: upper bound of MHz, W and degrees
-MOST = 1e6
 BUSY = 90.0
 SLOW_MHZ = 1500.0
 OF_BASELINE = 0.8
@@ -130,10 +125,10 @@ class Sampler(Background):
     """Sample the GPU while the `with` block runs.
 
     Args:
-        query: returns the output of nvidia-smi for QUERY; empty if that fails.
+        query: returns the figures of one sample, by the names of Sample; empty if that fails.
     """
 
-    def __init__(self, query: Callable[[], str]) -> None:
+    def __init__(self, query: Callable[[], Mapping[str, float | None]]) -> None:
         super().__init__()
         self.query = query
         self.samples: list[Sample] = []
@@ -148,16 +143,15 @@ class Sampler(Background):
 
     def sample(self) -> None:
         """Take one sample, then wait for the next."""
-        found = parse(self.query())
+        found = sample_of(self.query())
         if found is not None:
             self.samples.append(found)
         self.pause(EVERY_S)
 
 
-def parse(printed: str) -> Sample | None:
-    """Return the first GPU's sample, or None if there is no GPU. "[N/A]" stands for unknown."""
-    rows = [line for line in printed.splitlines() if line.count(",") == len(FIELDS) - 1]
-    return Sample(*(number_of(cell.strip(), most=MOST) for cell in rows[0].split(","))) if rows else None
+def sample_of(figures: Mapping[str, float | None]) -> Sample | None:
+    """Return the sample of these figures; None for a host without a GPU."""
+    return Sample(**figures) if figures else None
 
 
 def summed(samples: Sequence[Sample]) -> State:

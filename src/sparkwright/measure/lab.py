@@ -48,8 +48,8 @@ class Target:
     api_key: str = field(default="", repr=False)
     #: returns the engine's current metrics by role; {} if there are none
     counters: Counters = dict
-    #: returns the output of nvidia-smi; empty if there is none
-    gpu_query: Callable[[], str] = str
+    #: returns a sample of the GPU; empty if there is none
+    gpu_sample: Callable[[], Mapping[str, float | None]] = dict
 
 
 def run(
@@ -78,7 +78,7 @@ def run(
     before, began_s = dict(target.counters()), time.time()
     phases = workload.phases(wanted, asker)
     total, outcomes, last = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
-    with Lag() as lag, background.Sampler(target.gpu_query) as sampler:
+    with Lag() as lag, background.Sampler(target.gpu_sample) as sampler:
         for phase in phases:
             so_far = len(outcomes)
             last = load.run(

@@ -200,7 +200,7 @@ class Barrier(Module["Barrier.Args"]):
     class Args:
         name: str = arg("the barrier's name, the same on all members: letters, digits, spaces, _ . -")
         phase: Literal["forward", "rescue"] = arg("forward, or rescue in a rescue", default="forward")
-        timeout_s: float = arg("how long to wait for the other members, seconds", default=600.0)
+        timeout_s: float = arg("how long to wait for the other members, seconds", default=protocol.BARRIER_S)
         share: dict[str, Any] = arg("what this member tells the others; 48 KiB as JSON", default_factory=dict)
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
         fix: str = arg("what to do where they are not", default="")

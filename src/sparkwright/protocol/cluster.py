@@ -37,6 +37,12 @@ def _members(value: Any) -> tuple[str, ...]:
     return found
 
 
+#: how long the runs of a deploy wait for each other to join, seconds; all plans are sent within that time
+JOIN_S = 120.0
+#: how long a run that has joined waits for the others at a barrier, seconds: one of them may download meanwhile
+BARRIER_S = 600.0
+
+
 def _integer(low: int, high: int) -> Any:
     """Return the shape of an integer within bounds."""
     return lambda value: shapes.within(low, high)(shapes.integer(value))
@@ -48,7 +54,7 @@ _SHAPE = {
     "members": _members,
     "address": _address,
     "port": _integer(1, 65535),
-    "join_s": shapes.Usual(shapes.within(0.1, 86_400), 600.0),
+    "join_s": shapes.Usual(shapes.within(0.1, 86_400), JOIN_S),
     "beat_s": shapes.Usual(shapes.within(0.05, 60), 5.0),
 }
 
@@ -73,7 +79,7 @@ class Cluster:
     #: where the head's runner listens
     port: int
     #: how long to wait for the runs of all members, seconds
-    join_s: float = 600.0
+    join_s: float = JOIN_S
     #: seconds between two heartbeats; a member that is silent for SILENT times as long is lost
     beat_s: float = 5.0
 

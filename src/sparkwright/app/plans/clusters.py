@@ -19,8 +19,6 @@ from sparkwright.protocol.plan import Plan
 
 #: folder of the playbooks for clusters: playbooks/cluster/NAME.yml
 FOLDER = "cluster"
-#: how long the members' runs wait for each other to join, in seconds; all plans are sent within that time
-JOIN_S = 120.0
 
 
 def one_of(selection: Selection) -> Cluster | None:
@@ -93,7 +91,6 @@ def met(plan: Plan, host: Host) -> Plan:
         members=cluster.members,
         address=cluster.addresses[0],
         port=cluster.barrier_port,
-        join_s=JOIN_S,
     )
     return replace(plan, cluster=about)
 

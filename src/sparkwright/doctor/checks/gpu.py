@@ -8,9 +8,8 @@ import time
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.host import FIXES, GB10, GPU_QUERY, Finding, Host, Verdict, numbers, version_in
-from sparkwright.host import gpu_processes, settings_table
-from sparkwright.trust.bounds import number_of
+from sparkwright.doctor.host import FIXES, GB10, Finding, Host, Verdict, numbers, version_in
+from sparkwright.host import nvidia_smi, settings_table
 
 DRIVER_NAME = "driver"
 LOADED = "/proc/driver/nvidia/version"
@@ -19,7 +18,7 @@ DASHBOARD = "Finish the update in the DGX Dashboard (http://localhost:11000 on t
 
 
 def check_driver(host: Host) -> Iterator[Finding]:
-    answer = host.output(*GPU_QUERY)
+    answer = host.output(*nvidia_smi.query(nvidia_smi.IDENTITY))
     loaded_line = next((line for line in (host.read(LOADED) or "").splitlines() if "NVRM" in line), "")
     loaded = version_in(loaded_line.partition("Module")[2])
     if answer is not None and "version mismatch" in answer.out + answer.err:
@@ -132,15 +131,12 @@ def _specs(host: Host) -> dict[str, str]:
 
 
 POWER_NAME = "GPU power"
-QUERY = ("nvidia-smi", "--query-gpu=utilization.gpu,clocks.sm,power.draw", "--format=csv,noheader,nounits")
 
 
 def figures(host: Host) -> tuple[float, float, float] | None:
     """Return utilization in percent, SM clock in MHz, power in watts; None if one of them is not known."""
-    rows = (host.printed(*QUERY) or "").splitlines()
-    found = [number_of(word.strip()) for word in rows[0].split(",")] if rows else []
-    match found:
-        case [float(used), float(clock), float(power)]:
+    match tuple(host.gpu_figures(nvidia_smi.LOAD).values()):
+        case (float(used), float(clock), float(power)):
             return used, clock, power
     return None
 
@@ -160,12 +156,6 @@ def check_power(host: Host) -> Iterator[Finding]:
 
 
 HEAT_NAME = "GPU heat"
-HEAT_QUERY = (
-    "nvidia-smi",
-    "--query-gpu=temperature.gpu,clocks.sm,clocks_event_reasons.hw_thermal_slowdown,clocks_event_reasons.sw_thermal_slowdown",
-    "--format=csv,noheader,nounits",
-)
-SLOWED = "Active"
 
 
 def cap_mhz(host: Host) -> int | None:
@@ -180,12 +170,12 @@ def check_heat(host: Host) -> Iterator[Finding]:
     A value that the driver does not report ("[N/A]") is not judged; without a temperature the result is unknown.
     """
     about, cap = known.HEAT, cap_mhz(host)
-    cells = [word.strip() for word in (host.printed(*HEAT_QUERY) or "").partition("\n")[0].split(",")]
-    celsius, clock = (number_of(cell) for cell in (*cells, "")[:2])
+    values = host.gpu_figures(nvidia_smi.HEAT)
+    celsius, clock = values.get("temperature_c"), values.get("clock_mhz")
     if celsius is None:
         yield Finding(HEAT_NAME, "unknown", "nvidia-smi returned no temperature", source=about.source)
         return
-    slowed = SLOWED in cells[2:]
+    slowed = nvidia_smi.SLOWED in host.gpu_cells(nvidia_smi.HEAT).values()
     shown = f"{celsius:.0f} °C{', slowed down by heat' if slowed else ''}"
     shown += f", clock cap {cap} MHz" if cap else ", no clock cap"
     if cap and clock is not None and clock > cap + known.CAP_SLACK_MHZ:
@@ -211,8 +201,8 @@ MOST = 64
 
 def check_idle(host: Host) -> Iterator[Finding]:
     about, seen = known.IDLE_SPIN, figures(host)
-    rows = host.printed(*gpu_processes.QUERY)
-    listed = gpu_processes.parse(rows or "")
+    rows = host.printed(*nvidia_smi.PROCESSES)
+    listed = nvidia_smi.listed(rows or "")
     pids = [str(process.pid) for process in listed.processes][:MOST]
     if rows is None or (listed.error and not pids):
         yield Finding(IDLE_NAME, "unknown", "nvidia-smi lists no processes", source=about.source)

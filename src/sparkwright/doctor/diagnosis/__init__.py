@@ -23,7 +23,7 @@ from sparkwright.health.probe import start_of
 from sparkwright.health.record import Gpu
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
-from sparkwright.host import evidence
+from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
@@ -145,7 +145,7 @@ class _Diagnosis:
         return seen
 
     def _not_measured(self, seen: DiagnosisInput, place: ServerState) -> Answer:
-        now = background.parse(evidence.gpu_query(self.context))
+        now = background.sample_of(nvidia_smi.sample(self.context.machine))
         about = inspect.seen(self.context, self.asked, self.good, seen, None, "")
         rows = [*down_causes.causes(seen), *self._of_host(seen, Gpu(now.temperature_c if now else None))]
         if down_causes.failed(seen):

@@ -15,7 +15,7 @@ from sparkwright.engines.http import Http
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of
 from sparkwright.health.store import CheckHistory
-from sparkwright.host import evidence
+from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, key_of
@@ -197,7 +197,7 @@ def measure(context: Context, http: Http, url: str, model: str, key: str, expect
     def asked(name: str, tokens: int) -> stream.Stream:
         return asker.run(asker.request(smoke.prompt(name), tokens), cap_s=CAP_S)
 
-    with undisturbed(), Lag() as lag, background.Sampler(lambda: evidence.gpu_query(context)) as sampler:
+    with undisturbed(), Lag() as lag, background.Sampler(lambda: nvidia_smi.sample(context.machine)) as sampler:
         try:
             found.count(asked("prose", WARM_UP_TOKENS))
             sampler.forget()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import shell
-from sparkwright.host import gpu_processes, ollama
+from sparkwright.host import gpu_processes, nvidia_smi, ollama
 from sparkwright.host.containers import containers
 from sparkwright.host.machine import ollama_url
 from sparkwright.host.module import Context
@@ -168,7 +168,7 @@ def processes_of(context: Context) -> list[Process]:
 def _gpu_bytes(context: Context) -> dict[int, int]:
     """Return the GPU memory of each process, bytes; empty if nvidia-smi is missing or returned no data."""
     found: dict[int, int] = defaultdict(int)
-    for process in gpu_processes.inspect_gpu_processes(context).processes:
+    for process in nvidia_smi.list_processes(context.machine).processes:
         found[process.pid] += process.bytes or 0
     return found
 

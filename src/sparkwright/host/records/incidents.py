@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
+from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import containers, log_reader
 from sparkwright.host.memory import holders, start_guard
 from sparkwright.host.module import Context
@@ -103,7 +104,7 @@ def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callabl
     yield "holders.txt", lambda: "\n".join(holders.table(holders.inspect(context))) + "\n"
     yield "dmesg.txt", lambda: _dmesg(context)
     yield "docker-ps.txt", lambda: _containers(context)
-    yield "nvidia-smi.txt", lambda: machine.run(["nvidia-smi"], timeout_s=10).out
+    yield "nvidia-smi.txt", lambda: machine.run(nvidia_smi.TABLE, timeout_s=10).out
     yield "plan.json", lambda: _masked_lines((run / "plan.json").read_text())
     yield "events.jsonl", lambda: _masked_lines((run / "events.jsonl").read_text())
 

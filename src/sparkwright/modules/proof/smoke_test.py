@@ -12,7 +12,7 @@ from sparkwright.engines import openai_api, slowness, tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.log import resolution
 from sparkwright.errors import Exit, Inconclusive
-from sparkwright.host import evidence
+from sparkwright.host import evidence, nvidia_smi
 from sparkwright.host.containers import container_labels, running_server, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
@@ -175,7 +175,7 @@ def _measure(
 ) -> tuple[Measured, Seen]:
     others = running_server.generated(context, args.base_url)
     before = http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
-    with undisturbed(), Lag() as lag, background.Sampler(lambda: evidence.gpu_query(context)) as sampler:
+    with undisturbed(), Lag() as lag, background.Sampler(lambda: nvidia_smi.sample(context.machine)) as sampler:
         found = smoke.measure(
             http,
             args.base_url,

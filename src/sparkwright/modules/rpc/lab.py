@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from sparkwright import defaults
 from sparkwright.errors import Refused
-from sparkwright.host import evidence
+from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels, containers, lifecycle, server_key
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
@@ -71,7 +71,7 @@ class Bench(Module["Bench.Args"]):
             args.model,
             key,
             counters=lambda: http_probe.read_counters(http, args.base_url, key)[0],
-            gpu_query=lambda: evidence.gpu_query(context),
+            gpu_sample=lambda: nvidia_smi.sample(context.machine),
         )
         with (
             lock.alone(context.state, context.run_id, "a benchmark", note=context.note),

@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.errors import SparkwrightError
+from sparkwright.host import nvidia_smi
 from sparkwright.host import ollama as ollama_models
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result
 from sparkwright.units import gib
-
-GPU_QUERY = ("name", "driver_version", "temperature.gpu", "power.draw", "clocks.sm")
 
 
 class Facts(Module["Facts.Args"]):
@@ -82,15 +81,8 @@ def _assignments(machine: Machine, path: str) -> dict[str, str]:
 
 def _gpu(machine: Machine) -> dict[str, Any] | None:
     """Return the GPU's name and driver. Its memory is that of /proc/meminfo: on a GB10 nvidia-smi gives no figures."""
-    query = ["nvidia-smi", f"--query-gpu={','.join(GPU_QUERY)}", "--format=csv,noheader,nounits"]
-    try:
-        answer = machine.run(query, timeout_s=5)
-    except Failed:
-        return None
-    if not answer.ok or not answer.out.strip():
-        return None
-    values = [value.strip() for value in answer.out.splitlines()[0].split(",")]
-    return {"name": values[0], "driver": values[1] if len(values) > 1 else None}
+    found = nvidia_smi.cells(nvidia_smi.ask(machine, nvidia_smi.IDENTITY), nvidia_smi.IDENTITY)
+    return dict(found) or None
 
 
 def _docker(context: Context) -> dict[str, Any]:
