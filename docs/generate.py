@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparkwright.app import json_output, manual, recipe_exchange, schemas
+from sparkwright.app import json_output, manual, recipe_exchange
 from sparkwright.app.findings import explained, rule_text, rules
 from sparkwright.app.questions import client_formats
 from sparkwright.cli import namespace
@@ -60,10 +60,10 @@ TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
 
 def pages() -> dict[Path, str]:
     """Every generated file with its text."""
-    tables = {model.__name__: schemas.table(model) for model in MODELS}
+    tables = {model.__name__: json_output.table(model) for model in MODELS}
     found = {HERE / "modules" / f"{name}.md": manual.module_page(name) for name in registry.NAMES}
-    for kind in schemas.KINDS:
-        found[HERE.parent / "schemas" / f"{kind}.json"] = json.dumps(schemas.schema(kind), indent=1) + "\n"
+    for kind in json_output.KINDS:
+        found[HERE.parent / "schemas" / f"{kind}.json"] = json.dumps(json_output.schema(kind), indent=1) + "\n"
     found[HERE / "schemas" / "events.json"] = json.dumps(json_output.events_schema(), indent=1) + "\n"
     for command in json_output.COMMANDS:
         found[HERE / "schemas" / "json" / f"{command}.json"] = json.dumps(json_output.schema_of(command), indent=1) + "\n"

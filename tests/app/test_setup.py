@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.setup import files, new_host, proposal
-from sparkwright.app.setup.files import NewHost
+from sparkwright.app.setup import new_host, proposal
 from sparkwright.app.setup.new_host import SurveyedHost
+from sparkwright.app.setup.proposal import NewHost
 from sparkwright.errors import Refused
 from sparkwright.project import recipe, shipped_files, starter
 from sparkwright.project.inventory.inventory import Inventory
@@ -96,7 +96,7 @@ def test_a_model_in_its_own_folder_or_in_the_hubs_cache_moves_nothing() -> None:
 @pytest.mark.parametrize("name", recipe.names(shipped_files.source()))
 def test_a_recipe_takes_another_folder_and_nothing_else_changes(name: str, tmp_path: Path) -> None:
     before = (shipped_files.source() / f"recipes/{name}.yml").read_text()
-    after = yaml.safe_load(files.with_dir(before, "/data/my models: x", "spark1"))
+    after = yaml.safe_load(proposal.with_dir(before, "/data/my models: x", "spark1"))
     assert after["model"].pop("dir") == "/data/my models: x"
     expected = yaml.safe_load(before)
     del expected["model"]["dir"]
@@ -125,14 +125,14 @@ def test_what_is_no_address_is_refused(typed: str) -> None:
 @pytest.mark.parametrize("name", ["all", "groups", "a,b", "x*", "../x", ""])
 def test_a_name_that_means_something_else_is_refused(name: str) -> None:
     with pytest.raises(Refused, match="can't be a"):
-        files.refuse_name(name)
+        proposal.refuse_name(name)
 
 
 def test_the_written_files_are_an_inventory(tmp_path: Path) -> None:
     host = NewHost("no", "no", "yes", 2222, ("lab", "on"), "qwen3.5-35b")
-    groups = files.with_groups((shipped_files.source() / "hosts/groups.yml").read_text(), {"lab": {}}, host.groups)
+    groups = proposal.with_groups((shipped_files.source() / "hosts/groups.yml").read_text(), {"lab": {}}, host.groups)
     strange = "Docker: 'x'\nrecipe: evil"
-    starter.lay(tmp_path, {"hosts/no.yml": files.host_text(host, [strange], "init"), "hosts/groups.yml": groups})
+    starter.lay(tmp_path, {"hosts/no.yml": proposal.host_text(host, [strange], "init"), "hosts/groups.yml": groups})
     read = Inventory.load(tmp_path).hosts["no"]
     assert (read.address, read.user, read.port, read.groups) == ("no", "yes", 2222, ("lab", "on"))
     assert read.recipe == "qwen3.5-35b"

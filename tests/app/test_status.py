@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sparkwright.app.questions.fleet_status import Pinned, row_of, with_lost_members
 from sparkwright.console import status_table
-from sparkwright.console.status_row import Row
+from sparkwright.console.rows import Row
 from sparkwright.errors import Exit
 from sparkwright.health.record import Container, Record, Serves, Speed
 from sparkwright.project.inventory.groups import Cluster

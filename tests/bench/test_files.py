@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from sparkwright.app import schemas
+from sparkwright.app import json_output
 from sparkwright.bench import results_file, summary
 from sparkwright.bench.results_file import Results
 from sparkwright.errors import Refused
@@ -21,14 +21,14 @@ def test_what_is_written_comes_back_and_follows_the_published_schema(tmp_path: P
     results_file.write(tmp_path / "x", made.ab())
     assert results_file.read(tmp_path / "x") == made.ab()
     written = json.loads((tmp_path / "x/results.json").read_text())
-    jsonschema.validate(written, schemas.schema("results"))
+    jsonschema.validate(written, json_output.schema("results"))
     assert (written["schema"], written["kind"]) == (1, "sparkwright bench")
 
 
 def test_every_number_of_the_schema_has_its_unit_in_its_name() -> None:
     units = ("_ms", "_s", "seconds", "tok_per_s", "_tokens", "_count", "streams", "stalls", "share", "requests")
     units += ("repetition", "schema", "preemptions")
-    known = schemas.schema("results")["$defs"]
+    known = json_output.schema("results")["$defs"]
     for part in ("Figures", "Cell"):
         for name, about in known[part]["properties"].items():
             kinds = {about.get("type"), *(item.get("type") for item in about.get("anyOf", ()))}

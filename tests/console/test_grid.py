@@ -18,7 +18,7 @@ import pytest
 
 from sparkwright.console import status_table
 from sparkwright.console.events import tables
-from sparkwright.console.status_row import Row
+from sparkwright.console.rows import Row
 
 WHY = "qwen35 exited with code 137 (killed: out of memory); restart 4 in progress, and the kernel's log names vllm as the victim"
 ROWS = [

@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.app.questions.watch import Rates
 from sparkwright.console import watch
-from sparkwright.console.status_row import GatewayRow, Routed, Row, Upstream
+from sparkwright.console.rows import GatewayRow, Routed, Row, Upstream
 from sparkwright.console.watch import Act, Traffic, View
 from sparkwright.health.record import Gpu, Record
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from sparkwright.app import findings, schemas
+from sparkwright.app import findings, json_output
 from sparkwright.project import lockfile, playbook, recipe
 from sparkwright.project.inventory.inventory import Inventory
 from tests import conftest
@@ -40,7 +40,7 @@ def test_generated_pages_are_fresh() -> None:
 
 @pytest.mark.parametrize("kind", ["host", "groups", "recipe", "playbook", "lock"])
 def test_an_annotated_example_fits_its_schema(kind: str) -> None:
-    jsonschema.validate(yaml.safe_load(example(kind)), schemas.schema(kind))
+    jsonschema.validate(yaml.safe_load(example(kind)), json_output.schema(kind))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_an_annotated_example_fits_its_schema(kind: str) -> None:
     ],
 )
 def test_the_shipped_files_fit_their_schema(kind: str, pattern: str) -> None:
-    schema = schemas.schema(kind)
+    schema = json_output.schema(kind)
     validator = jsonschema.validators.validator_for(schema)(schema)
     for path in TOP.glob(pattern):
         validator.validate(yaml.safe_load(path.read_text()))

@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
 
-from sparkwright.app.questions.diagnosis import FIELDS
+from sparkwright.console.rows import Diagnosis
 from sparkwright.health import settings
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
@@ -158,7 +158,7 @@ def test_the_first_sentence_is_the_truth_with_its_code_and_cause(served: Desk, c
         ]
         assert counted[0].startswith(case.cause) if case.cause else not counted, counted
         assert all(cause["evidence"] for cause in row["causes"])
-        assert list(row) == ["host", *FIELDS]
+        assert list(row) == [field.name for field in fields(Diagnosis)]
     finally:
         if case.code and case.do != "remove_container":
             healed(served)

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from sparkwright.app.plans import peers
+from sparkwright.app.plans import preparation
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.models import hub_info, model_folders, peer
 from sparkwright.host.models.hub import Source
@@ -106,7 +106,7 @@ def test_ids_and_revisions() -> None:
 
 def test_where_a_peer_hands_out() -> None:
     def read(found: Any) -> None:
-        for url in peers.addresses(found if isinstance(found, dict) else {}, "spark1"):
+        for url in preparation.addresses(found if isinstance(found, dict) else {}, "spark1"):
             assert url.startswith("http://") and url.count("/") == 2
 
     feed(read, values([{"urls": ["http://10.0.0.2:4711", "http://169.254.1.1:1"], "dir": "/m", "size_bytes": 1}]))

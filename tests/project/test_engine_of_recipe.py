@@ -223,9 +223,9 @@ def test_a_container_of_vllm_carries_no_label_of_its_engine_and_that_of_another_
 
 
 def test_the_schema_knows_the_flags_of_an_engine_and_takes_others() -> None:
-    from sparkwright.app import schemas
+    from sparkwright.app import json_output
 
-    keys = schemas.schema("recipe")["properties"]
+    keys = json_output.schema("recipe")["properties"]
     assert set(engine.TITLES) <= set(keys["engine"]["enum"])
     assert keys["vllm"]["properties"]["enable-prefix-caching"] == {"type": "boolean"}
     assert "fp8" in keys["vllm"]["properties"]["kv-cache-dtype"]["enum"]
@@ -267,11 +267,11 @@ def test_the_annotated_example_of_an_engine_loads_and_passes_lint(tmp_path: Path
     import jsonschema
     import yaml
 
-    from sparkwright.app import schemas
+    from sparkwright.app import json_output
     from sparkwright.project.recipe.engine_settings import serving
 
     blocks = re.findall(r"```yaml\n(.*?)```", (TOP / "docs/files/recipe.md").read_text(), re.S)
     (example,) = [block for block in blocks if f"engine: {name}\n" in block]
-    jsonschema.validate(yaml.safe_load(example), schemas.schema("recipe"))
+    jsonschema.validate(yaml.safe_load(example), json_output.schema("recipe"))
     found = serving(written(tmp_path, example), {"image": None, "model": None}).findings
     assert [item.sentence for item in found if item.severity != "info"] == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.plans import peers
+from sparkwright.app.plans import preparation
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.project import lockfile
 from sparkwright.project.documents import document
@@ -122,9 +122,9 @@ def test_a_recipe_names_a_model_of_a_hub(tmp_path: Path, model_id: str) -> None:
     ],
 )
 def test_where_a_peer_hands_out_is_an_address_and_nothing_else(urls: object) -> None:
-    assert peers.addresses({"urls": ["http://10.0.0.2:4711"]}, "spark1") == ["http://10.0.0.2:4711"]
+    assert preparation.addresses({"urls": ["http://10.0.0.2:4711"]}, "spark1") == ["http://10.0.0.2:4711"]
     with pytest.raises(Failed):
-        peers.addresses({"urls": urls}, "spark1")
+        preparation.addresses({"urls": urls}, "spark1")
 
 
 @pytest.mark.parametrize("line", [1, 3])

@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from sparkwright import here, units
-from sparkwright.api.results import Cause, Diagnosis, History, HostInfo, HostStatus, Incident, Log, Report
+from sparkwright.api.results import Diagnosis, History, HostInfo, HostStatus, Incident, Log, Report
 from sparkwright.api.run import Run
 from sparkwright.app.connect import choose, everyone, reach, with_recipe
 from sparkwright.app.runs import playbooks
 from sparkwright.app.runs.options import DeployOptions
-from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.errors import SparkwrightError
 from sparkwright.fleet.member import hang_up
 from sparkwright.project.folder import Project
 
@@ -77,10 +76,9 @@ class Fleet:
     @_in_project
     def hosts(self, hosts: str = "all") -> tuple[HostInfo, ...]:
         """Return the hosts of the inventory. No host is asked."""
-        return tuple(
-            HostInfo(host.name, host.connection, host.address, tuple(host.groups), host.recipe)
-            for host in choose(hosts).hosts
-        )
+        from sparkwright.app.questions.host_records import inventory_row
+
+        return tuple(map(inventory_row, choose(hosts).hosts))
 
     @_in_project
     def status(self, hosts: str = "") -> tuple[HostStatus, ...]:
@@ -108,12 +106,9 @@ class Fleet:
 
         selection = choose(hosts)
         try:
-            rows = diagnosis.ask(selection, token_s)
+            return tuple(diagnosis.ask(selection, token_s))
         finally:
             hang_up(selection.fleet.members)
-        return tuple(
-            Diagnosis(**{**row, "exit": Exit(row["exit"]), "causes": tuple(map(_cause, row["causes"]))}) for row in rows
-        )
 
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
@@ -177,12 +172,7 @@ class Fleet:
         span_s = units.seconds(since, "since", least_s=60)
         now_s = time.time()
         found = host_records.ask_report(reach(hosts or everyone(), "light"), now_s - span_s, now_s)
-        return tuple(
-            Report(host.name, host.span_s, 0, error=host.error, exit=Exit(host.error_exit))
-            if host.error
-            else Report(host.name, host.span_s, len(host.checks), tuple(asdict(span) for span in host.spans))
-            for host in found
-        )
+        return tuple(map(host_records.report_row, found))
 
     def plan(self, hosts: str, **options: Unpack[Options]) -> Run:
         """Show what `deploy` would change, without changing anything. The exit code is 2 if anything would change."""
@@ -268,10 +258,6 @@ class Fleet:
 
         header = {"verb": "attach", "run": run}
         return Run(self.root, lambda on_event: session.ask(choose(hosts), header, json=True, on_event=on_event))
-
-
-def _cause(row: dict[str, Any]) -> Cause:
-    return Cause(row["cause"], row["verdict"], row["evidence"], row["fix"])
 
 
 def _error(error: SparkwrightError) -> dict[str, Any]:

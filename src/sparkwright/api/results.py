@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.console.status_row import Row as HostStatus
+from sparkwright.console.rows import Cause, Diagnosis, HostInfo, Report
+from sparkwright.console.rows import Row as HostStatus
 from sparkwright.engines.budget import Budget as MemoryBudget
 from sparkwright.engines.budget import Row as MemoryRow
 from sparkwright.errors import Exit, Failed, Inconclusive, Refused, SparkwrightError, Unreachable
@@ -143,53 +144,6 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True)
-class HostInfo:
-    """A host of the inventory."""
-
-    host: str
-    #: ssh, local or sandbox
-    connection: str
-    address: str
-    groups: tuple[str, ...] = ()
-    #: None for a host that serves none
-    recipe: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A cause in a diagnosis."""
-
-    cause: str
-    #: found, possible, noted, excluded or unknown
-    verdict: str
-    evidence: str = ""
-    fix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The diagnosis of a host that is slow or down."""
-
-    host: str
-    state: str
-    summary: str
-    fix: str = ""
-    #: reason why the host could not be asked; nothing else is known then
-    error: str = ""
-    exit: Exit = Exit.OK
-    #: measured now; None if not measured
-    tok_per_s: float | None = None
-    expected_tok_per_s: float | None = None
-    #: source of the expected throughput
-    expected_by: str | None = None
-    container: Mapping[str, Any] = field(default_factory=dict)
-    gpu: Mapping[str, Any] = field(default_factory=dict)
-    causes: tuple[Cause, ...] = ()
-    sandbox: bool = False
-    schema: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Log:
     """The end of an engine's log, and the engine's state as its last start logged it (`logs --state`)."""
 
@@ -225,20 +179,5 @@ class Incident:
     #: text of each file, by name
     files: Mapping[str, str] = field(default_factory=dict)
     #: reason for missing diagnostics
-    error: str = ""
-    exit: Exit = Exit.OK
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A summary of a host's scheduled checks."""
-
-    host: str
-    #: length of the period in seconds
-    span_s: float
-    #: number of checks
-    checks: int
-    #: states of the host, in order
-    spans: tuple[Mapping[str, Any], ...] = ()
     error: str = ""
     exit: Exit = Exit.OK

@@ -1,20 +1,29 @@
-"""The data that each command prints with --json, and its published JSON Schemas."""
+"""The data that each command prints with --json, and the JSON Schemas of it and of each kind of file."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from sparkwright.app.questions import host_requests
 from sparkwright.bench.results_file import Results
-from sparkwright.console.status_row import Row
+from sparkwright.console.rows import Diagnosis, HostInfo, Row
 from sparkwright.engines.budget import JSON_SHAPE
+from sparkwright.errors import Refused
+from sparkwright.project.documents.validation import nearest
+from sparkwright.project.inventory.models import GroupFile, HostFile
+from sparkwright.project.lockfile import LockFile
+from sparkwright.project.playbook.playbook import BlockFile, IncludeFile, PlayFile, TaskFile
+from sparkwright.project.recipe.models import RecipeFile
+from sparkwright.project.registries import RegistryFile
 from sparkwright.protocol import event_reader
-from sparkwright.protocol.event_reader import CAUSE, COUNT, KINDS, exit_code
+from sparkwright.protocol.event_reader import COUNT, exit_code
+from sparkwright.protocol.event_reader import KINDS as HOST_EVENTS
 from sparkwright.protocol.events import RARE, SCHEMA
 from sparkwright.trust import shapes
 from sparkwright.trust.shapes import Shape, Usual, line, moment, number
@@ -22,7 +31,7 @@ from sparkwright.trust.shapes import Shape, Usual, line, moment, number
 TEXTS = [line]
 FIGURE = (None, number)
 #: of a recap, and of a host that has ended
-ENDED = {name: value for name, value in KINDS["recap"].items() if name not in RARE}
+ENDED = {name: value for name, value in HOST_EVENTS["recap"].items() if name not in RARE}
 
 #: events of the laptop about the whole fleet
 FLEET: dict[str, dict[str, Shape]] = {
@@ -42,7 +51,7 @@ FLEET: dict[str, dict[str, Shape]] = {
 OF_HOSTS = ("raw", "note", "run_started", "task_started", "progress", "task_finished", "recap", "run")
 #: recap of a host; the laptop makes one, without the rare counts, for a host that gave none
 RECAP = {**ENDED, **dict.fromkeys(RARE, Usual(COUNT))}
-EVENTS: dict[str, dict[str, Shape]] = {**{kind: KINDS[kind] for kind in OF_HOSTS}, **FLEET, "recap": RECAP}
+EVENT_SHAPES: dict[str, dict[str, Shape]] = {**{kind: HOST_EVENTS[kind] for kind in OF_HOSTS}, **FLEET, "recap": RECAP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,6 @@ CATALOGUED: dict[str, Shape] = {
 OWN_FILE: dict[str, Shape] = {"file": line, "state": line, "version": line, "moved": bool}
 
 ANSWERS: dict[str, Printed] = {
-    "diagnose": _lines("a host", **{**KINDS["diagnosis"], "error": line, "causes": [CAUSE]}),
     "client": _lines(
         "a server",
         adapters=[line],
@@ -98,7 +106,7 @@ ANSWERS: dict[str, Printed] = {
         **dict.fromkeys(("context_length", "max_tokens"), (None, COUNT)),
         pictures=bool,
     ),
-    "history": _lines("something that was done to a server, newest first", **KINDS["history"]),
+    "history": _lines("something that was done to a server, newest first", **HOST_EVENTS["history"]),
     "doctor": _lines(
         "a host",
         findings=[{**host_requests.FINDING, "repair": bool}],
@@ -139,7 +147,6 @@ ANSWERS: dict[str, Printed] = {
     "caches.prune": _lines("a host", caches=[CACHE], **PRUNED),
     "host.clean": _lines("a host", items=[host_requests.ITEM], **PRUNED),
     "render": _lines("a host", script=line),
-    "hosts.list": _lines("a host", connection=line, address=line, groups=TEXTS, recipe=(None, line)),
     "hosts.check": _lines(
         "a host", missing=[dict.fromkeys(("check", "evidence", "fix"), line)], **host_requests.ANSWERS["survey"]
     ),
@@ -254,6 +261,8 @@ VERSION = 1
 #: output that is defined by a type
 TYPED: dict[str, tuple[str, Any]] = {
     "status": ("lines", Row),
+    "diagnose": ("lines", Diagnosis),
+    "hosts.list": ("lines", HostInfo),
     **dict.fromkeys(("bench.report", "bench.import"), ("document", Results)),
     **dict.fromkeys(MEASURES, ("lines", Results)),
 }
@@ -264,7 +273,7 @@ AN_EVENT = {"$ref": "../events.json"}
 
 def events_schema() -> Schema:
     """Return the JSON Schema of an event of any kind. Every kind may have further fields."""
-    kinds = {kind: _event(kind) for kind in sorted(EVENTS)}
+    kinds = {kind: _event(kind) for kind in sorted(EVENT_SHAPES)}
     return {
         "$schema": DIALECT,
         "title": "sparkwright event",
@@ -287,19 +296,22 @@ def schema_of(command: str) -> Schema:
         form, kind = TYPED[command]
         found = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")
         parts = found.pop("$defs", {})
-        found.get("properties", {}).pop("error", None)  # a row with an error is an ERROR
-        either = [found, schema(ERROR), *([AN_EVENT] if command in MEASURES else [])]
+        if kind is not Diagnosis:
+            found.get("properties", {}).pop("error", None)  # a row with an error is an ERROR
+        if kind is not Results:
+            found["required"] = list(found["properties"])
+        either = [found, shape_schema(ERROR), *([AN_EVENT] if command in MEASURES else [])]
         return {**head, "form": form, "anyOf": either, **({"$defs": parts} if parts else {})}
     printed: Printed = ANSWERS[command]
-    found = schema(printed.shape)
-    error = schema(ERROR)
+    found = shape_schema(printed.shape)
+    error = shape_schema(ERROR)
     either = [{**found, "items": {"anyOf": [found["items"], error]}}] if "items" in found else [found]
     events = [AN_EVENT] if printed.events else []
     return {**head, "form": printed.form, "description": f"{printed.about}.", "anyOf": [*either, error, *events]}
 
 
 def _event(kind: str) -> Schema:
-    found = schema({"event": frozenset((kind,)), "time": float, "host": str, **EVENTS[kind]})
+    found = shape_schema({"event": frozenset((kind,)), "time": float, "host": str, **EVENT_SHAPES[kind]})
     if kind == "recap":
         found["properties"]["error"] = {"type": "string", "description": "of a host that did not end well"}
     return found
@@ -319,14 +331,14 @@ COUNTS: tuple[Callable[..., Any], ...] = (event_reader.exit_code, shapes.integer
 NUMBERS = ("within",)
 
 
-def schema(shape: Shape) -> Schema:
+def shape_schema(shape: Shape) -> Schema:
     """Return the JSON Schema of a shape whose defaults are filled in: a Usual field with a value is always present."""
     if isinstance(shape, dict):
         return _object(shape)
     if isinstance(shape, list):
-        return {"type": "array", "items": schema(shape[0])}
+        return {"type": "array", "items": shape_schema(shape[0])}
     if isinstance(shape, tuple):
-        return {"anyOf": [schema(item) for item in shape]}
+        return {"anyOf": [shape_schema(item) for item in shape]}
     if isinstance(shape, frozenset):
         return {"enum": sorted(shape)}
     if isinstance(shape, re.Pattern):
@@ -341,13 +353,66 @@ def schema(shape: Shape) -> Schema:
 def _object(shape: Mapping[Any, Shape]) -> Schema:
     for names in (str, shapes.text):
         if names in shape:
-            return {"type": "object", "additionalProperties": schema(shape[names])}
+            return {"type": "object", "additionalProperties": shape_schema(shape[names])}
     fields = {name: value.shape if isinstance(value, Usual) else value for name, value in shape.items()}
     needed = [name for name, value in shape.items() if not isinstance(value, Usual) or value.value is not shapes.ABSENT]
-    return {"type": "object", "properties": {name: schema(field) for name, field in fields.items()}, "required": needed}
+    return {
+        "type": "object",
+        "properties": {name: shape_schema(field) for name, field in fields.items()},
+        "required": needed,
+    }
 
 
 def _of_function(check: Callable[..., Any]) -> str:
     if check in COUNTS:
         return "integer"
     return "number" if check.__qualname__.split(".")[0] in NUMBERS else "string"
+
+
+EVENTS = "events"
+PRINTED = {f"json/{command}": command for command in COMMANDS}
+KINDS: dict[str, Any] = {
+    "groups": dict[str, GroupFile | None],
+    "host": HostFile,
+    "lock": LockFile,
+    "playbook": list[PlayFile],
+    "recipe": RecipeFile,
+    "registries": dict[str, RegistryFile],
+    "results": Results,
+    "tasks": list[BlockFile | IncludeFile | TaskFile],
+}
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """Return the JSON Schema of a kind of file, of an event (`events`), or of a command's --json output (`json/COMMAND`).
+
+    Raises Refused for an unknown kind.
+    """
+    if kind == EVENTS:
+        return events_schema()
+    if kind in PRINTED:
+        return schema_of(PRINTED[kind])
+    if kind not in KINDS:
+        raise Refused(f"no kind of file is called {kind!r}.", fix=nearest(kind, [*KINDS, EVENTS, *PRINTED]))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"sparkwright {kind}",
+        **TypeAdapter(KINDS[kind]).json_schema(),
+    }
+
+
+def table(model: type[BaseModel]) -> str:
+    """Return a model's keys as a markdown table."""
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
+        rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
+    return "\n".join(rows)
+
+
+def _shown(value: Any) -> str:
+    if value in (None, "") or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        value = list(value)
+    return str(value.model_dump() if isinstance(value, BaseModel) else value)

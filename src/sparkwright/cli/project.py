@@ -109,9 +109,9 @@ def init(
 )
 def schema(kind: str, json: bool = False) -> None:
     """Print the JSON Schema of a kind of file, for editors."""
-    from sparkwright.app import schemas
+    from sparkwright.app import json_output
 
-    print(dumps(schemas.schema(kind), indent=None if json else 2))
+    print(dumps(json_output.schema(kind), indent=None if json else 2))
 
 
 @command(

@@ -9,7 +9,7 @@ from rich.text import Text
 from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.out import width
-from sparkwright.console.status_row import GatewayRow, Row
+from sparkwright.console.rows import GatewayRow, Row
 from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.engines.log import state as log_state
 from sparkwright.health.record import differs

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import grid, words
-from sparkwright.console.status_row import Row
+from sparkwright.console.rows import Row
 from sparkwright.console.status_table import checked, gateways, named, speed, style_of, why
 from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.visible import visible

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from sparkwright import here
 from sparkwright.api import Event, Exit, Fleet, Refused, RunResult, SparkwrightError
-from sparkwright.app import manual, schemas
+from sparkwright.app import json_output, manual
 from sparkwright.app.connect import choose
 from sparkwright.app.questions import fleet_status
 from sparkwright.mcp import output
@@ -192,7 +192,7 @@ def _resources(server: MCPServer[Any], fleet: Fleet) -> None:
     @server.resource("sparkwright://schemas/events", mime_type=json_type, description="The JSON Schema of an event.")
     @_raising(ResourceError)
     def events() -> dict[str, Any]:
-        return schemas.schema(schemas.EVENTS)
+        return json_output.schema(json_output.EVENTS)
 
 
 def _of_a_host(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:

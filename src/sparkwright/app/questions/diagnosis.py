@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from sparkwright.app.connect import Selection, choose
@@ -13,31 +14,19 @@ from sparkwright.app.questions import host_requests
 from sparkwright.console import words
 from sparkwright.console.events.live_lines import printed
 from sparkwright.console.out import say_json
+from sparkwright.console.rows import Cause, Diagnosis
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.fixes import named
 from sparkwright.fleet.member import Member, hang_up
-from sparkwright.program import typed_in
+from sparkwright.program import typed
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.visible import one_line
 
-#: fields of the JSON output, in this order, also for a host that gave no answer
-FIELDS: dict[str, Any] = {
-    "schema": 1,
-    "state": "",
-    "summary": "",
-    "fix": "",
-    "error": "",
-    "exit": 0,
-    "tok_per_s": None,
-    "expected_tok_per_s": None,
-    "expected_by": None,
-    "container": {},
-    "gpu": {},
-    "causes": [],
-    "sandbox": False,
-}
+#: what a host says of itself; the laptop adds its name and an error
+FIELDS = tuple(field.name for field in fields(Diagnosis) if field.name not in ("host", "error", "exit", "causes"))
+CAUSE = tuple(field.name for field in fields(Cause))
 
 
 def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
@@ -53,13 +42,13 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
         hang_up(selection.fleet.members)
     if json:
         for row in rows:
-            say_json(row)
+            say_json(asdict(row))
     else:
         show(rows)
-    return [row["exit"] for row in rows]
+    return [row.exit for row in rows]
 
 
-def ask(selection: Selection, token_s: float) -> list[dict[str, Any]]:
+def ask(selection: Selection, token_s: float) -> list[Diagnosis]:
     """Return every host's diagnosis, in the order of the inventory. A host that can't be asked has one too."""
     members = selection.fleet.members
     abouts = {member.host.name: about(selection, member.host) for member in members}
@@ -94,20 +83,18 @@ def about(selection: Selection, host: Host) -> dict[str, Any]:
     }
 
 
-def _row(host: Host, answer: host_requests.Answer, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a host's answer in the form of --json."""
+def _row(host: Host, answer: host_requests.Answer, known: Mapping[str, Any]) -> Diagnosis:
     if isinstance(answer, SparkwrightError):
         state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
-        reply = {"state": state, "summary": str(answer), "error": str(answer), "exit": int(answer.exit)}
+        found = Diagnosis(host.name, state, str(answer), error=str(answer), exit=answer.exit)
     else:
         reply = {name: answer[name] for name in FIELDS if name in answer}
-    row = {"host": host.name, **FIELDS, **reply}
-    row["fix"] = named(row["fix"], host)
-    row["causes"] = [{**cause, "fix": named(cause["fix"], host)} for cause in row["causes"]]
+        causes = tuple(Cause(**{name: row[name] for name in CAUSE}) for row in answer["causes"])
+        found = Diagnosis(host.name, **reply, exit=Exit(answer["exit"]), causes=causes)
+    causes = tuple(replace(cause, fix=named(cause.fix, host)) for cause in found.causes)
     if "error" in known:
-        unread = {"cause": "the host's recipe can't be read", "verdict": "unknown", "evidence": known["error"]}
-        row["causes"] = [*row["causes"], {**unread, "fix": ""}]
-    return row
+        causes += (Cause("the host's recipe can't be read", "unknown", known["error"]),)
+    return replace(found, fix=named(found.fix, host), causes=causes)
 
 
 #: columns and lines without a terminal
@@ -121,54 +108,60 @@ STYLES = {"found": "failed", "possible": "changed"}
 MARGIN = max(map(len, (*LISTED, *SUMMED.values()))) + 2
 
 
-def show(rows: Sequence[Mapping[str, Any]]) -> None:
+def show(rows: Sequence[Diagnosis]) -> None:
     """Print every host's diagnosis, separated by blank lines, with the host's name if there are several."""
     width, console = max(LEAST, shutil.get_terminal_size(WIDE).columns), terminal()
-    for n, row in enumerate(map(typed_in, rows)):
+    for n, row in enumerate(map(_typed, rows)):
         if n:
             console.print()
         for style, text in lines(row, width, named=len(rows) > 1):
             printed(console, style, text)
 
 
-def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[str, str]]:
+def _typed(row: Diagnosis) -> Diagnosis:
+    """Return a diagnosis with its commands as they are typed here."""
+    causes = (replace(cause, evidence=typed(cause.evidence), fix=typed(cause.fix)) for cause in row.causes)
+    return replace(row, summary=typed(row.summary), fix=typed(row.fix), causes=tuple(causes))
+
+
+def lines(row: Diagnosis, width: int, *, named: bool) -> Iterator[tuple[str, str]]:
     """Yield style and text of each line.
 
     Args:
         width: columns of the terminal.
         named: put the host's name in front.
     """
-    summary = one_line(str(row["summary"]))
-    style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(Exit(row["exit"]), "failed")
-    yield style, f"{row['host']}: {summary}" if named else summary
-    causes = row["causes"]
-    if row["fix"] and row["fix"] not in [cause["fix"] for cause in causes]:
-        yield "fix", f"→ {row['fix']}"
+    summary = one_line(row.summary)
+    style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(row.exit, "failed")
+    yield style, f"{row.host}: {summary}" if named else summary
+    causes = row.causes
+    if row.fix and row.fix not in [cause.fix for cause in causes]:
+        yield "fix", f"→ {row.fix}"
     if causes:
         yield "", ""
     for verdict in LISTED:
         for cause in causes:
-            if cause["verdict"] == verdict:
+            if cause.verdict == verdict:
                 yield from _cause(cause, width)
     for verdict, title in SUMMED.items():
-        reported = "; ".join(_short(cause) for cause in causes if cause["verdict"] == verdict)
+        reported = "; ".join(_short(cause) for cause in causes if cause.verdict == verdict)
         if reported:
             yield from (("muted", text) for text in _wrapped(reported, title, width))
-    if row["sandbox"]:
-        yield "muted", words.simulated(row["host"])
+    if row.sandbox:
+        yield "muted", words.simulated(row.host)
 
 
-def _cause(cause: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
-    style = STYLES.get(str(cause["verdict"]), "plain")
-    yield from ((style, text) for text in _wrapped(str(cause["cause"]), str(cause["verdict"]), width))
-    yield from (("plain", text) for text in _wrapped(str(cause["evidence"]), "", width))
-    if cause["fix"]:
-        yield from (("fix", text) for text in _wrapped(f"→ {cause['fix']}", "", width))
+def _cause(cause: Cause, width: int) -> Iterator[tuple[str, str]]:
+    style = STYLES.get(cause.verdict, "plain")
+    yield from ((style, text) for text in _wrapped(cause.cause, cause.verdict, width))
+    yield from (("plain", text) for text in _wrapped(cause.evidence, "", width))
+    if cause.fix:
+        yield from (("fix", text) for text in _wrapped(f"→ {cause.fix}", "", width))
 
 
-def _short(cause: Mapping[str, Any]) -> str:
+def _short(cause: Cause) -> str:
     """Return a cause as one line. A cause that was ruled out needs no evidence here; `--json` has it."""
-    return f"{cause['cause']}: {cause['evidence']}" if cause["verdict"] == "unknown" else str(cause["cause"])
+    return f"{cause.cause}: {cause.evidence}" if cause.verdict == "unknown" else cause.cause
 
 
 def _wrapped(text: str, title: str, width: int) -> list[str]:

@@ -14,7 +14,7 @@ from sparkwright.app.connect import Selection
 from sparkwright.app.plans.pins import entries, lock_folder
 from sparkwright.app.questions import gateway_status, host_requests
 from sparkwright.console.out import say_json
-from sparkwright.console.status_row import Row
+from sparkwright.console.rows import Row
 from sparkwright.errors import Exit, Failed, SparkwrightError
 from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.health.judging.judge import EXITS

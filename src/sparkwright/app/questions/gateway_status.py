@@ -11,7 +11,7 @@ from sparkwright.app.questions.host_requests import GATEWAY, Answer, ask_module
 from sparkwright.app.runs.gateway import chosen as gateway_of
 from sparkwright.console import grid
 from sparkwright.console.out import say, say_json, say_prose
-from sparkwright.console.status_row import GatewayRow, Routed, Upstream
+from sparkwright.console.rows import GatewayRow, Routed, Upstream
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.groups import Gateway

@@ -13,7 +13,8 @@ from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.questions import host_requests
 from sparkwright.app.questions.host_requests import host_row
 from sparkwright.console import grid
-from sparkwright.console.out import error_row, say, say_error, say_json, say_prose
+from sparkwright.console.out import say, say_error, say_json, say_prose
+from sparkwright.console.rows import HostInfo, Report
 from sparkwright.engines.log import state
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
@@ -189,15 +190,9 @@ def write_report(selection: Selection, since: str, to: str, *, json: bool) -> li
     since_s = until_s - span_s
     hosts = ask_report(selection, since_s, until_s)
     if json:
-        for host in hosts:
-            rows = [] if host.error else [asdict(span) for span in host.spans]
-            about: dict[str, Any] = {
-                "host": host.name,
-                "span_s": host.span_s,
-                "checks": len(host.checks),
-                "spans": rows,
-            }
-            say_json({**about, **(error_row(host.error, host.error_exit) if host.error else {})})
+        for row in map(report_row, hosts):
+            found = asdict(row)
+            say_json(found if row.error else {name: found[name] for name in ("host", "span_s", "checks", "spans")})
     else:
         path = Path(to)
         try:
@@ -210,6 +205,13 @@ def write_report(selection: Selection, since: str, to: str, *, json: bool) -> li
             if host.error:
                 say_prose(f"{host.name}: {host.error}")
     return [host.error_exit for host in hosts]
+
+
+def report_row(host: html.Host) -> Report:
+    """Return the summary of a host's checks."""
+    if host.error:
+        return Report(host.name, host.span_s, 0, error=host.error, exit=Exit(host.error_exit))
+    return Report(host.name, host.span_s, len(host.checks), tuple(asdict(span) for span in host.spans))
 
 
 def ask_report(selection: Selection, since_s: float, until_s: float) -> list[html.Host]:
@@ -238,13 +240,18 @@ def _report_of(name: str, answer: host_requests.Answer, since_s: float, until_s:
 COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0))
 
 
+def inventory_row(host: Host) -> HostInfo:
+    """Return what the inventory says of a host."""
+    return HostInfo(host.name, host.connection, host.address, tuple(host.groups), host.recipe)
+
+
 def show_host_list(hosts: Sequence[Host], *, json: bool) -> None:
     """Print one line per host: address, groups, recipe."""
+    rows = list(map(inventory_row, hosts))
     if json:
-        for host in hosts:
-            about = {"host": host.name, "connection": host.connection, "address": host.address}
-            say_json({**about, "groups": list(host.groups), "recipe": host.recipe})
+        for row in rows:
+            say_json(asdict(row))
         return
-    ways = [host.connection if host.connection != "ssh" else f"ssh {host.address}" for host in hosts]
-    rows = [(host.name, way, ",".join(host.groups), host.recipe or "-") for host, way in zip(hosts, ways, strict=True)]
-    grid.show_plain_table(COLUMNS, rows)
+    ways = [row.connection if row.connection != "ssh" else f"ssh {row.address}" for row in rows]
+    cells = [(row.host, way, ",".join(row.groups), row.recipe or "-") for row, way in zip(rows, ways, strict=True)]
+    grid.show_plain_table(COLUMNS, cells)

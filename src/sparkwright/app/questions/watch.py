@@ -22,7 +22,7 @@ from sparkwright import here, program, units
 from sparkwright.app.connect import Selection
 from sparkwright.app.questions import fleet_status, host_requests
 from sparkwright.console import watch as screen
-from sparkwright.console.status_row import Row
+from sparkwright.console.rows import Row
 from sparkwright.console.watch import Act, Screen, Traffic, View, possible
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, SparkwrightError

@@ -10,9 +10,8 @@ from typing import Any
 from sparkwright.app.connect import Selection, machines
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.host_plan import Planner
-from sparkwright.app.plans.peers import Peers
 from sparkwright.app.plans.plan_cache import Place, PlannedHost
-from sparkwright.app.plans.preparation import Preparation
+from sparkwright.app.plans.preparation import Peers, Preparation
 from sparkwright.app.runs.options import DeployOptions
 from sparkwright.app.runs.presenters import Listener, Shown, ending
 from sparkwright.app.runs.rollout import RolloutRun

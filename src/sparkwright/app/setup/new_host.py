@@ -13,9 +13,8 @@ import yaml
 
 from sparkwright import defaults
 from sparkwright.app import prompts
-from sparkwright.app.setup import files, proposal, survey
-from sparkwright.app.setup.files import NewHost
-from sparkwright.app.setup.proposal import Choice
+from sparkwright.app.setup import proposal, survey
+from sparkwright.app.setup.proposal import Choice, NewHost
 from sparkwright.console import grid
 from sparkwright.console.out import folded, say, say_json, say_prose, width
 from sparkwright.console.terminal import terminal
@@ -68,7 +67,7 @@ def create_from_options(folder: Path, host: NewHost, *, named: str, offline: boo
         Refused: the folder, the host or the recipe is unsuitable; nothing is written then.
     """
     starter.refuse_project(folder)
-    files.refuse_name(host.name)
+    proposal.refuse_name(host.name)
     if named:
         recipe.load(shipped_files.source(), named)
     found = _chosen(host, named=named, asking=False, offline=offline)
@@ -90,16 +89,16 @@ def _texts(found: SurveyedHost) -> tuple[dict[str, str], set[str]]:
     top, host, choice = shipped_files.source(), found.host, found.choice
     if not _is_real(found):
         sandbox = f"hosts/{SANDBOX}.yml"
-        text = files.with_recipe((top / sandbox).read_text(), host.recipe)
-        return {sandbox: files.with_port(text, _free_port())}, {EXAMPLE}
+        text = proposal.with_recipe((top / sandbox).read_text(), host.recipe)
+        return {sandbox: proposal.with_port(text, _free_port())}, {EXAMPLE}
     groups = (top / "hosts/groups.yml").read_text()
     texts = {
-        f"hosts/{host.name}.yml": files.host_text(host, found.lines, "init"),
-        "hosts/groups.yml": files.with_groups(groups, {files.GROUP: {}}, host.groups),
+        f"hosts/{host.name}.yml": proposal.host_text(host, found.lines, "init"),
+        "hosts/groups.yml": proposal.with_groups(groups, {proposal.GROUP: {}}, host.groups),
     }
     if choice is not None and choice.moved:
         name = f"recipes/{choice.name}.yml"
-        texts[name] = files.with_dir((top / name).read_text(), choice.moved, host.name)
+        texts[name] = proposal.with_dir((top / name).read_text(), choice.moved, host.name)
     return texts, {EXAMPLE} - set(texts)
 
 
@@ -173,8 +172,8 @@ def named_host(address: str, *, name: str = "", user: str = "", groups: tuple[st
     host = NewHost.typed(address)
     host = replace(host, name=name or host.name, user=user or host.user, groups=groups or host.groups)
     for group in host.groups:
-        files.refuse_name(group, "group")
-    files.refuse_name(host.name)
+        proposal.refuse_name(group, "group")
+    proposal.refuse_name(host.name)
     return host
 
 
@@ -334,7 +333,7 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
     project = Project.here()
     inventory = Inventory.load(project.root)
     host = host or ask_which(sandbox=False)
-    files.refuse_name(host.name)
+    proposal.refuse_name(host.name)
     path = project.root / "hosts" / f"{host.name}.yml"
     if host.name in inventory.hosts or host.name in inventory.groups or path.exists():
         what = "group" if host.name in inventory.groups else "host"
@@ -380,12 +379,12 @@ def _write_host(root: Path, host: NewHost, lines: list[str]) -> list[str]:
     """Write the host's file, and groups.yml for a new group. If the project can't be read with them, they are undone."""
     own, groups = root / "hosts" / f"{host.name}.yml", root / "hosts/groups.yml"
     before = groups.read_text() if groups.exists() else ""
-    after = files.with_groups(before, yaml.safe_load(before) or {}, host.groups)
+    after = proposal.with_groups(before, yaml.safe_load(before) or {}, host.groups)
     changed = [groups] if after != before and _is_new(before, host.groups) else []
     try:
         if changed:
             write_atomically(groups, after.encode(), mode=0o644)
-        write_atomically(own, files.host_text(host, lines, "hosts.add").encode(), mode=0o644)
+        write_atomically(own, proposal.host_text(host, lines, "hosts.add").encode(), mode=0o644)
         Inventory.load(root)
     except BaseException as error:
         own.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.app.connect import SelectedHosts, Selection, choose, machines
-from sparkwright.app.plans import peers, recipes
+from sparkwright.app.plans import preparation, recipes
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions import host_requests
@@ -97,14 +97,14 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
 def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     """Copy the locked model of each host's recipe from a host that has it. The hub is not asked."""
     selection = choose(pattern)
-    giver = peers.source_host(selection.inventory, source)
+    giver = preparation.source_host(selection.inventory, source)
     selection.fleet.members = [member for member in selection.fleet.members if member.host.machine != giver.name]
     takers = [member.host for member in selection.fleet.members]
     if not takers:
         raise Refused(f"--to names nobody but {giver.name}.", fix="Name the hosts that need the model.")
     models = {host.name: locked_model(selection.project, host) for host in takers}
     selection.fleet.connect()
-    message = peers.Peers(selection.inventory)
+    message = preparation.Peers(selection.inventory)
     Shown(SelectedHosts(selection.project, takers, selection.fleet), json=as_json, diff=False)
     try:
         urls, tokens = _handed_out(message, giver, models, check=check)
@@ -112,10 +112,10 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
         def one(member: Member) -> None:
             model = models[member.host.name]
             key = (model["id"], model["commit"])
-            member.secrets = {peers.TOKEN: tokens[key]}
+            member.secrets = {preparation.TOKEN: tokens[key]}
             args = {**model, "from": giver.name, "peer": urls[key]}
             name = f"Copy {model['id']} from {giver.name}"
-            task = Task(id="copy", name=name, module=peers.MODULE, args=args)
+            task = Task(id="copy", name=name, module=preparation.MODULE, args=args)
             plan = Plan(run_id=new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
             selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
@@ -127,7 +127,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
 
 
 def _handed_out(
-    message: peers.Peers, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
+    message: preparation.Peers, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], Any]]:
     """Have each model that is needed handed out once, for all hosts that need it."""
     urls: dict[tuple[str, str], list[str]] = {}

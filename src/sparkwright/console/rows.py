@@ -1,9 +1,15 @@
-"""The data that `status` shows about a host, apart from the table so that `--json` draws nothing."""
+"""The rows of commands that describe hosts: one dataclass each, from which come the table, `--json` with its schema, and the API.
+
+They stand apart from the tables, so that `--json` draws nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.errors import Exit
 
 
 @dataclass(frozen=True)
@@ -109,3 +115,65 @@ class Row:
     exit: int = 0
     load_s: Mapping[str, float] = field(default_factory=dict)
     gateway: GatewayRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """A host of the inventory."""
+
+    host: str
+    #: ssh, local or sandbox
+    connection: str
+    address: str
+    groups: tuple[str, ...] = ()
+    #: None for a host that serves none
+    recipe: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause in a diagnosis."""
+
+    cause: str
+    #: found, possible, noted, excluded or unknown
+    verdict: str
+    evidence: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The diagnosis of a host that is slow or down."""
+
+    host: str
+    state: str
+    summary: str
+    fix: str = ""
+    #: reason why the host could not be asked; nothing else is known then
+    error: str = ""
+    exit: Exit = Exit.OK
+    #: measured now; None if not measured
+    tok_per_s: float | None = None
+    expected_tok_per_s: float | None = None
+    #: source of the expected throughput
+    expected_by: str | None = None
+    container: Mapping[str, Any] = field(default_factory=dict)
+    gpu: Mapping[str, Any] = field(default_factory=dict)
+    causes: tuple[Cause, ...] = ()
+    sandbox: bool = False
+    schema: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A summary of a host's scheduled checks."""
+
+    host: str
+    #: length of the period in seconds
+    span_s: float
+    #: number of checks
+    checks: int
+    #: states of the host, in order
+    spans: tuple[Mapping[str, Any], ...] = ()
+    error: str = ""
+    exit: Exit = Exit.OK
