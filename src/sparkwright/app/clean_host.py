@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -122,7 +123,41 @@ def prune_caches(selection: Selection, *, check: bool, yes: bool, json: bool) ->
     Args:
         check: only show them.
     """
-    return in_turn(selection, lambda member: _prune(selection, member, check=check, yes=yes, json=json), json=json)
+    caches = Stored("caches", "prune_caches", "name", _table)
+    return in_turn(selection, lambda member: caches.prune(selection, member, {}, check, yes, json), json=json)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Something that hosts store, of which the unused is removed."""
+
+    #: its name in the host's answer and in --json
+    name: str
+    module: str
+    #: the field of a row by which it is removed
+    identity: str
+    #: prints the rows of a host
+    show: Callable[[str, list[dict[str, Any]]], None]
+
+    def prune(
+        self, selection: Selection, member: Member, args: dict[str, Any], check: bool, yes: bool, json: bool
+    ) -> Exit:
+        """Show what a host stores, ask, and remove the unused."""
+        host, fleet = member.host.name, selection.fleet
+        found = ask_module(fleet, member, self.module, args, check=True)
+        rows, freed = found[self.name], None
+        going = [row[self.identity] for row in rows if not row["kept"]]
+        if not json:
+            self.show(host, rows)
+            say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
+        if going and not check and agreed(f"Remove these from {host}?", yes=yes):
+            only = {**args, "only": going}
+            freed = ask_module(fleet, member, self.module, only, exclusive=True)["freed_bytes"]
+        if json:
+            say_json({"host": host, self.name: rows, "freed_bytes": freed})
+        elif freed is not None:
+            say(f"{host}: {units.size(freed)} freed.")
+        return Exit.CHANGES if going and freed is None else Exit.OK
 
 
 def _show_caches(selection: Selection, member: Member, *, json: bool) -> Exit:
@@ -132,23 +167,6 @@ def _show_caches(selection: Selection, member: Member, *, json: bool) -> Exit:
     else:
         _table(member.host.name, found["caches"])
     return Exit.OK
-
-
-def _prune(selection: Selection, member: Member, *, check: bool, yes: bool, json: bool) -> Exit:
-    found = ask_module(selection.fleet, member, "prune_caches", {}, check=True)
-    going = [row for row in found["caches"] if not row["kept"]]
-    name, freed = member.host.name, None
-    if not json:
-        _table(name, found["caches"])
-        say(f"{name}: would free {units.size(found['freed_bytes'])}." if going else f"{name}: nothing to free.")
-    if going and not check and agreed(f"Remove these from {name}?", yes=yes):
-        only = {"only": [row["name"] for row in going]}
-        freed = ask_module(selection.fleet, member, "prune_caches", only, exclusive=True)["freed_bytes"]
-    if json:
-        say_json({"host": name, "caches": found["caches"], "freed_bytes": freed})
-    elif freed is not None:
-        say(f"{name}: {units.size(freed)} freed.")
-    return Exit.CHANGES if going and freed is None else Exit.OK
 
 
 def _table(host: str, caches: list[dict[str, Any]]) -> None:

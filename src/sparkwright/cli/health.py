@@ -65,21 +65,21 @@ def install(
 
     The host checks by itself; no laptop is needed for it.
     """
-    from sparkwright.app import health_monitoring
+    from sparkwright.app import health_timer
 
     given = {"every": every, "system": system, "heal": heal, "heal_every": heal_every, "smoke_every": smoke_every}
     notify = {"command": command, "webhook": webhook, "webhook_file": webhook_file, "textfile": textfile}
     notify["webhook_format"] = webhook_format
     hashes = {"verify_models": verify_models, "quiet_hours": quiet_hours}
-    return health_monitoring.install(host, json=json, **given, **notify, **hashes)
+    return health_timer.install(host, json=json, **given, **notify, **hashes)
 
 
 @command(help={"json": "events as JSON lines"})
 def uninstall(host: str = "", json: bool = False) -> list[int]:
     """Remove the health timer, its settings and records."""
-    from sparkwright.app import health_monitoring
+    from sparkwright.app import health_timer
 
-    return health_monitoring.uninstall(host, json=json)
+    return health_timer.uninstall(host, json=json)
 
 
 @command(
@@ -108,9 +108,9 @@ def install_monitoring(
     Also what to scrape, for the hosts and gateways of the inventory; and has the hosts' checks write their metrics where
     node_exporter reads them.
     """
-    from sparkwright.app import health_monitoring
+    from sparkwright.app import health_timer
 
-    return health_monitoring.install_monitoring(
+    return health_timer.install_monitoring(
         host, to=to, runbooks=runbooks, textfile=textfile, system=system, check=check, json=json
     )
 

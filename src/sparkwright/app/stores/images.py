@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sparkwright import units
+from sparkwright.app.clean_host import Stored
 from sparkwright.app.connect import Selection, choose
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pins import lock_of
-from sparkwright.app.prompts import agreed
 from sparkwright.app.questions.host_requests import ask_module, in_turn
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.console import grid
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
@@ -47,25 +47,13 @@ def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, jso
         everything: images of all repositories.
         check: only show them.
     """
-    given = {"everything": everything, "check": check, "yes": yes, "json": json}
-    return in_turn(selection, lambda member: _prune(selection, member, **given), json=json)
+    images = Stored("images", "prune_images", "id", _show)
 
+    def of_host(member: Member) -> Exit:
+        args = _prune_args(selection, member, everything=everything)
+        return images.prune(selection, member, args, check, yes, json)
 
-def _prune(selection: Selection, member: Member, *, everything: bool, check: bool, yes: bool, json: bool) -> Exit:
-    args = _prune_args(selection, member, everything=everything)
-    found = ask_module(selection.fleet, member, "prune_images", args, check=True)
-    going = [row for row in found["images"] if not row["kept"]]
-    if not json:
-        _show(member.host.name, found)
-    freed = None
-    if going and not check and agreed(f"Remove these from {member.host.name}?", yes=yes):
-        only = {**args, "only": [row["id"] for row in going]}
-        freed = ask_module(selection.fleet, member, "prune_images", only, exclusive=True)["freed_bytes"]
-    if json:
-        say_json({"host": member.host.name, "images": found["images"], "freed_bytes": freed})
-    elif freed is not None:
-        say(f"{member.host.name}: {units.size(freed)} freed.")
-    return Exit.CHANGES if going and freed is None else Exit.OK
+    return in_turn(selection, of_host, json=json)
 
 
 def _prune_args(selection: Selection, member: Member, *, everything: bool) -> dict[str, Any]:
@@ -78,16 +66,14 @@ def _prune_args(selection: Selection, member: Member, *, everything: bool) -> di
     return {"repositories": sorted(repositories), "pinned": pinned}
 
 
-def _show(host: str, found: dict[str, Any]) -> None:
+def _show(host: str, images: list[dict[str, Any]]) -> None:
     """Print the images to keep and the images to remove."""
-    going = any(not row["kept"] for row in found["images"])
-    names = [row["names"][0] if row["names"] else row["id"][7:19] for row in found["images"]]
+    names = [row["names"][0] if row["names"] else row["id"][7:19] for row in images]
     rows = [
         (host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"]), name, row["kept"])
-        for row, name in zip(found["images"], names, strict=True)
+        for row, name in zip(images, names, strict=True)
     ]
     grid.show_plain_table(COLUMNS, rows)
-    say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
 
 
 def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
