@@ -165,11 +165,11 @@ def test_references_and_dockers_words() -> None:
         if not container_words.size(text):
             container_words.size_bytes(text or "0")
         if not container_words.port(text):
-            inspection.port_bindings((text,))
+            container_words.port_bindings((text,))
         if not container_words.gpus(text):
-            inspection.gpu_request(text)
+            container_words.gpu_request(text)
         if not container_words.ulimit(text):
-            inspection.ulimits({"memlock": text})
+            container_words.ulimit_rows({"memlock": text})
         if not why_not_an_image(text):
             Name.given(text)
 

@@ -20,12 +20,12 @@ from sparkwright.health.store import CheckHistory
 from sparkwright.host import evidence, nvidia_smi
 from sparkwright.host.cluster import rank
 from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, server_key
-from sparkwright.host.containers.inspection import port_bindings
 from sparkwright.host.gateway import haproxy_sockets as gateway_now
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, turns
 from sparkwright.measure import http_probe
+from sparkwright.trust.container_words import port_bindings
 from sparkwright.units import MIB
 
 AGAIN_S = 0.5  # between two reads of the counters, and of a suspicious GPU

@@ -1,7 +1,8 @@
 """The container of a recipe, as data.
 
-Each field has beside it how it is created, compared, described in the recipe's schema and written into the docker run script: one
-more option of `docker run` is one more field with `option`, and its key in what is read back (host/containers/inspection.py).
+Each field has beside it how it is created, read back, compared, described in the recipe's schema and written into the docker run
+script: one more option of `docker run` is one more field with `option`. Where a difference depends on more than the option's own
+value, the rule is in host/containers/option_table.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sparkwright.trust import container_words as words
 from sparkwright.trust import process_words as net
 from sparkwright.trust import process_words as process
 from sparkwright.trust import security_words as rights
+from sparkwright.trust.shapes import optional
 
 #: prefix of sparkwright's own labels: no recipe sets them, and they are never compared
 OWN_LABELS = "sparkwright."
@@ -48,7 +50,16 @@ class ContainerSpec:
     #: the policy, enabled when verification has passed
     restart: str = "unless-stopped"
     #: "all", "device=0,1" or "" for none
-    gpus: str = option("--gpus", "all", words=way.gpu_words)
+    gpus: str = option(
+        "--gpus",
+        "all",
+        key="DeviceRequests",
+        shape=optional([{"Count": way.NUMBER, "DeviceIDs": way.TEXTS, "Capabilities": optional([[str]])}]),
+        kept=words.gpu_request,
+        alike=words.gpus_alike,
+        why="without it the engine finds no GPU",
+        words=way.gpu_words,
+    )
     ipc: str = option(
         "--ipc",
         "host",
@@ -61,18 +72,34 @@ class ContainerSpec:
     shm_size: str = option(
         "--shm-size",
         key="ShmSize",
+        shape=way.NUMBER,
         about='docker\'s --shm-size, e.g. "64gb"',
         why_not=words.size,
         kept=words.size_bytes,
         open=True,
     )
     #: "8000:8000" or "127.0.0.1:8000:8000"
-    ports: tuple[str, ...] = option("-p", ())
+    ports: tuple[str, ...] = option(
+        "-p",
+        (),
+        key="PortBindings",
+        shape=optional({str: object}),
+        kept=words.port_bindings,
+        alike=words.ports_alike,
+        why="where clients find the server",
+    )
     #: "/host/folder:/container/folder[:ro]", ~ already expanded
-    volumes: tuple[str, ...] = option("-v", ())
+    volumes: tuple[str, ...] = option("-v", (), key="Binds", shape=way.TEXTS, alike=words.volumes_alike)
     env: dict[str, str] = option("-e", dict)
     #: "memlock": "-1" or "soft:hard"
-    ulimits: dict[str, str] = option("--ulimit", dict)
+    ulimits: dict[str, str] = option(
+        "--ulimit",
+        dict,
+        key="Ulimits",
+        shape=optional([{"Name": str, "Soft": int, "Hard": int}]),
+        kept=words.ulimit_rows,
+        alike=words.ulimits_alike,
+    )
     labels: dict[str, str] = option("--label", dict)
     network: str = option(
         "--network",
@@ -80,6 +107,7 @@ class ContainerSpec:
         about='"host", the name of a network that the host has, or name=NETWORK,alias=NAME; empty: Docker\'s own bridge. '
         "With `host` the server listens on the host's own addresses at its engine's port, and `ports` has no meaning",
         why_not=net.network,
+        kept=lambda value: net.parts(value)[0],
         why="who reaches the server, and whom it reaches",
     )
     networks: tuple[str, ...] = option(
@@ -90,19 +118,24 @@ class ContainerSpec:
         words=way.no_words,
     )
     hostname: str = option(
-        "--hostname", about="its host name; empty: the container's id", section="Config", why_not=net.hostname
+        "--hostname",
+        key="Hostname",
+        section="Config",
+        about="its host name; empty: the container's id",
+        why_not=net.hostname,
     )
     extra_hosts: tuple[str, ...] = option(
         "--add-host",
         (),
         key="ExtraHosts",
+        shape=way.TEXTS,
         about='further names, "NAME:ADDRESS" or "NAME:host-gateway"',
         why_not=net.extra_host,
         kept=net.extra_hosts,
         alike=net.extra_hosts_alike,
     )
     dns: tuple[str, ...] = option(
-        "--dns", (), key="Dns", about="name servers, in order", why_not=net.dns, alike=net.dns_alike
+        "--dns", (), key="Dns", shape=way.TEXTS, about="name servers, in order", why_not=net.dns, alike=net.dns_alike
     )
     user: str = option(
         "--user",
@@ -116,6 +149,7 @@ class ContainerSpec:
         "--group-add",
         (),
         key="GroupAdd",
+        shape=way.TEXTS,
         about='further groups, by name or number in quotes, as "44"',
         why_not=rights.group,
         alike=lambda found: sorted(set(found or ())),
@@ -124,6 +158,7 @@ class ContainerSpec:
         "--privileged",
         False,
         key="Privileged",
+        shape=way.SWITCH,
         about="every device and every right of the host's root. Prefer `devices` and `cap_add`",
         alike=bool,
         why="it can do on the host what root can",
@@ -133,6 +168,7 @@ class ContainerSpec:
         "--cap-add",
         (),
         key="CapAdd",
+        shape=way.TEXTS,
         about="capabilities beside Docker's own, as SYS_PTRACE or IPC_LOCK",
         why_not=rights.capability,
         kept=rights.capabilities_kept,
@@ -142,6 +178,7 @@ class ContainerSpec:
         "--cap-drop",
         (),
         key="CapDrop",
+        shape=way.TEXTS,
         about="capabilities of Docker's own that it is not to have, or ALL",
         why_not=rights.capability,
         kept=rights.capabilities_kept,
@@ -151,6 +188,7 @@ class ContainerSpec:
         "--security-opt",
         (),
         key="SecurityOpt",
+        shape=way.TEXTS,
         about="no-new-privileges, seccomp=unconfined, apparmor=PROFILE or label=disable",
         why_not=rights.security_opt,
         alike=rights.security_opts,
@@ -159,6 +197,7 @@ class ContainerSpec:
         "--device",
         (),
         key="Devices",
+        shape=optional([{"PathOnHost": str, "PathInContainer": str, "CgroupPermissions": way.TEXT}]),
         about='devices of the host, "/dev/infiniband", "/dev/a:/dev/b:rw"',
         why_not=rights.device,
         kept=rights.device_rows,
@@ -175,6 +214,7 @@ class ContainerSpec:
         "--init",
         None,
         key="Init",
+        shape=way.SWITCH,
         about="a small init as its first process; unset: the engine's default",
         words=way.either,
     )
@@ -197,16 +237,20 @@ class ContainerSpec:
     healthcheck: dict[str, str] = option(
         "--health",
         dict,
+        key="Healthcheck",
         section="Config",
+        shape=optional({"Test": way.TEXTS}),
         about="Docker's own health check over the image's: test (a shell command, or NONE for none), interval, timeout, "
         'start_period (as 30s), retries (as "3"). sparkwright does not read it',
         why_not=process.healthcheck,
+        kept=process.health_config,
         words=way.health_words,
     )
     tmpfs: tuple[str, ...] = option(
         "--tmpfs",
         (),
         key="Tmpfs",
+        shape=way.NAMED,
         about='folders in memory, "/tmp" or "/tmp:size=1g,noexec"',
         why_not=process.tmpfs,
         kept=process.tmpfs_rows,
@@ -216,6 +260,7 @@ class ContainerSpec:
         "--sysctl",
         dict,
         key="Sysctls",
+        shape=way.NAMED,
         about='kernel settings of its own, as net.core.somaxconn: "1024"',
         why_not=rights.sysctls,
         alike=lambda found: dict(found or {}),
@@ -223,6 +268,7 @@ class ContainerSpec:
     memory: str = option(
         "--memory",
         key="Memory",
+        shape=way.NUMBER,
         about='the most memory it may hold, e.g. "100gb"',
         why_not=process.memory,
         kept=words.size_bytes,
@@ -230,6 +276,8 @@ class ContainerSpec:
     )
     memory_swap: str = option(
         "--memory-swap",
+        key="MemorySwap",
+        shape=way.NUMBER,
         about='memory and swap together, e.g. "100gb" (as `memory`: no swap) or "-1" (no limit); empty: twice `memory`',
         why_not=process.memory_swap,
         kept=process.swap_bytes,
@@ -238,6 +286,7 @@ class ContainerSpec:
         "--cpus",
         0.0,
         key="NanoCpus",
+        shape=way.NUMBER,
         about="how many CPUs it may use at a time, e.g. 4 or 1.5; 0: all",
         why_not=process.cpus,
         kept=process.nano_cpus,
@@ -254,12 +303,17 @@ class ContainerSpec:
         "--oom-score-adj",
         0,
         key="OomScoreAdj",
+        shape=way.NUMBER,
         about="how early the kernel ends it when memory is short, -1000 (last) to 1000",
         why_not=process.oom_score_adj,
         alike=lambda found: found or 0,
     )
     log_driver: str = option(
-        "--log-driver", about="Docker's log driver; empty: the engine's default", why_not=process.log_driver
+        "--log-driver",
+        key="LogConfig",
+        shape=optional({"Type": way.TEXT, "Config": way.NAMED}),
+        about="Docker's log driver; empty: the engine's default",
+        why_not=process.log_driver,
     )
     log_options: dict[str, str] = option(
         "--log-opt", dict, about='options of the log driver, as max-size: "100m"', why_not=process.log_options

@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkwright.trust.shapes import Shape, optional
+
 #: options and their values as `docker run` takes them; a switch includes its value in the option
 Words = Iterable[tuple[str, str]]
+
+
+#: shapes of the engine's values
+TEXT, TEXTS, NUMBER, SWITCH, NAMED = map(optional, (str, [str], int, bool, {str: str}))
 
 
 def plain(flag: str, value: Any) -> Words:
@@ -52,12 +58,13 @@ class DockerOption:
 
     #: its flag for `docker run`
     flag: str
-    #: its name in the engine's HostConfig or Config, see section; empty for an option with rules of its own, in
-    #: host/containers/option_table.py
+    #: its name in the engine's HostConfig or Config, see section; empty if no single value there is this option's
     key: str = ""
     #: its description in the recipe's schema; empty for one that recipe/models.py describes
     about: str = ""
     section: Literal["HostConfig", "Config"] = "HostConfig"
+    #: the shape of the engine's value
+    shape: Shape = TEXT
     #: why a value is refused (of a list: each item), in a sentence; empty if it is valid
     why_not: Callable[[Any], str] = lambda text: ""
     #: converts the value for the engine

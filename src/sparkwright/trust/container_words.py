@@ -11,8 +11,9 @@ from __future__ import annotations
 import ipaddress
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.visible import quoted
@@ -183,3 +184,61 @@ def is_address(text: str) -> bool:
         return "%" not in bare and bool(ipaddress.ip_address(bare))
     except ValueError:
         return False
+
+
+# -- how the engine spells these values: in a request, and in one normal form that two of them are compared in ----------
+
+
+def gpu_request(gpus: str) -> list[dict[str, Any]]:
+    """Return "all" or "device=0,1" as the engine's device requests; "" is none."""
+    if not gpus:
+        return []
+    ids = sorted(gpus[7:].split(",")) if gpus.startswith("device=") else None
+    count = 0 if ids else -1 if gpus == "all" else int(gpus)
+    return [{"Driver": "", "Count": count, "DeviceIDs": ids, "Capabilities": [["gpu"]], "Options": {}}]
+
+
+def gpus_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    return [
+        {**row, "Driver": "", "Options": {}, "DeviceIDs": sorted(row.get("DeviceIDs") or ()) or None}
+        for row in rows or ()
+    ]
+
+
+def port_bindings(ports: Iterable[str]) -> dict[str, list[dict[str, str]]]:
+    """Return ports such as "127.0.0.1:8000:8000/tcp" in the engine's format."""
+    bindings: dict[str, list[dict[str, str]]] = {}
+    for port in ports:
+        *address, host, inside = port.rsplit(":", 2) if port.count(":") > 1 else ["", *port.split(":")]
+        key = inside if "/" in inside else f"{inside}/tcp"
+        bindings.setdefault(key, []).append({"HostIp": address[0].strip("[]") if address else "", "HostPort": host})
+    return bindings
+
+
+def ports_alike(found: Mapping[str, Any] | None) -> dict[str, list[dict[str, str]]]:
+    rows = {
+        k: [{"HostIp": b.get("HostIp") or "", "HostPort": b["HostPort"]} for b in v or []]
+        for k, v in (found or {}).items()
+    }
+    return {k: sorted(v, key=lambda b: (b["HostIp"], b["HostPort"])) for k, v in rows.items()}
+
+
+def volumes_alike(binds: list[str] | None) -> list[str]:
+    """Return mounts in one spelling: without a trailing slash, and without `rw`, which is the default."""
+    found = []
+    for bind in binds or ():
+        parts = bind.split(":")
+        folders = [part.rstrip("/") or "/" for part in parts[:2]]
+        modes = sorted(mode for mode in ",".join(parts[2:]).split(",") if mode not in ("", "rw"))
+        found.append(":".join([*folders, *([",".join(modes)] if modes else [])]))
+    return sorted(found)
+
+
+def ulimit_rows(limits: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return limits such as "memlock": "-1" or "soft:hard" in the engine's format."""
+    bounds = ((name, *text.partition(":")) for name, text in sorted(limits.items()))
+    return [{"Name": name, "Soft": int(soft), "Hard": int(hard or soft)} for name, soft, _, hard in bounds]
+
+
+def ulimits_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    return sorted(rows or (), key=lambda row: str(row["Name"]))

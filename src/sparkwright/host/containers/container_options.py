@@ -7,12 +7,12 @@ from typing import Any
 
 from sparkwright.engines import engine
 from sparkwright.host.containers import compile_caches, mount_sources, recipe_files
-from sparkwright.host.containers.inspection import port_bindings
 from sparkwright.host.containers.option_table import OPTIONS, Inspect
 from sparkwright.host.images.image_names import digests_of, proves
 from sparkwright.protocol.container import KEPT, ContainerSpec
 from sparkwright.protocol.result import Change
 from sparkwright.trust import process_words, secret_patterns
+from sparkwright.trust.container_words import port_bindings
 from sparkwright.trust.image_name import digest_of
 
 

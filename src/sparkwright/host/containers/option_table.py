@@ -1,7 +1,6 @@
 """The table of container options, which drives create, compare and diff.
 
-An option with a single value in HostConfig or Config comes from its field in protocol/container.py alone; one that the engine
-reports in another form has its own row here.
+A row comes from the option's field in protocol/container.py; _RULES has what a comparison needs beyond the option's own value.
 
 Each option knows the spec's value, the engine's value, and the meaning of a difference. The spec is compared on top of the image:
 a value equal to the image's is no difference. Without a value in the spec, the engine's or the image's default is wanted; options
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright.engines.compile_caches import set_by_us
@@ -21,7 +20,7 @@ from sparkwright.engines.engine import LABEL
 from sparkwright.host.containers import inspection as engine
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
-from sparkwright.trust import process_words, security_words
+from sparkwright.trust import container_words, process_words, security_words
 
 Inspect = Mapping[str, Any]
 #: returns an option's value from the spec, the container's inspect, and its image's inspect (empty if the image is gone)
@@ -49,30 +48,8 @@ class Option:
     open: bool = False
 
 
-def _host(
-    field: str,
-    key: str,
-    expected: Callable[[ContainerSpec], Any],
-    alike: Callable[[Any], Any],
-    why: str = "",
-) -> Option:
-    """Return an option of HostConfig that is always requested.
-
-    Args:
-        alike: converts the wanted and the found value to the same spelling.
-    """
-    return Option(
-        field,
-        lambda spec, container, image: alike(expected(spec)),
-        lambda spec, container, image: alike(container["HostConfig"].get(key)),
-        why,
-        key,
-        asked=expected,
-    )
-
-
 def _plain(name: str, option: DockerOption) -> Option:
-    """Return the row of an option that is fully described by its field."""
+    """Return the row of an option as its field describes it."""
     read, key, in_image = operator.attrgetter(name), option.key, option.section == "Config"
 
     def asked(spec: ContainerSpec) -> Any:
@@ -201,10 +178,10 @@ def _found_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> l
     A container that someone else started is not stopped only because a mount is writable: it gets the read-only mount when it is
     replaced for another reason.
     """
-    found = engine.volumes_alike(container["HostConfig"].get("Binds"))
+    found = container_words.volumes_alike(container["HostConfig"].get("Binds"))
     if engine.is_ours(container):
         return found
-    wanted = engine.volumes_alike(list(spec.volumes))
+    wanted = container_words.volumes_alike(list(spec.volumes))
     return sorted(f"{bind}:ro" if f"{bind}:ro" in wanted else bind for bind in found)
 
 
@@ -222,87 +199,38 @@ def _asked_log(spec: ContainerSpec) -> dict[str, Any] | None:
     return log_config if any(log_config.values()) else None
 
 
-#: options that their field does not describe fully
-_ROWS: dict[str, Option] = {
-    option.field: option
-    for option in (
-        _host(
-            "gpus",
-            "DeviceRequests",
-            lambda s: engine.gpu_request(s.gpus),
-            engine.gpus_alike,
-            "without it the engine finds no GPU",
-        ),
-        _host(
-            "ports",
-            "PortBindings",
-            lambda s: engine.port_bindings(s.ports),
-            engine.ports_alike,
-            "where clients find the server",
-        ),
-        Option(
-            "volumes",
-            lambda s, c, i: engine.volumes_alike(list(s.volumes)),
-            _found_volumes,
-            key="Binds",
-            asked=lambda s: list(s.volumes),
-        ),
-        _host("ulimits", "Ulimits", lambda s: engine.ulimits(s.ulimits), engine.ulimits_alike),
-        Option("env", lambda s, c, i: dict(s.env), _own_env),
-        Option("labels", lambda s, c, i: _compared(s.labels), _own_labels),
-        Option(
-            "network",
-            lambda s, c, i: _spelled(s.network or process_words.BRIDGE),
-            lambda s, c, i: _networks(c)[0],
-            DOCKER_OPTIONS["network"].why,
-            "NetworkMode",
-            asked=lambda s: process_words.parts(s.network)[0] or None,
-        ),
-        Option("networks", lambda s, c, i: sorted(map(_spelled, s.networks)), lambda s, c, i: _networks(c)[1]),
-        Option(
-            "hostname",
-            _hostname,
-            lambda s, c, i: c["Config"].get("Hostname"),
-            key="Hostname",
-            section="Config",
-            asked=lambda s: s.hostname or None,
-        ),
-        Option(
-            "security-opt",
-            lambda s, c, i: security_words.security_opts(s.security_opt),
-            _security_opts,
-            key="SecurityOpt",
-            asked=lambda s: list(s.security_opt) or None,
-        ),
-        Option("init", _init, lambda s, c, i: c["HostConfig"].get("Init"), key="Init", asked=lambda s: s.init),
-        Option(
-            "memory-swap",
-            _memory_swap,
-            _found_swap,
-            key="MemorySwap",
-            asked=lambda s: process_words.swap_bytes(s.memory_swap) if s.memory_swap else None,
-        ),
-        Option(
-            "healthcheck",
-            _health,
-            _found_health,
-            key="Healthcheck",
-            section="Config",
-            asked=lambda s: process_words.health_config(s.healthcheck) or None,
-        ),
-        Option(
-            "log-driver",
-            lambda s, c, i: s.log_driver or None,
-            lambda s, c, i: _log(c).get("Type"),
-            key="LogConfig",
-            asked=_asked_log,
-            open=True,
-        ),
-        Option("log-options", lambda s, c, i: dict(s.log_options) or None, _found_log_options, open=True),
-    )
+#: rules of options whose comparison depends on more than their own value
+_RULES: dict[str, dict[str, Any]] = {
+    "volumes": {"found": _found_volumes},
+    "env": {"wanted": lambda spec, container, image: dict(spec.env), "found": _own_env},
+    "labels": {"wanted": lambda spec, container, image: _compared(spec.labels), "found": _own_labels},
+    "network": {
+        "wanted": lambda spec, container, image: _spelled(spec.network or process_words.BRIDGE),
+        "found": lambda spec, container, image: _networks(container)[0],
+    },
+    "networks": {
+        "wanted": lambda spec, container, image: sorted(map(_spelled, spec.networks)),
+        "found": lambda spec, container, image: _networks(container)[1],
+    },
+    "hostname": {"wanted": _hostname},
+    "security_opt": {"found": _security_opts},
+    "init": {"wanted": _init, "asked": lambda spec: spec.init},
+    "memory_swap": {"wanted": _memory_swap, "found": _found_swap},
+    "healthcheck": {"wanted": _health, "found": _found_health},
+    "log_driver": {
+        "wanted": lambda spec, container, image: spec.log_driver or None,
+        "found": lambda spec, container, image: _log(container).get("Type"),
+        "asked": _asked_log,
+        "open": True,
+    },
+    "log_options": {
+        "wanted": lambda spec, container, image: dict(spec.log_options) or None,
+        "found": _found_log_options,
+        "open": True,
+    },
 }
 
 #: every option but image, entrypoint, command, restart policy, key and files: their rules are in container_options.py
 OPTIONS: tuple[Option, ...] = tuple(
-    _ROWS.get(_shown(name)) or _plain(name, option) for name, option in DOCKER_OPTIONS.items()
+    replace(_plain(name, option), **_RULES.get(name, {})) for name, option in DOCKER_OPTIONS.items()
 )

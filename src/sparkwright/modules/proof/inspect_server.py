@@ -13,7 +13,6 @@ from sparkwright.host.containers import (
     container_labels,
     container_options,
     containers,
-    inspection,
     log_reader,
     server_key,
 )
@@ -25,6 +24,7 @@ from sparkwright.measure import http_probe
 from sparkwright.modules.server.container import Found, drift, verified_spec
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
+from sparkwright.trust import container_words
 from sparkwright.trust.image_name import digest_of, pinned, tagged
 
 EVIDENCE_LINES = 8
@@ -171,7 +171,7 @@ def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) 
 
 
 def _absent(args: InspectServer.Args, context: Context) -> Result:
-    bindings = inspection.port_bindings(tuple(args.spec.get("ports") or ()))
+    bindings = container_words.port_bindings(tuple(args.spec.get("ports") or ()))
     port = next((int(row["HostPort"]) for rows in bindings.values() for row in rows), 0)
     holder = containers.who_listens(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""

@@ -19,13 +19,13 @@ from sparkwright.host.containers import (
     mount_sources,
     replacement,
 )
-from sparkwright.host.containers.inspection import port_bindings
 from sparkwright.host.gateway import place
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states, history, incidents
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.result import Change, Result, arg
+from sparkwright.trust.container_words import port_bindings
 
 
 class LastGood(Module["LastGood.Args"]):
