@@ -1,10 +1,45 @@
-"""Run the daemon: python3 -m sparkwright.sandbox serve FOLDER (started by control.up)."""
+"""The processes of the sandbox.
+
+python3 -m sparkwright.sandbox serve FOLDER: its daemon, started by control.up.
+python3 -m sparkwright.sandbox occupy PORT...: the one that the fault port-taken starts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import sys
 from pathlib import Path
 
-from sparkwright.sandbox.daemon import Spark
+#: name of the process that occupies ports
+SQUATTER = "port-squatter"
 
-Spark(Path(sys.argv[2])).serve()
+
+def occupy(ports: list[str]) -> None:
+    """Listen on the ports that are free until the standard input ends: the sandbox is gone or its fault is cleared."""
+    with contextlib.suppress(OSError):  # only on Linux can a process set its name like this
+        Path("/proc/self/comm").write_text(SQUATTER)
+    held = [listener for port in ports if (listener := _listening(int(port))) is not None]
+    print(len(held), flush=True)
+    sys.stdin.read()
+
+
+def _listening(port: int) -> socket.socket | None:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+    except OSError:
+        listener.close()
+        return None
+    return listener
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "occupy":
+        occupy(sys.argv[2:])
+    else:
+        from sparkwright.sandbox.daemon import Spark
+
+        Spark(Path(sys.argv[2])).serve()

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from sparkwright.host.state import write_atomically
-from sparkwright.sandbox import cluster, control, squatter, system
+from sparkwright.sandbox import cluster, control, system
 from sparkwright.sandbox.docker.container import World
 from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
@@ -197,7 +197,7 @@ class Spark:
             return
         file = self.folder / "serve_port"
         port = int(file.read_text()) if file.exists() else DEFAULT_PORT
-        words = [sys.executable, "-P", "-m", squatter.__name__, str(port), str(port + 1)]
+        words = [sys.executable, "-P", "-m", "sparkwright.sandbox", "occupy", str(port), str(port + 1)]
         self._squatter = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._squatter.stdout is not None
         self._squatter.stdout.readline()  # it listens

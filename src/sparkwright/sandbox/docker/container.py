@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.sandbox.docker.images import Images, Printed, Served
+from sparkwright.sandbox.docker.images import Images, Served
 from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.system import Gpu
+from sparkwright.sandbox.vllm.command_line import Printed
 from sparkwright.sandbox.web import Refused
 
 if TYPE_CHECKING:

@@ -21,22 +21,13 @@ from sparkwright.sandbox.sglang.api import SglangApi
 from sparkwright.sandbox.sglang.server import SglangServer
 from sparkwright.sandbox.vllm import command_line
 from sparkwright.sandbox.vllm.api import VllmApi
+from sparkwright.sandbox.vllm.command_line import Printed, Serve
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.sandbox.web import Handler
 
 LLAMA = "/app/llama-server"
 #: entry point of NVIDIA's CUDA images: it runs its arguments, or a shell
 NVIDIA = "/opt/nvidia/nvidia_entrypoint.sh"
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A program that prints a text and exits."""
-
-    #: its output
-    text: str
-    #: its exit code
-    code: int
 
 
 @dataclass(frozen=True)
@@ -82,9 +73,9 @@ class Repository:
 
 def _vllm(argv: Sequence[str], version: str) -> Printed | Served | None:
     program = command_line.program(argv, version)
-    if isinstance(program, command_line.Serve):
+    if isinstance(program, Serve):
         return Served(Engine, VllmApi, program.argv)
-    return Printed(program.text, program.code) if program is not None else None
+    return program
 
 
 def _llama(argv: Sequence[str], version: str) -> Printed | Served | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.llama_cpp import command_line, flags
+from sparkwright.sandbox.serving.api import metrics_page
+from sparkwright.sandbox.serving.generation import PromptCache
 from sparkwright.sandbox.serving.process import Counters, Process
 from sparkwright.units import MIB
 
@@ -132,43 +133,10 @@ def _number(given: Any, usual: int) -> int:
     return usual if found is None else found
 
 
-# The /metrics page of a simulated llama-server.
-#
-# Observed on b11549: tokens are added when a request ends, decodes at each step.
-
-
 class LlamaCounters(Counters):
-    """The counters of a llama-server.
+    """The counters of a llama-server. Observed on b11549: tokens are added when a request ends, decodes at each step."""
 
-    Attributes:
-        decodes: steps so far.
-        computed_tokens: prompt tokens that were computed.
-        cached_tokens: prompt tokens that the cache held.
-        seconds: time of all finished requests.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.decodes = 0
-        self.computed_tokens = 0
-        self.cached_tokens = 0
-        self.seconds = 0.0
-
-    def computed(self, tokens: int, cached: int) -> None:
-        with self.mutex:
-            self.computed_tokens += tokens - cached
-            self.cached_tokens += cached
-            self.decodes += 1
-
-    def token(self, count: int, after_s: float) -> None:
-        with self.mutex:
-            self.decodes += 1
-
-    def ended(self, reason: str, tokens: int, seconds: float) -> None:
-        super().ended(reason, tokens, seconds)
-        with self.mutex:
-            self.generated += tokens
-            self.seconds += seconds
+    at_end = True
 
     def text(self) -> bytes:
         """Return the /metrics page."""
@@ -178,12 +146,11 @@ class LlamaCounters(Counters):
                 ("prompt_tokens_cached_total", "counter", self.cached_tokens),
                 ("tokens_predicted_total", "counter", self.generated),
                 ("tokens_predicted_seconds_total", "counter", round(self.seconds, 3)),
-                ("n_decode_total", "counter", self.decodes),
+                ("n_decode_total", "counter", self.steps),
                 ("requests_processing", "gauge", self.running),
                 ("requests_deferred", "gauge", self.waiting),
             )
-        lines = (f"# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}\n" for name, kind, value in rows)
-        return "".join(lines).encode()
+        return metrics_page("llamacpp", ((name, kind, "", value) for name, kind, value in rows))
 
 
 #: the simulated hub's files have a thousandth of their real size
@@ -192,22 +159,6 @@ LOAD_S = 1.2
 GGUF = b"GGUF"
 CLEANING = "srv    operator(): operator(): cleaning up before exit..."
 NOT_LOADED = "exiting due to model loading error"
-
-
-class LastPrompt:
-    """The prompt cache of a slot: the prefix that a prompt shares with the previous one is cached."""
-
-    def __init__(self) -> None:
-        self._last: Sequence[int] = ()
-        self._mutex = threading.Lock()
-
-    def take(self, prompt: Sequence[int]) -> int:
-        """Return the number of leading tokens that are cached. At least one token is always computed again."""
-        with self._mutex:
-            shared = next((n for n, (a, b) in enumerate(zip(prompt, self._last, strict=False)) if a != b), None)
-            most = min(len(prompt), len(self._last)) if shared is None else shared
-            self._last = prompt
-            return max(0, min(most, len(prompt) - 1))
 
 
 class LlamaServer(Process):
@@ -248,7 +199,7 @@ class LlamaServer(Process):
 
     def _started(self) -> int:
         self.config = self.limits = config(self._argv)
-        self.loaded, self.cache, self.counters = False, LastPrompt(), LlamaCounters()
+        self.loaded, self.cache, self.counters = False, PromptCache(1), LlamaCounters()
         self._tell(f"srv          init: build_info: {self.version}")
         if not self.config.keys:
             self._tell("srv          init: security: no API key is set and CORS allows all origins", level="W")

@@ -117,6 +117,17 @@ def event(data: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
 
 
+def metrics_page(prefix: str, rows: Iterable[tuple[str, str, str, float]]) -> bytes:
+    """Return a page of metrics.
+
+    Args:
+        prefix: of their names.
+        rows: name, kind, labels and value of each.
+    """
+    named = ((f"{prefix}:{name}", kind, f"{{{labels}}}" if labels else "", value) for name, kind, labels, value in rows)
+    return "".join(f"# TYPE {name} {kind}\n{name}{labels} {value}\n" for name, kind, labels, value in named).encode()
+
+
 @dataclass
 class ChatAnswer:
     """A chat's answer in the shape of OpenAI's, as far as engines agree; a subclass has what is an engine's own."""

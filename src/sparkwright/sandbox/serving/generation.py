@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -213,3 +215,27 @@ def _counted(engine: Process, n: int, arrived_s: float, last_s: float) -> tuple[
     now_s = time.monotonic()
     engine.counters.token(n, now_s - (arrived_s if n == 1 else last_s))
     return now_s, engine.counters.running
+
+
+class PromptCache:
+    """A cache of the last prompts: a prompt's beginning that one of them has too is not computed again.
+
+    Args:
+        prompts: how many of them are kept; 0 for none.
+    """
+
+    def __init__(self, prompts: int) -> None:
+        self._seen: deque[Sequence[int]] = deque(maxlen=prompts)
+        self._mutex = threading.Lock()
+
+    def take(self, prompt: Sequence[int]) -> int:
+        """Return the number of leading tokens that are cached. At least one token is always computed again."""
+        with self._mutex:
+            found = max((_shared(prompt, other) for other in self._seen), default=0)
+            self._seen.append(prompt)
+        return max(0, min(found, len(prompt) - 1))
+
+
+def _shared(prompt: Sequence[int], other: Sequence[int]) -> int:
+    differ = (n for n, (mine, yours) in enumerate(zip(prompt, other, strict=False)) if mine != yours)
+    return next(differ, min(len(prompt), len(other)))

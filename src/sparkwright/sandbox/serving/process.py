@@ -24,15 +24,22 @@ class Counters:
     Attributes:
         mutex: held while a counter is changed.
         held_tokens: tokens of running requests.
+        prompt, computed_tokens, cached_tokens: tokens of prompts; how many were computed, and found in the cache.
+        steps: prompts and tokens that were computed.
+        decoded: tokens behind the first of their request, which is part of the prefill.
+        generated: tokens of answers.
+        seconds: time of the requests that ended.
     """
+
+    #: generated tokens are added when their request ends
+    at_end = False
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
-        self.running = 0
-        self.waiting = 0
-        self.held_tokens = 0
-        self.prompt = 0
-        self.generated = 0
+        self.running = self.waiting = self.held_tokens = 0
+        self.prompt = self.computed_tokens = self.cached_tokens = 0
+        self.steps = self.decoded = self.generated = 0
+        self.seconds = 0.0
         self.finished = dict.fromkeys(REASONS, 0)
 
     def computed(self, tokens: int, cached: int) -> None:
@@ -42,9 +49,11 @@ class Counters:
             tokens: of the prompt.
             cached: how many of them the cache held.
         """
-        del cached
         with self.mutex:
             self.prompt += tokens
+            self.computed_tokens += tokens - cached
+            self.cached_tokens += cached
+            self.steps += 1
 
     @property
     def gain(self) -> float:
@@ -62,9 +71,11 @@ class Counters:
             count: tokens of this request so far.
             after_s: seconds since its arrival or the previous token.
         """
-        del count, after_s
+        del after_s
         with self.mutex:
-            self.generated += 1
+            self.steps += 1
+            self.decoded += count > 1
+            self.generated += not self.at_end
 
     def ended(self, reason: str, tokens: int, seconds: float) -> None:
         """Count the end of a request.
@@ -74,9 +85,10 @@ class Counters:
             tokens: that it generated.
             seconds: since its arrival.
         """
-        del tokens, seconds
         with self.mutex:
             self.finished[reason] += 1
+            self.generated += tokens * self.at_end
+            self.seconds += seconds
 
 
 CHARS = 4

@@ -5,57 +5,30 @@ As process 1 of its container it can't kill itself: when its scheduler raises, S
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
+from sparkwright.sandbox.serving.api import metrics_page
+from sparkwright.sandbox.serving.generation import PromptCache
 from sparkwright.sandbox.serving.process import HOST_SIDE, Counters, Process
 from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.config import Config, Refused, arguments_parsed, config, refuse_adapters
 
-# The /metrics page of a simulated SGLang.
-#
-# 0.5.23 adds generated tokens when a request ends, decoded tokens at each step.
-
 
 class SglangCounters(Counters):
-    """The counters of an SGLang server.
+    """The counters of an SGLang server. 0.5.23 adds generated tokens when a request ends, decoded tokens at each step.
 
     Args:
         model: name of the model.
         room: tokens that its KV cache holds.
-
-    Attributes:
-        decoded: tokens decoded so far.
-        prefilled: prompt tokens computed so far.
-        cached: prompt tokens found in the cache so far.
     """
+
+    at_end = True
 
     def __init__(self, model: str, room: int) -> None:
         super().__init__()
-        self.decoded = 0
-        self.prefilled = 0
-        self.cached = 0
-        self.ended_prompts = 0
         self._model = model
         self._room = max(1, room)
-
-    def computed(self, tokens: int, cached: int) -> None:
-        super().computed(tokens, cached)
-        with self.mutex:
-            self.prefilled += tokens - cached
-            self.cached += cached
-
-    def token(self, count: int, after_s: float) -> None:
-        with self.mutex:
-            self.decoded += count > 1  # the first token is part of the prefill
-
-    def ended(self, reason: str, tokens: int, seconds: float) -> None:
-        super().ended(reason, tokens, seconds)
-        with self.mutex:
-            self.generated += tokens
-            self.ended_prompts += 1
 
     @property
     def usage(self) -> float:
@@ -64,31 +37,34 @@ class SglangCounters(Counters):
 
     def text(self) -> bytes:
         """Return the /metrics page."""
+        streaming = 'is_streaming="true"'
         with self.mutex:
             rows: tuple[tuple[str, str, str, float], ...] = (
                 ("num_running_reqs", "gauge", "", self.running),
                 ("num_queue_reqs", "gauge", "", self.waiting),
                 ("token_usage", "gauge", "", self.usage),
                 ("max_total_num_tokens", "gauge", "", self._room),
-                ("prompt_tokens_total", "counter", 'is_streaming="true"', self.prompt),
-                ("generation_tokens_total", "counter", 'is_streaming="true"', self.generated),
-                ("cached_tokens_total", "counter", 'cache_source="device"', self.cached),
-                ("realtime_tokens_total", "counter", 'mode="prefill_compute"', self.prefilled),
-                ("realtime_tokens_total", "counter", 'mode="prefill_cache"', self.cached),
+                ("prompt_tokens_total", "counter", streaming, self.prompt),
+                ("generation_tokens_total", "counter", streaming, self.generated),
+                ("cached_tokens_total", "counter", 'cache_source="device"', self.cached_tokens),
+                ("realtime_tokens_total", "counter", 'mode="prefill_compute"', self.computed_tokens),
+                ("realtime_tokens_total", "counter", 'mode="prefill_cache"', self.cached_tokens),
                 ("realtime_tokens_total", "counter", 'mode="decode"', self.decoded),
-                ("num_requests_total", "counter", 'is_streaming="true"', self.ended_prompts),
+                ("num_requests_total", "counter", streaming, sum(self.finished.values())),
             )
-        return "".join(self._row(*row) for row in rows).encode()
-
-    def _row(self, name: str, kind: str, label: str, value: float) -> str:
-        labels = ",".join(filter(None, (label, f'model_name="{self._model}"')))
-        return f"# TYPE sglang:{name} {kind}\nsglang:{name}{{{labels}}} {float(value)}\n"
+        model = f'model_name="{self._model}"'
+        labelled = ((name, kind, f"{label},{model}" if label else model, value) for name, kind, label, value in rows)
+        return metrics_page("sglang", ((name, kind, labels, float(value)) for name, kind, labels, value in labelled))
 
 
 #: seconds that /health waits for a token; and in an instant sandbox
 HEALTH_S, SOON_S = 20.0, 0.3
 #: interval at which /health checks for its token, seconds
 PROBE_S = 1.0
+
+
+#: number of the last prompts in the radix cache
+PROMPTS = 256
 
 
 class SglangServer(Process):
@@ -157,40 +133,10 @@ class SglangServer(Process):
         self.say(start_log.caching(made, free - made.static_bytes, self.device))
         if self.held_back():
             return self._code
-        self.cache = RadixCache(on=not made.asked["disable_radix_cache"])
+        self.cache = PromptCache(0 if made.asked["disable_radix_cache"] else PROMPTS)
         self.counters = SglangCounters(made.name, made.kv_tokens)
         server.start()
         self.say(start_log.serving(made))
         self.status = "up"
         self.log(start_log.stamped(start_log.READY))
         return self.until_stopped()
-
-
-PROMPTS = 256
-
-
-class RadixCache:
-    """A radix cache of the last prompts.
-
-    Args:
-        on: False disables it.
-    """
-
-    def __init__(self, *, on: bool) -> None:
-        self._on = on
-        self._seen: deque[tuple[int, ...]] = deque(maxlen=PROMPTS)
-        self._mutex = threading.Lock()
-
-    def take(self, prompt: Sequence[int]) -> int:
-        """Return the number of leading tokens that are cached. At least one token is always computed again."""
-        if not self._on:
-            return 0
-        with self._mutex:
-            found = max((_shared(prompt, pair) for pair in self._seen), default=0)
-            self._seen.append(tuple(prompt))
-        return max(0, min(found, len(prompt) - 1))
-
-
-def _shared(prompt: Sequence[int], other: Sequence[int]) -> int:
-    differ = (n for n, (a, b) in enumerate(zip(prompt, other, strict=False)) if a != b)
-    return next(differ, min(len(prompt), len(other)))

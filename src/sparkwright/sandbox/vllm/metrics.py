@@ -127,8 +127,8 @@ class Metrics(Counters):
             return self._drafts.step() if self._drafts else 1
 
     def token(self, count: int, after_s: float) -> None:
+        super().token(count, after_s)
         with self.mutex:
-            self.generated += 1
             (self.first_token if count == 1 else self.between).add(after_s)
 
     def ended(self, reason: str, tokens: int, seconds: float) -> None:
