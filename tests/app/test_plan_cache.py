@@ -17,10 +17,13 @@ import pytest
 
 from sparkwright.app import connect
 from sparkwright.app.plans import plan_cache
+from sparkwright.app.plans.host_plan import Planner
+from sparkwright.app.plans.preparation import Preparation
 from sparkwright.app.runs import playbooks, session
 from sparkwright.app.runs.options import DeployOptions
 from sparkwright.cli.deploy import COMMANDS
 from sparkwright.errors import Refused, Unreachable
+from sparkwright.project import playbook
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.starter import RECIPE_TEXT
 from sparkwright.protocol.cluster import TOKEN
@@ -405,3 +408,27 @@ def test_every_playbook_of_a_command_is_kept_for_one_host(project: Project) -> N
         extra = {"new_baseline": False} if name == "verify" else {}
         assert project.deploy(name, **extra) == project.deploy(name, **extra), name
         assert project.planned == before + 1, name
+
+
+def test_planning_asks_no_host_and_gives_the_same_plan_again(project: Project) -> None:
+    selection = connect.choose("spark1")
+    (play,) = playbook.load(TOP / "playbooks/deploy.yml", project.root).plays
+    prepared = Preparation(selection, play, check=False)
+    prepared.ask(selection.fleet.members)
+    planner = Planner(selection, play, playbook.Options(), prepared)
+    Recorder.asked.clear()
+    first, second = (planner.plan(selection.hosts[0], {}) for _ in range(2))
+    assert first.plan.steps and Recorder.asked == []
+    same = [{**planned.to_json(), "plan": planned.plan.to_json()["steps"]} for planned in (first, second)]
+    assert json.dumps(same[0]) == json.dumps(same[1])
+
+
+def test_what_the_lock_lacks_is_asked_before_a_host_is_planned_for(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The host answers nothing about the model, so its plan is refused and never sent."""
+    (project.root / "spark.lock").write_text(LOCK.partition("models:")[0])
+    Recorder.asked.clear()
+    assert playbooks.run("deploy", "deploy", options()) == [5]
+    assert [request["plan"]["play"] for request in Recorder.asked] == ["Lock"]
+    assert "the host gave no answer" in capsys.readouterr().out

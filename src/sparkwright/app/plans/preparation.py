@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans.pins import Pins, entries, lock_folder, not_pinned
@@ -17,7 +17,6 @@ from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project import lockfile, playbook, recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.project.recipe.engine_settings import Serving, serving
 from sparkwright.protocol.plan import Block, Plan, Step, Task, new_run_id, tasks_of
 from sparkwright.secret import Secret
 from sparkwright.trust.names import PEER_URL, matched
@@ -69,6 +68,7 @@ class Preparation:
     def linted(self, wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
         """Return a recipe's server after linting it with the lock's entries. Raises Refused for an error."""
         from sparkwright.app import findings
+        from sparkwright.project.recipe.engine_settings import serving
 
         for of, entries_then, served in self._servings:
             if of is wanted and entries_then == known:
@@ -125,6 +125,10 @@ class Preparation:
         entry = self._pins[self._folders[host.name]].image(self._selection.fleet, member, image, new_run_id())
         hashes = gateways.hashes(self._selection, member, check=self._check, tell=self.notes[host.name].append)
         self.gateways[host.name] = entry, hashes
+
+
+if TYPE_CHECKING:
+    from sparkwright.project.recipe.engine_settings import Serving
 
 
 MODULE = "hf_model"
