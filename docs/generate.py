@@ -18,7 +18,8 @@ from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
 from sparkwright.cli.framework.help import spelled
 from sparkwright.cli.help_groups import GROUPS
-from sparkwright.engines import api_paths, engine
+from sparkwright.engines import api_paths
+from sparkwright.engines import engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
 from sparkwright.project import catalogue, recipe

@@ -42,19 +42,9 @@ GROUPS = (
         ("sparkwright.*", "json", "unittest.mock"),
     ),
     Group(
-        "the simulated vLLM of an image reads the options' table without PEP 440's reader, which that image lacks",
-        ("engines/vllm/flags/__init__.py",),
-        ("sparkwright.*",),
-    ),
-    Group(
         "a host without a gateway does without http.client, which asks one (30 ms)",
         ("modules/server/stop.py", "health/heal.py"),
         ("sparkwright.host.gateway.*",),
-    ),
-    Group(
-        "a log is read without the rules of splits (2 to 10 ms)",
-        ("engines/vllm/parallel/__init__.py",),
-        ("sparkwright.*",),
     ),
     Group(
         "the guard's process is the modules that it imports: all of them are locked in memory (3 to 9 MB)",

@@ -145,10 +145,13 @@ def sandbox(target: Path) -> None:
     package = target / "sparkwright"
     package.mkdir(parents=True)
     ignore = shutil.ignore_patterns("__pycache__")
-    for part in ("sandbox", "trust", "engines/probes", "engines/vllm/flags"):
+    for part in ("sandbox", "trust", "engines/probes"):
         shutil.copytree(source / part, package / part, ignore=ignore)
-    engines = ("__init__", "flags", "http", "openai_api", "vllm/__init__", "vllm/speculation")
-    for name in ("__init__", "errors", "ready", "units", "version", "visible", *(f"engines/{one}" for one in engines)):
+    engines = ("__init__", "api_paths", "flags", "http", "openai_api")
+    vllm = ("__init__", "options", "option_values", "speculation")
+    (package / "engines" / "vllm").mkdir()
+    parts = (*(f"engines/{name}" for name in engines), *(f"engines/vllm/{name}" for name in vllm))
+    for name in ("__init__", "errors", "ready", "units", "version", "visible", *parts):
         shutil.copy(source / f"{name}.py", package / f"{name}.py")
 
 

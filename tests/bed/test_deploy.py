@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from sparkwright.engines.compile_caches import MOUNT
+from sparkwright.engines.caches import MOUNT
 from sparkwright.engines.vllm.caches import CACHES
 from sparkwright.protocol.container import OWNER_LABEL, ROLE_LABEL, RUN_LABEL, SERVER_LABEL
 from tests.bed.conftest import Lab

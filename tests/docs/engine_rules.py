@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparkwright.engines import container_rules, engine, memory_rules
+from sparkwright.engines import budget, container_rules, engine
 
 PAGE = Path(__file__).parents[2] / "docs" / "engine-rules.md"
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama_cpp": "llama.cpp", "openai": "another server"}
@@ -157,7 +157,7 @@ Each row is a concept; each cell the rules of that engine about it (`sparkwright
 
 def rules(name: str) -> set[str]:
     """Return the names of an engine's rules, with those for every engine."""
-    return {*engine.of(name).advice.titles(), *memory_rules.RULES, *container_rules.RULES}
+    return {*engine.of(name).advice.titles(), *budget.RULES, *container_rules.RULES}
 
 
 def named(name: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines import engine, option_history
+from sparkwright.engines import engine, options
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.llama_cpp import flags as llama_values
@@ -84,7 +84,7 @@ def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
     history = HISTORIES[name]
     newest = history.releases[-1]
     for option, span in history.spans.items():
-        if span.last is None or span.instead in ("", option_history.NOTHING):
+        if span.last is None or span.instead in ("", options.NOTHING):
             continue
         (finding,) = found(name, {option: True if span.kind in ("switch", "bare", "both") else "1"}, newest)
         assert not finding.ways_out[0].text.startswith("remove"), option
@@ -120,4 +120,4 @@ def test_an_unknown_version_is_not_called_by_a_number() -> None:
 )
 def test_a_name_that_means_the_opposite_is_never_near(name: str, near: str) -> None:
     known = ["max-num-seqs", "disable-sliding-window", "mmap", "enable-lora"]
-    assert option_history.near(name, known) == near
+    assert options.near(name, known) == near

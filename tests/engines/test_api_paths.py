@@ -10,7 +10,7 @@ import pytest
 from sparkwright.engines import api_paths
 from sparkwright.engines.llama_cpp.http import PATHS as LLAMA
 from sparkwright.engines.openai import description
-from sparkwright.engines.openai.http import described
+from sparkwright.engines.openai.http import described_http
 from sparkwright.engines.sglang.http import PATHS as SGLANG
 from sparkwright.engines.vllm.http import PATHS as VLLM
 
@@ -40,7 +40,7 @@ def test_a_recipe_adds_paths_of_a_server_that_no_release_knows() -> None:
     added = ["/v1/audio/speech", {"path": "/v1/audio/transcriptions", "model": "form"}]
     section = {"served_name": "m", "paths": added}
     assert not list(description.mistakes(section))
-    paths = described(description.written(section)).paths
+    paths = described_http(description.written(section)).paths
     assert [(served.path, served.model) for served in paths[-2:]] == [
         ("/v1/audio/speech", "json"),
         ("/v1/audio/transcriptions", "form"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines import budget, memory_rules
+from sparkwright.engines import budget
 from sparkwright.engines.budget import Budget, Learned, Row, Start
 from sparkwright.engines.engine import of
 from sparkwright.engines.memory import Memory
@@ -162,14 +162,14 @@ def test_a_budget_comes_back_from_json_and_what_is_none_is_refused() -> None:
     ],
 )
 def test_lint_warns_of_what_leaves_a_gb10_too_little(name: str, flags: Any, container: Any, way: str) -> None:
-    case = memory_rules.Case(of(name).advice.memory(flags, {}), container)
-    (found,) = memory_rules.RULES.check(case)
+    case = budget.Case(of(name).advice.memory(flags, {}), container)
+    (found,) = budget.RULES.check(case)
     assert found.severity == "warning" and "leaves too little" in found.sentence
     assert way in found.ways_out[0].text
-    assert memory_rules.RULES.check(dataclasses.replace(case, platform="ascend")) == []
+    assert budget.RULES.check(dataclasses.replace(case, platform="ascend")) == []
 
 
 def test_lint_has_nothing_against_what_fits() -> None:
     for name, flags in (("vllm", {"gpu-memory-utilization": 0.85}), ("sglang", {"mem-fraction-static": 0.7})):
-        case = memory_rules.Case(of(name).advice.memory(flags, {}), {"shm_size": "1gb"})
-        assert memory_rules.RULES.check(case) == []
+        case = budget.Case(of(name).advice.memory(flags, {}), {"shm_size": "1gb"})
+        assert budget.RULES.check(case) == []

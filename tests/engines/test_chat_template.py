@@ -11,7 +11,7 @@ import pytest
 from sparkwright.app.questions import client_settings
 from sparkwright.app.stores import lock_update
 from sparkwright.console.events.summary import Served
-from sparkwright.engines import template_rules
+from sparkwright.engines import recipe_rules
 from sparkwright.engines.model import chat_template, chat_template_tree
 from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.project.folder import Project
@@ -141,22 +141,27 @@ def test_what_a_stranger_put_into_a_lock_is_shaped() -> None:
 def test_a_field_that_the_template_does_not_read_is_named() -> None:
     chat = chat_template_tree.of_files(FILES.get)
     flags = {"default-chat-template-kwargs": {"reasoning_effort": "low", "enable_thinking": False}}
-    (finding,) = template_rules.RULES.check(template_rules.Case(flags, chat))
+    (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase(flags, chat))
     assert finding.sentence == (
         "default-chat-template-kwargs.reasoning_effort is read by nothing: the model's chat template does not know it"
         " (it reads enable_thinking)."
     )
     assert finding.ways_out[0].changes == {"default-chat-template-kwargs": {"enable_thinking": False}}
-    assert template_rules.RULES.check(template_rules.Case({**flags, "chat-template": "/mine.jinja"}, chat)) == []
-    assert template_rules.RULES.check(template_rules.Case(flags, {})) == []  # what was not read proves nothing
+    assert (
+        recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase({**flags, "chat-template": "/mine.jinja"}, chat))
+        == []
+    )
+    assert (
+        recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase(flags, {})) == []
+    )  # what was not read proves nothing
 
 
 def test_a_model_without_sampling_defaults_is_told() -> None:
     chat = chat_template_tree.of_files({"chat_template.jinja": PLAIN}.get)
-    (finding,) = template_rules.RULES.check(template_rules.Case({}, chat))
+    (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase({}, chat))
     assert (finding.severity, "no generation_config.json" in finding.sentence) == ("info", True)
-    own = template_rules.Case({"override-generation-config": {"temperature": 1}}, chat)
-    assert template_rules.RULES.check(own) == []
+    own = recipe_rules.TemplateCase({"override-generation-config": {"temperature": 1}}, chat)
+    assert recipe_rules.TEMPLATE_RULES.check(own) == []
 
 
 def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:

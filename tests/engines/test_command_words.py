@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparkwright.engines.flags import Command
-from sparkwright.engines.vllm.command_line import parsed
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm import flags
+from sparkwright.engines.vllm.flags import parsed
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwright.engines.compile_caches import MOUNT, set_by_us
+from sparkwright.engines.caches import MOUNT, set_by_us
 from sparkwright.engines.vllm.caches import CACHES
 
 

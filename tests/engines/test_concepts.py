@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from sparkwright.engines import concepts
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.engine import of
 from sparkwright.engines.llama_cpp import flags
-from sparkwright.engines.vllm.flags import flag_types
+from sparkwright.engines.options import CONCEPTS, TITLES, elsewhere, here
+from sparkwright.engines.vllm import options
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from sparkwright.engines.vllm.flags import flag_types
     ],
 )
 def test_whose_flag_it_is(engine: str, name: str, sentence: str) -> None:
-    assert concepts.elsewhere(engine, name) == sentence
+    assert elsewhere(engine, name) == sentence
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_whose_flag_it_is(engine: str, name: str, sentence: str) -> None:
     ],
 )
 def test_a_value_is_taken_over_only_where_it_means_the_same(engine: str, name: str, own: str) -> None:
-    assert concepts.here(engine, name) == own
+    assert here(engine, name) == own
 
 
 def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
@@ -70,7 +70,7 @@ def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
 
 
 def test_every_name_is_one_of_its_engine() -> None:
-    rows = concepts.CONCEPTS.values()
-    assert {item for row in rows for item in row["vllm"]} - {"model"} <= flag_types.ALL
+    rows = CONCEPTS.values()
+    assert {item for row in rows for item in row["vllm"]} - {"model"} <= options.ALL
     assert {item for row in rows for item in row["llama_cpp"]} <= set(flags.known())
-    assert all(set(row) == set(concepts.TITLES) for row in rows)
+    assert all(set(row) == set(TITLES) for row in rows)

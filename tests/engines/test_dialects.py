@@ -9,13 +9,13 @@ import pytest
 
 from sparkwright.engines import dialects, messages_api
 from sparkwright.engines.dialects import MESSAGES, RESPONSES, Dialect
-from sparkwright.engines.probes import table, tool_call
+from sparkwright.engines.probes import fields, table
 from sparkwright.engines.probes.probe import Reply
 from tests.sandbox.serve_help import HELP
 
 RECORDED = json.loads((HELP.parent / "apis/answers.json").read_text())
 BY_PREFIX = {"m": MESSAGES, "r": RESPONSES}
-CHAT: dict[str, Any] = {"model": "m", **tool_call.PROBE.body, "max_tokens": 9, "messages": tool_call.TURNS}
+CHAT: dict[str, Any] = {"model": "m", **fields.TOOL_CALL_PROBE.body, "max_tokens": 9, "messages": fields.TURNS}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", ["", "-stream"])
 def test_what_a_real_server_answered_is_read_as_a_chat(api: str, stream: str) -> None:
     call, thought, cut = (Reply(200, "", read(f"{api}-{kind}{stream}")) for kind in ("tool", "think", "length"))
-    assert tool_call.judge(call).verdict == "proved"
+    assert fields.judge_tool_call(call).verdict == "proved"
     assert (thought.content.strip(), thought.thinking.strip()) == (
         "The larger number is 9.9.",
         "9.90 is more than 9.11.",
@@ -81,7 +81,7 @@ def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
 )
 def test_what_is_no_answer_proves_nothing_and_breaks_nothing(dialect: Dialect, given: Any) -> None:
     for body in (dialect.answer(given), dialect.assembled([given])):
-        assert tool_call.judge(Reply(200, "", body)).verdict != "proved"
+        assert fields.judge_tool_call(Reply(200, "", body)).verdict != "proved"
 
 
 def test_a_count_that_differs_from_the_usage_is_disproved() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from sparkwright.engines.vllm import environment
-from sparkwright.engines.vllm.flags import flag_types
+from sparkwright.engines.vllm import environment, options
 from sparkwright.engines.vllm.rules.options import unread_variable
 from sparkwright.engines.vllm.rules.rule import Example
 
@@ -48,7 +47,7 @@ def test_a_release_newer_than_the_table_may_read_what_the_table_lacks() -> None:
 
 
 def test_every_flag_that_took_over_is_a_flag() -> None:
-    known = flag_types.KNOWN[flag_types.NEWER]
+    known = options.KNOWN[options.NEWER]
     assert {flag for flag in environment.SUCCESSORS.values() if flag not in known} == set()
 
 

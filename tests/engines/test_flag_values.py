@@ -9,29 +9,28 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.model.architecture import classify
-from sparkwright.engines.vllm import rules, versions
-from sparkwright.engines.vllm.flags import flag_types, flag_values, flags
+from sparkwright.engines.vllm import flags, option_values, options, rules, versions
 from sparkwright.engines.vllm.rules.rule import DENSE
 
 DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
 ASKED: dict[str, Any] = json.loads((DATA / "flag-values.json").read_text())
 PARSER: dict[str, dict[str, Any]] = json.loads((DATA / "parser.json").read_text())
-HELP = flag_values.listed((DATA / "serve-help-all.txt").read_text())
+HELP = option_values.listed((DATA / "serve-help-all.txt").read_text())
 #: the parser takes it for the beginning of --no-long-prefill-token-threshold-adaptive
 ANOTHER = ("long-prefill-token-threshold", False)
 
 
 def refused(name: str, value: Any) -> bool:
     """Return True if the parser or the fields refuse a value; a parser's name is checked later."""
-    if "switch" in flag_values.known()[name].kind:
+    if "switch" in option_values.known()[name].kind:
         return not isinstance(value, bool) and value != []
-    wrong = flag_values.misfit(name, value)
+    wrong = option_values.misfit(name, value)
     return wrong is not None and wrong.sort != "name"
 
 
 @pytest.mark.parametrize("name", sorted(ASKED["letters"]))
 def test_a_value_is_refused_when_the_real_parser_refuses_it(name: str) -> None:
-    option = flag_values.known()[name]
+    option = option_values.known()[name]
     told = {repr(value): letter for value, letter in zip(ASKED["values"], ASKED["letters"][name], strict=True)}
     ours = {repr(value): refused(name, value) for value in ASKED["values"] if (name, value) != ANOTHER}
     differ = {value: told[value] for value, no in ours.items() if no != (told[value] != "y")}
@@ -47,7 +46,7 @@ def test_every_choice_is_taken_and_its_other_spellings_as_the_parser_takes_them(
 
 
 def test_the_tables_are_the_real_parsers() -> None:
-    known = flag_values.known()
+    known = option_values.known()
     assert set(PARSER) - set(known) == {"help"}
     listed = {name: row["choices"] for name, row in PARSER.items() if row["choices"]}
     assert {name: set(option.choices) for name, option in known.items() if option.choices} == {
@@ -55,23 +54,23 @@ def test_the_tables_are_the_real_parsers() -> None:
     }
     assert list(known["reasoning-parser"].names) == PARSER["reasoning-parser"]["registered"]
     short = {item[1:]: name for name, row in PARSER.items() for item in row["names"] if not item.startswith("--")}
-    assert {**short, "O": "optimization-level"} == {**flag_types.SHORT, "h": "help"}
-    fields = set(flag_values.ranges()) - {"port", "sse-keep-alive-interval"}
+    assert {**short, "O": "optimization-level"} == {**options.SHORT, "h": "help"}
+    fields = set(option_values.ranges()) - {"port", "sse-keep-alive-interval"}
     assert fields == set(ASKED["ranges"])
 
 
 def test_an_image_like_the_known_release_differs_in_nothing() -> None:
-    assert flag_values.difference(HELP) == {"like": "0.32.0", "differ": {}}
-    assert flag_values.applied(flag_values.difference(HELP)) == HELP
+    assert option_values.difference(HELP) == {"like": "0.32.0", "differ": {}}
+    assert option_values.applied(option_values.difference(HELP)) == HELP
 
 
 def test_the_options_of_another_image_come_back_from_what_differs() -> None:
     shapes = {name: shape for name, shape in HELP.items() if name != "kda-decode-backend"}
     shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    kept = flag_values.difference(shapes)
+    kept = option_values.difference(shapes)
     assert kept["differ"] == {"kda-decode-backend": None, "brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    assert flag_values.applied(kept) == shapes
-    assert flag_values.applied({**kept, "like": "0.1.0"}) == {}
+    assert option_values.applied(kept) == shapes
+    assert option_values.applied({**kept, "like": "0.1.0"}) == {}
 
 
 def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:

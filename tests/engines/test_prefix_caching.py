@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
+from sparkwright.engines import caches as prefix_verdict
 from sparkwright.engines import engine as engines
-from sparkwright.engines import prefix as prefix_verdict
-from sparkwright.engines.prefix import Sighting, judge_verdict
+from sparkwright.engines.caches import Sighting, judge_verdict
 from sparkwright.engines.vllm.http import HTTP
 
 VLLM = engines.of("vllm")
@@ -19,13 +19,16 @@ def sightings(*hits: float | None) -> list[Sighting]:
 
 
 def test_hits_are_counted_in_whole_blocks() -> None:
-    found = judge_verdict(VLLM, sightings(0, 4192, 4192), 4800, 2096, ALIGN, Version("0.32.0"))
+    found = judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 4192, 4192), 4800, 2096, ALIGN, Version("0.32.0"))
     assert (found.verdict, found.share) == ("hits", 1.0)
     assert "500 ms cold, 50 ms warm" in found.sentence
 
 
 def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
-    assert judge_verdict(VLLM, sightings(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")).verdict == "hits"
+    assert (
+        judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")).verdict
+        == "hits"
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,7 @@ def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
     ],
 )
 def test_no_hits_on_a_recurrent_hybrid_are_known_for_what_they_are(version: str, says: str, fix: str) -> None:
-    found = judge_verdict(VLLM, sightings(0, 0, 0), 4800, 2096, ALIGN, Version(version))
+    found = judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 0, 0), 4800, 2096, ALIGN, Version(version))
     assert found.verdict == "no hits"
     assert says in found.sentence
     assert fix in found.fix
@@ -46,15 +49,20 @@ def test_no_hits_on_a_recurrent_hybrid_are_known_for_what_they_are(version: str,
 
 def test_no_hits_on_a_dense_model_are_not_put_down_to_recurrence() -> None:
     cache = {"block_size": "16", "enable_prefix_caching": "True", "mamba_cache_mode": "none"}
-    assert "36493" not in judge_verdict(VLLM, sightings(0, 0, 0), 100, 16, cache, Version("0.32.0")).sentence
+    assert (
+        "36493"
+        not in judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 0, 0), 100, 16, cache, Version("0.32.0")).sentence
+    )
 
 
 def test_without_counters_nothing_is_known() -> None:
-    assert judge_verdict(VLLM, sightings(None, None, None), 100, 16, {}, None).verdict == "unknown"
+    assert judge_verdict("vllm", VLLM.prefix_cache, sightings(None, None, None), 100, 16, {}, None).verdict == "unknown"
 
 
 def test_turned_off_is_what_the_engine_says_itself() -> None:
-    assert judge_verdict(VLLM, [], 0, 16, {"enable_prefix_caching": "False"}, None).verdict == "off"
+    assert (
+        judge_verdict("vllm", VLLM.prefix_cache, [], 0, 16, {"enable_prefix_caching": "False"}, None).verdict == "off"
+    )
 
 
 def test_the_prefix_is_longer_than_two_blocks() -> None:
@@ -71,7 +79,9 @@ def test_the_log_knows_the_block_better_than_old_metrics() -> None:
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
 def test_what_only_vllm_does_is_not_said_of_another_engine(name: str) -> None:
-    found = judge_verdict(engines.of(name), sightings(0, 0, 0), 4800, 2096, ALIGN, Version("0.32.0"), hybrid=True)
+    found = judge_verdict(
+        name, engines.of(name).prefix_cache, sightings(0, 0, 0), 4800, 2096, ALIGN, Version("0.32.0"), hybrid=True
+    )
     assert found.verdict == "no hits"
     assert "vllm" not in f"{found.sentence} {found.fix}".lower()
 
@@ -86,7 +96,7 @@ def test_what_only_vllm_does_is_not_said_of_another_engine(name: str) -> None:
     ],
 )
 def test_how_it_is_turned_on_is_said_in_the_engines_own_flag(name: str, line: str) -> None:
-    assert prefix_verdict.turned_on(engines.of(name)) == line
+    assert prefix_verdict.turned_on(name) == line
 
 
 def test_the_cache_config_of_metrics() -> None:
@@ -98,6 +108,6 @@ def test_the_cache_config_of_metrics() -> None:
 def test_a_prefix_of_more_tokens_than_words_is_never_more_than_wholly_cached() -> None:
     """llama.cpp, a tokenizer of bytes: 35 words are 280 tokens, and its cache hits to the token."""
     seen = [Sighting(0.05, 310, 310, 0), Sighting(0.01, 312, 312, 281), Sighting(0.01, 330, 330, 281)]
-    found = judge_verdict(VLLM, seen, 35, 1, {}, None)
+    found = judge_verdict("vllm", VLLM.prefix_cache, seen, 35, 1, {}, None)
     assert (found.verdict, found.share) == ("hits", 281 / 330)
     assert found.sentence.startswith("281 of 330 cached tokens; ")

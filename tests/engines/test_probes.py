@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine, openai_api
-from sparkwright.engines.probes import content, reasoning_field, table, tool_call
+from sparkwright.engines.probes import content, fields, table
 from sparkwright.engines.probes.probe import Reply
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
@@ -127,12 +127,12 @@ def test_a_recipe_may_ask_for_nothing_else() -> None:
     ],
 )
 def test_a_second_turn_is_judged_by_its_own_question(answer: Reply, verdict: str) -> None:
-    second = next(probe for probe in tool_call.VARIANTS if probe.name == "tool_call, second turn")
+    second = next(probe for probe in fields.TOOL_CALL_VARIANTS if probe.name == "tool_call, second turn")
     assert second.judge(answer).verdict == verdict
 
 
 def test_a_call_in_spite_of_tool_choice_none_is_a_finding() -> None:
-    none = next(probe for probe in tool_call.VARIANTS if probe.name == "tool_call, tool_choice none")
+    none = next(probe for probe in fields.TOOL_CALL_VARIANTS if probe.name == "tool_call, tool_choice none")
     assert none.judge(reply("tool_calls", tool_calls=[CALL])).fault == "tool choice ignored"
     assert none.judge(reply(content="It is sunny in Paris.")).verdict == "proved"
 
@@ -154,14 +154,14 @@ def test_a_call_in_spite_of_tool_choice_none_is_a_finding() -> None:
 def test_an_answer_is_there_with_thinking_off_and_where_nothing_is_said_of_it(
     name: str, answer: Reply, verdict: str, note: str
 ) -> None:
-    (probe,) = (variant for variant in table.variants(reasoning_field.PROBE) if variant.name == name)
+    (probe,) = (variant for variant in table.variants(fields.REASONING_PROBE) if variant.name == name)
     found = probe.judge(answer)
     assert found.verdict == verdict
     assert note in found.note and bool(note) == bool(found.note)
 
 
 def test_words_in_spite_of_tool_choice_required_are_a_note() -> None:
-    (probe,) = (variant for variant in table.variants(tool_call.PROBE) if variant.name.endswith("required"))
+    (probe,) = (variant for variant in table.variants(fields.TOOL_CALL_PROBE) if variant.name.endswith("required"))
     assert probe.judge(called('{"city": "Paris"}')).note == ""
     assert (
         probe.judge(reply(content="Hello!")).verdict,
@@ -170,10 +170,10 @@ def test_words_in_spite_of_tool_choice_required_are_a_note() -> None:
 
 
 def test_forty_tools_are_forty() -> None:
-    many = next(probe for probe in tool_call.VARIANTS if "40 tools" in probe.name)
+    many = next(probe for probe in fields.TOOL_CALL_VARIANTS if "40 tools" in probe.name)
     names = [tool["function"]["name"] for tool in many.body["tools"]]
-    assert len(set(names)) == len(names) == tool_call.TOOLS
-    assert tool_call.NAME in names
+    assert len(set(names)) == len(names) == fields.TOOLS
+    assert fields.NAME in names
 
 
 @pytest.mark.parametrize(
@@ -212,5 +212,5 @@ def test_a_streamed_answer_is_put_together_as_it_would_be_without_stream() -> No
     chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}, {"choices": []}, None]
     put_together = Reply(200, "", openai_api.assembled(chunks))
     assert put_together.thinking == "Hm."
-    assert tool_call.PROBE.judge(put_together).verdict == "proved"
+    assert fields.TOOL_CALL_PROBE.judge(put_together).verdict == "proved"
     assert put_together.choice["finish_reason"] == "tool_calls"

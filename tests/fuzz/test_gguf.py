@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from sparkwright.engines.llama_cpp import files, gguf, memory
+from sparkwright.engines.llama_cpp import advice, files, gguf
 from tests.engines.llama_cpp.test_gguf import MODEL, many, text, written
 from tests.fuzz.harness import feed, texts
 
@@ -20,7 +20,7 @@ def test_headers() -> None:
     def read(data: bytes) -> None:
         for reader in (gguf.header, gguf.beginning):
             try:
-                memory.kv_bytes(reader(data), {"ctx-size": 4096})
+                advice.kv_bytes(reader(data), {"ctx-size": 4096})
             except gguf.NotGguf as error:
                 assert "\n" not in str(error)
         found = files.config_of(data)

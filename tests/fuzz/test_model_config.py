@@ -14,8 +14,7 @@ from sparkwright.app.stores import model_config
 from sparkwright.engines.model import roofline
 from sparkwright.engines.model.architecture import classify, essence
 from sparkwright.engines.parallel import Split
-from sparkwright.engines.vllm import rules
-from sparkwright.engines.vllm.parallel import PARALLEL
+from sparkwright.engines.vllm import parallel, rules
 from sparkwright.engines.vllm.prediction import VllmRequest, block_size, effective
 from sparkwright.errors import Refused
 from sparkwright.sandbox.vllm import command_line, config
@@ -43,7 +42,7 @@ def everything(found: Any) -> None:
     for finding in rules.check(VllmRequest(flags={"max-num-seqs": 8}), architecture, VERSION):
         assert finding.sentence
     for split in (Split(tensor=3), Split(pipeline=3)):
-        assert all(item.sentence and item.ways_out for item in PARALLEL.check(split, {}, found, VERSION))
+        assert all(item.sentence and item.ways_out for item in parallel.check(split, {}, found, VERSION))
 
 
 def test_configs() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.compile_caches import MOUNT, key_of
+from sparkwright.engines.caches import MOUNT, key_of
 from sparkwright.errors import Failed
 from sparkwright.host.containers import cache_removal, compile_caches, container_files, mount_sources
 from sparkwright.protocol.container import ContainerSpec

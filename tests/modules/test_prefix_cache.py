@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines import caches as prefix_verdict
 from sparkwright.engines import engine
-from sparkwright.engines import prefix as prefix_verdict
 from sparkwright.errors import Exit
 from sparkwright.modules.proof.repeated_requests import PrefixCache
 from sparkwright.protocol.result import Result
@@ -78,4 +78,4 @@ def test_requests_of_others_make_it_inconclusive(tmp_path: Path) -> None:
 def test_each_engine_is_asked_for_its_prefix_cache_by_its_own_flag(
     name: str, flags: dict[str, Any], asked: bool
 ) -> None:
-    assert prefix_verdict.asked_for(engine.of(name), flags) is asked
+    assert prefix_verdict.asked_for(name, engine.of(name).flags.named(flags)) is asked

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm import key_file
+from sparkwright.engines.vllm import http
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import server_key
 from sparkwright.host.records import server_keys
@@ -70,7 +70,7 @@ def image(api: Any, name: str, user: str) -> str:
 
 def spec(name: str, image: str, key: str) -> dict[str, Any]:
     plain = {"name": name, "image": image, "gpus": "", "ipc": "private", "restart": "no"}
-    return {**plain, "command": [key_file.MOUNT], "server_key": key}
+    return {**plain, "command": [http.MOUNT], "server_key": key}
 
 
 def given(folder: Path, key: str, *, check: bool = False) -> RecordingContext:
@@ -91,7 +91,7 @@ def test_the_user_of_the_container_reads_it_and_nobody_else(api: Any, name: str,
     finally:
         os.umask(before)
     assert api.wait(name)["StatusCode"] == 0
-    assert api.logs(name).decode() == key_file.text(key)
+    assert api.logs(name).decode() == http.text(key)
     inspected = api.inspect_container(name)
     assert key not in json.dumps(inspected)
     context = given(tmp_path, "")
@@ -134,7 +134,7 @@ def test_a_server_is_made_again_with_the_key_it_had_and_without_that_key_not_at_
     api.remove_container(name, force=True)
     run(given(tmp_path, ""), kept)
     api.wait(name)
-    assert api.logs(name).decode() == key_file.text(key)
+    assert api.logs(name).decode() == http.text(key)
     server_keys.drop(context.state, name, ())
     assert server_keys.kept(context.state) == []
     api.remove_container(name, force=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.compile_caches import FOLDER
+from sparkwright.engines.caches import FOLDER
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.host.containers import container_labels, container_options, containers
 from sparkwright.measure import http_probe

@@ -119,7 +119,7 @@ def test_words_that_a_shell_would_break_arrive_whole(tmp_path: Path) -> None:
 
 
 def test_switches_lists_and_nothing_become_what_the_engine_reads() -> None:
-    from sparkwright.engines.vllm.flags import flags
+    from sparkwright.engines.vllm import flags
 
     given = {"enable-prefix-caching": False, "enforce_eager": True, "served-model-name": ["a", "b"], "seed": None}
     assert flags.argv(given) == ("--no-enable-prefix-caching", "--enforce-eager", "--served-model-name", "a", "b")

@@ -12,9 +12,9 @@ from packaging.version import Version
 
 from sparkwright.app.setup import proposal
 from sparkwright.app.setup.proposal import HostMemory
-from sparkwright.engines import recipe_age
+from sparkwright.engines import recipe_rules
 from sparkwright.engines.budget import Start
-from sparkwright.engines.vllm.rules import images
+from sparkwright.engines.vllm.rules import image_and_model
 from sparkwright.errors import Refused
 from sparkwright.project import catalogue, recipe, starter
 from sparkwright.project.recipe.engine_settings import serving
@@ -43,7 +43,11 @@ MODELS = {
     "qwen3.8-27b-fp8": "qwen3.8-27b",
 }
 #: how the tag of a release looks, an engine each
-RELEASES = {"vllm": images.RELEASE_TAG, "llama_cpp": re.compile(r"server-cuda13-b\d+$"), "sglang": images.RELEASE_TAG}
+RELEASES = {
+    "vllm": image_and_model.RELEASE_TAG,
+    "llama_cpp": re.compile(r"server-cuda13-b\d+$"),
+    "sglang": image_and_model.RELEASE_TAG,
+}
 FROZEN = "examples/qwen3.5-35b-frozen"
 #: no source of their settings has a date
 UNDATED = {"bge-reranker-v2-m3", "gpt-oss-120b-gguf", "qwen3-coder-next", "qwen3-embedding-0.6b"}
@@ -121,8 +125,8 @@ def test_a_shipped_recipe_has_the_date_of_its_newest_source() -> None:
     [("2026-03-05", "2026-11-26", 8), ("2026-05-26", "2026-11-26", 6), ("2026-05-28", "2026-11-26", None)],
 )
 def test_a_recipe_is_old_after_six_months(written: str, today: str, months: int | None) -> None:
-    assert recipe_age.months(written, today) == months
-    (finding,) = recipe_age.RULES.check(recipe_age.Case(written, today)) or (None,)
+    assert recipe_rules.months(written, today) == months
+    (finding,) = recipe_rules.AGE_RULES.check(recipe_rules.AgeCase(written, today)) or (None,)
     assert (finding is not None) == (months is not None)
     if finding:
         assert (finding.severity, finding.flag) == ("info", "date") and f"{months} months old" in finding.sentence

@@ -15,7 +15,7 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.log.reader import EngineState, Reading, read
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.measure import smoke, stream

@@ -25,7 +25,7 @@ from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
 from vllm.reasoning import ReasoningParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm import flags
 
 #: read, printed or taken apart before the parser looks
 LEFT_OUT = ("help", "config", "model")

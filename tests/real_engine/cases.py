@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm import flags
 
 #: of every case; its own flags win. Eager: nothing is compiled, a start takes half the time.
 COMMON: dict[str, Any] = {"enforce-eager": True, "max-model-len": 4096}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.adapter_rules import RULES, Case
 from sparkwright.engines.flags import with_adapters
 from sparkwright.engines.model import adapter as adapter_files
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.recipe_rules import ADAPTER_RULES, AdapterCase
+from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
@@ -56,8 +56,8 @@ def refused(engine: Engine, lora: Lora, most: int = 16) -> str:
     assert isinstance(header, dict)
     about = adapter_files.of_files(lora.config, header)
     assert about is not None
-    case = Case({"max-lora-rank": most}, "tiny/dense", engine.model_config("dense"), {"sql": about})
-    return next((finding.sentence for finding in RULES.check(case) if finding.severity == "error"), "")
+    case = AdapterCase({"max-lora-rank": most}, "tiny/dense", engine.model_config("dense"), {"sql": about})
+    return next((finding.sentence for finding in ADAPTER_RULES.check(case) if finding.severity == "error"), "")
 
 
 def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(engine: Engine, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines.log.reader import read
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.modules.proof.probes import Probes
 from tests.modules.context import RecordingContext

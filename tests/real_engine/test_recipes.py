@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm import flags
 from sparkwright.project import recipe
 from sparkwright.project.recipe.engine_settings import serving
 from tests.project.test_shipped import TOP, config

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm import key_file
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm import flags, http
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
@@ -22,10 +21,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
 def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tmp_path: Path) -> None:
     key = "spk-" + secrets.token_hex(20)
-    file = tmp_path / Path(key_file.MOUNT).name
+    file = tmp_path / Path(http.MOUNT).name
     file.touch(mode=0o600)
-    file.write_text(key_file.text(key))
-    given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, key_file.OPTION: str(file)}
+    file.write_text(http.text(key))
+    given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, http.OPTION: str(file)}
     words = flags.command(str(engine.models / "dense"), given)
     with Watch(key) as watch, serving(engine, words, tmp_path / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]

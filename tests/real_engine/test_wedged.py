@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from sparkwright.engines.http import GENERATE
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.project.gateway_routes import progress_metrics
 from tests.gateway.loopback import Answer, Running, gateway, model, running

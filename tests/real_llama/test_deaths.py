@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.llama_cpp import advice, command_line
+from sparkwright.engines.llama_cpp import advice, flags
 from tests.real_llama import server as servers
 
 Make = Callable[[Path, Path], Path]
@@ -43,7 +43,7 @@ def test_a_start_that_fails_ends_with_1_and_says_why(
         assert not server.until_served()
         assert server.exit_code == 1
         assert line in server.log
-    given = {"model": "a.gguf", "n-gpu-layers": "all", **command_line.parsed(words.split()).flags}
+    given = {"model": "a.gguf", "n-gpu-layers": "all", **flags.parsed(words.split()).flags}
     errors = [
         item.rule
         for item in advice.check(ServerRequest(given), {}, advice.version("b11549"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.llama_cpp import command_line, flags, gguf, memory
+from sparkwright.engines.llama_cpp import advice, flags, gguf
 from sparkwright.engines.llama_cpp.log import LOG
 from sparkwright.engines.log.reader import read
 from sparkwright.units import MIB
@@ -41,14 +41,14 @@ def test_the_header_says_what_was_written(tiny: Path) -> None:
 
 @pytest.mark.parametrize("words", WORDS)
 def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Path, words: str) -> None:
-    given = command_line.parsed(words.split()).flags
+    given = flags.parsed(words.split()).flags
     header = gguf.header(tiny.read_bytes())
     with servers.started(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
         assert server.until_served() and server.logged("KV buffer size =")
         told = float(re.findall(r"KV buffer size = +([\d.]+) MiB", server.log)[0])
         slot = server.ask("/props").body["default_generation_settings"]["n_ctx"]
         count = server.ask("/props").body["total_slots"]
-    held = memory.kv_bytes(header, given)
+    held = advice.kv_bytes(header, given)
     assert held is not None
     assert held / MIB == pytest.approx(told, abs=0.006)
     assert flags.slots(given) == count
@@ -64,5 +64,5 @@ def test_a_model_with_windows_has_two_caches_and_both_are_read(tmp_path: Path) -
     assert len(caches) == 2
     found = read(log, LOG).value("kv_cache_mib")
     assert found == pytest.approx(sum(caches), abs=0.01)
-    most = memory.kv_bytes(gguf.header(model.read_bytes()), command_line.parsed(["-c", "8192", "-np", "1"]).flags)
+    most = advice.kv_bytes(gguf.header(model.read_bytes()), flags.parsed(["-c", "8192", "-np", "1"]).flags)
     assert most is not None and most / MIB >= found, "what is said before the start is the most"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.probes import table, tool_call
+from sparkwright.engines.probes import fields, table
 from sparkwright.engines.probes.probe import Probe, Reply
 from sparkwright.host.containers import container_labels
 from sparkwright.modules.proof import probes
@@ -95,7 +95,7 @@ def test_the_other_apis_say_the_same_with_and_without_a_stream_and_count_as_the_
                 # b11549 leaves `message_start` out of some streams; then the usage has no prompt
                 prompt = None if reply.disorder else reply.body["usage"]["prompt_tokens"]
                 found[name, streamed] = reply.content, prompt
-                assert tool_call.judge(reply).verdict == "inconclusive", "random weights never end"
+                assert fields.judge_tool_call(reply).verdict == "inconclusive", "random weights never end"
         texts, prompts = ({row[part] for row in found.values()} - {None} for part in (0, 1))
         assert len(texts) == len(prompts) == 1 and texts != {""}
         assert table.judge_count(asked(server, table.COUNT)).verdict == "proved"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines import server_key
-from sparkwright.engines.vllm import key_file
+from sparkwright.engines.http import valid
+from sparkwright.engines.vllm import http
 from sparkwright.sandbox.vllm import command_line
 from sparkwright.sandbox.vllm.command_line import with_config_file
 
@@ -21,7 +21,7 @@ def parsed(folder: Path, *words: str) -> command_line.Arguments:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "e.yaml").write_text(key_file.text(KEY))
+    (tmp_path / "e.yaml").write_text(http.text(KEY))
     return tmp_path
 
 
@@ -63,11 +63,11 @@ def test_what_the_real_one_refuses(folder: Path, words: tuple[str, ...], said: s
 
 @pytest.mark.parametrize("key", ["short", "-" + "a" * 20, "a b" * 10, "é" * 20, "a" * 600, "a\n" * 10, ""])
 def test_a_key_that_no_header_or_parser_takes_is_none(key: str) -> None:
-    assert not server_key.valid(key)
+    assert not valid(key)
 
 
 def test_a_key_is_read_back_as_it_was_written() -> None:
     key = "aZ9._~+/=-" * 3
-    assert server_key.valid(key)
-    assert key_file.key_of(key_file.text(key)) == key
-    assert [key_file.key_of(text) for text in ("", "api-key: {", "other: x", "api-key: 7")] == [""] * 4
+    assert valid(key)
+    assert http.key_of(http.text(key)) == key
+    assert [http.key_of(text) for text in ("", "api-key: {", "other: x", "api-key: 7")] == [""] * 4

@@ -14,8 +14,8 @@ from sparkwright.app.setup.proposal import Fit, HostMemory, Verdict
 from sparkwright.console.out import say, say_error, say_json, say_prose
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget as memory_budget
-from sparkwright.engines import recipe_age
-from sparkwright.engines.memory_rules import SYSTEM
+from sparkwright.engines import recipe_rules
+from sparkwright.engines.budget import SYSTEM
 from sparkwright.engines.model.roofline import BANDWIDTH
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member, hang_up
@@ -112,7 +112,7 @@ class Row:
     @property
     def aged(self) -> str:
         """A remark on an old recipe, see `recipe_age.remark`."""
-        return recipe_age.remark(self.recipe.file.date, today())
+        return recipe_rules.remark(self.recipe.file.date, today())
 
     def proved_on(self, *, simulated: bool = False) -> list[str]:
         """Return the hosts, or sandboxes, on which a server of this image and model was verified."""
@@ -136,7 +136,7 @@ class Row:
             "tok_per_s": round(rate, 1) or None,
             "source": sentence,
             "date": self.recipe.file.date or None,
-            "old": recipe_age.months(self.recipe.file.date, today()) is not None,
+            "old": recipe_rules.months(self.recipe.file.date, today()) is not None,
             "proved_on": self.proved_on(),
             "simulated_on": self.proved_on(simulated=True),
         }

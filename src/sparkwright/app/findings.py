@@ -16,16 +16,7 @@ from sparkwright.app.plans.pins import entries, simulated
 from sparkwright.app.questions import client_formats
 from sparkwright.app.questions.client_formats import AGENT_CONTEXT, Format
 from sparkwright.console.out import say, say_json, say_prose
-from sparkwright.engines import (
-    adapter_rules,
-    api_paths,
-    container_rules,
-    dialects,
-    engine,
-    memory_rules,
-    recipe_age,
-    template_rules,
-)
+from sparkwright.engines import api_paths, budget, container_rules, dialects, engine, recipe_rules
 from sparkwright.engines.advice import EXPECTED, Effective, Explained, ServerRequest
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.http import GENERATE
@@ -45,9 +36,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "publish": ("container", "ports"),
     "server_key": ("server_key",),
     "model": ("model",),
-    adapter_rules.KEY: (adapter_rules.KEY,),
+    recipe_rules.ADAPTERS: (recipe_rules.ADAPTERS,),
     "probes": ("expect", "probes"),
-    recipe_age.FLAG: (recipe_age.FLAG,),
+    recipe_rules.DATE: (recipe_rules.DATE,),
 }
 PAGE = 100
 SCHEMA_LINE = "# yaml-language-server:"
@@ -108,7 +99,7 @@ def check(name: str, engine_version: str, model: str) -> tuple[list[CheckedRecip
         known, of_sandbox = entries(lock, wanted), entries(pretended, wanted)
         pins = _or_simulated(known, of_sandbox)
         served = serving(wanted, pins, model=config, version=version)
-        aged = recipe_age.RULES.check(recipe_age.Case(wanted.file.date, today()))
+        aged = recipe_rules.AGE_RULES.check(recipe_rules.AgeCase(wanted.file.date, today()))
         served = replace(served, findings=(*served.findings, *aged))
         checked.append(CheckedRecipe(wanted, served, pins, simulated=pins != known))
     return checked, refused
@@ -194,10 +185,10 @@ def explained(name: str) -> list[Explained]:
     """Return the rules of this name, of each engine that has one and of those for all engines."""
     found = (
         container_rules.explained(name),
-        memory_rules.explained(name),
-        template_rules.explained(name),
-        adapter_rules.explained(name),
-        recipe_age.explained(name),
+        budget.explained(name),
+        recipe_rules.explained_template(name),
+        recipe_rules.explained_adapter(name),
+        recipe_rules.explained_age(name),
         *(engine.advice.explained(name) for engine in engine.served()),
     )
     return [rule for rule in found if rule is not None]
@@ -225,10 +216,10 @@ def rules() -> dict[str, str]:
     """Return the titles of all engines' rules, by name."""
     titles = (
         container_rules.RULES.titles(),
-        memory_rules.RULES.titles(),
-        template_rules.RULES.titles(),
-        adapter_rules.RULES.titles(),
-        recipe_age.RULES.titles(),
+        budget.RULES.titles(),
+        recipe_rules.TEMPLATE_RULES.titles(),
+        recipe_rules.ADAPTER_RULES.titles(),
+        recipe_rules.AGE_RULES.titles(),
         *(engine.advice.titles() for engine in engine.served()),
     )
     return {name: title for row in reversed(titles) for name, title in row.items()}

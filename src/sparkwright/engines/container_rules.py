@@ -3,13 +3,17 @@ server's health."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from sparkwright.engines import dangers
 from sparkwright.engines.advice import Explained, ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
-from sparkwright.engines.server_key import OPEN_WAY_OF_HOST
+from sparkwright.engines.http import OPEN_WAY_OF_HOST
 from sparkwright.trust import process_words, security_words
+from sparkwright.visible import one_line
 
 DOCKER = "docker's documentation"
 
@@ -43,8 +47,8 @@ def root_on_the_host(request: ServerRequest) -> Iterator[Finding]:
     yield from _dangers(request, "root")
 
 
-def _dangers(request: ServerRequest, kind: dangers.Kind) -> Iterator[Finding]:
-    for danger in dangers.of(request.container, request.flags):
+def _dangers(request: ServerRequest, kind: Kind) -> Iterator[Finding]:
+    for danger in of(request.container, request.flags):
         if danger.kind == kind:
             yield Finding("warning", danger.sentence, (Way(danger.fix),), DOCKER, danger.option)
 
@@ -146,3 +150,242 @@ def explained(name: str) -> Explained | None:
     finding = next(iter(rule.findings(rule.example)))
     box = rule.example.container
     return Explained("", rule.name, rule.title, rule.reason, rule.sources, {}, "", None, finding, box)
+
+
+# Mounts, devices, capabilities, variables and flags that give a server more access than it needs, each with a
+# sentence for the user.
+#
+# One table, read by `lint`, by `plan` and by `recipe.import`. Sources: capabilities(7), mem(4), ld.so(8), environ(7),
+# docker's documentation ("Docker daemon attack surface"), vLLM's and SGLang's documentation of each flag and
+# variable.
+
+#: greatest length of a value in a sentence
+SHOWN_CHARS = 80
+Kind = Literal["root", "data", "code"]
+
+
+@dataclass(frozen=True, slots=True)
+class Danger:
+    """A row of the table of dangers."""
+
+    #: pattern of the value: a path of the host, a device, a capability, a variable or a flag
+    pattern: re.Pattern[str]
+    #: the access that it gives: the rest of a sentence that begins with the value
+    sentence: str
+    #: fix, as a clause
+    fix: str = "remove it"
+    #: root: equal to root on the host; data: reads or changes data that is not the server's; code: runs third-party code
+    kind: Kind = "root"
+    #: a read-only mount is harmless
+    only_writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A danger in a recipe."""
+
+    kind: Kind
+    #: `container.volumes`, or a flag's name
+    option: str
+    #: line of the recipe: `volumes: /:/host`
+    value: str
+    #: the access that it gives, the rest of a sentence that begins with the value
+    why: str
+    fix: str
+
+    @property
+    def sentence(self) -> str:
+        """The full sentence for the user."""
+        return f"{self.value} {self.why}."
+
+
+def _row(
+    pattern: str, sentence: str, fix: str = "remove it", kind: Kind = "root", *, only_writable: bool = False
+) -> Danger:
+    return Danger(re.compile(pattern), sentence, fix, kind, only_writable)
+
+
+_HOME = r"(?:~|/root|/home/[^/]{1,64})"
+_ONE_FOLDER = "mount the one folder that it needs, read-only"
+#: folders of the host, by their shortest path; the first match wins
+MOUNTS: tuple[Danger, ...] = (
+    _row(r"/", "gives the container every file of the host, which is as good as root on the host", _ONE_FOLDER),
+    _row(
+        r"(?:/var)?/run(?:/docker\.sock|/containerd(?:/containerd\.sock)?|/podman(?:/podman\.sock)?|/user(?:/\d+)?|/user/\d+/docker\.sock)?|/var",
+        "gives the container the Docker socket, which is as good as root on the host",
+    ),
+    _row(r"/dev", "gives the container every device of the host", "name the device that it needs in `devices`"),
+    _row(
+        r"/etc(?:/(?:passwd|shadow|group|gshadow|sudoers|ssh|pam\.d|systemd|profile\.d|ld\.so\.preload|cron[.\w]{0,20}|init\.d|docker)(?:/.*)?)?",
+        "gives the container the accounts, keys and services of the host",
+        _ONE_FOLDER,
+    ),
+    _row(
+        r"/var/lib(?:/(?:docker|containerd|kubelet)(?:/.*)?)?|/var/spool(?:/cron(?:/.*)?)?",
+        "gives the container what the host runs as root: the files of all containers, its timed jobs",
+        _ONE_FOLDER,
+    ),
+    _row(
+        r"/(?:boot|bin|sbin|usr|lib|lib64)(?:/.*)?",
+        "is writable, and holds programs that the host runs as root",
+        "add `:ro`, or remove it",
+        only_writable=True,
+    ),
+    _row(
+        r"/(?:proc|sys)(?:/.*)?",
+        "is writable: settings of the host's kernel",
+        "add `:ro`, or remove it",
+        only_writable=True,
+    ),
+    _row(
+        _HOME
+        + r"/(?:\.ssh|\.aws|\.azure|\.kube|\.docker|\.gnupg|\.netrc|\.git-credentials|\.password-store|\.local/share/keyrings"
+        r"|\.config(?:/gcloud)?|\.cache/huggingface/(?:token|stored_tokens))(?:/.{0,4096})?",
+        "shows the container keys and passwords of the user",
+        kind="data",
+    ),
+    _row(
+        _HOME
+        + r"/(?:\.bashrc|\.profile|\.bash_profile|\.zshrc|\.config/(?:systemd|autostart)|\.local|\.local/bin)(?:/.{0,4096})?",
+        "is writable, and holds what the user runs at the next login",
+        "add `:ro`, or remove it",
+        "data",
+        only_writable=True,
+    ),
+    _row(
+        _HOME + r"|/home",
+        "gives the container all of a home: keys, tokens, and what its owner runs",
+        _ONE_FOLDER,
+        "data",
+    ),
+)
+#: devices, and mounts of them
+DEVICES: tuple[Danger, ...] = (
+    _row(r"/dev/(?:mem|kmem|port)", "is the memory of the host"),
+    _row(
+        r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|dm-|md|loop|mapper/|disk/|nbd)\S*",
+        "is a disk of the host, without its files' rights",
+    ),
+    _row(
+        r"/dev/(?:kmsg|console|tty\d*|input(?:/\S*)?|uinput|hidraw\d*)",
+        "shows what is typed or logged on the host",
+        kind="data",
+    ),
+    _row(
+        r"/dev/(?:vfio(?:/\S*)?|cpu(?:/\S*)?|ipmi\d*|watchdog\d*|sg\d+|bsg(?:/\S*)?)",
+        "drives hardware of the host directly",
+    ),
+    _row(r"/dev", "is every device of the host", "name the device that it needs"),
+)
+CAPABILITIES: tuple[Danger, ...] = (
+    _row(
+        "ALL|SYS_ADMIN|SYS_MODULE|SYS_RAWIO",
+        "is as good as root on the host",
+        "remove it, or add only the capabilities that it needs",
+    ),
+    _row("DAC_READ_SEARCH", "reads any file of the host whose disk the container has a file of"),
+    _row("BPF|PERFMON", "reads memory of the host's kernel"),
+    _row(
+        "SYS_BOOT|SYS_TIME|MAC_ADMIN|MAC_OVERRIDE|LINUX_IMMUTABLE|SYSLOG|AUDIT_CONTROL",
+        "changes or reads the host, not the container",
+        kind="data",
+    ),
+)
+_ELSEWHERE = "build it into the image that spark.lock pins"
+#: variables by name
+VARIABLES: tuple[Danger, ...] = (
+    _row(r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program of the container", _ELSEWHERE, "code"),
+    _row(
+        r"LD_LIBRARY_PATH|PYTHON(?:PATH|HOME|STARTUP|USERBASE)|PATH|NODE_PATH|NODE_OPTIONS|PERL5(?:LIB|OPT)|RUBYOPT|BASH_ENV|ENV",
+        "says where the container's programs take code from",
+        _ELSEWHERE,
+        "code",
+    ),
+    _row(
+        r"(?:PIP|UV)_(?:EXTRA_)?INDEX_URL|UV_INDEX|UV_DEFAULT_INDEX|PIP_CONFIG_FILE|PIP_TRUSTED_HOST",
+        "says where packages are installed from",
+        _ELSEWHERE,
+        "code",
+    ),
+    _row(
+        r"(?i:https?_proxy|all_proxy)|HF_ENDPOINT|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_NO_VERIFY|PYTHONHTTPSVERIFY",
+        "leads what the container downloads and sends through another server, or trusts other certificates",
+        "remove it; the host downloads the model",
+        "data",
+    ),
+    _row(
+        r"VLLM_ALLOW_INSECURE_SERIALIZATION|SGLANG_ALLOW_\w{0,60}PICKLE\w{0,60}",
+        "lets whoever reaches the engine's inner ports run code in it",
+        kind="code",
+    ),
+    _row(r"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "lets clients load files of the container as adapters", kind="data"),
+    _row(r"VLLM_SERVER_DEV_MODE", "opens endpoints for developers to every client", kind="data"),
+    _row(r"VLLM_PLUGINS", "names packages whose code the engine runs at its start", _ELSEWHERE, "code"),
+)
+#: flags by name; a flag that is off or empty does not count
+FLAGS: tuple[Danger, ...] = (
+    _row(
+        "trust-remote-code",
+        "runs Python code that comes with the model",
+        "remove it, if the engine knows the architecture",
+        "code",
+    ),
+    _row(
+        r"(?:tool-parser|reasoning-parser)-plugin|custom-weight-loader|middleware|worker-cls|worker-extension-cls|scheduler-cls"
+        r"|logits-processors|io-processor-plugin|custom-pipeline-class",
+        "runs Python code that is not the engine's",
+        _ELSEWHERE,
+        "code",
+    ),
+    _row("trust-request-chat-template", "runs chat templates that clients send", kind="code"),
+    _row("enable-custom-logit-processor", "runs code that clients send", kind="code"),
+    _row("allowed-local-media-path", "lets clients read files of the container below that folder", kind="data"),
+)
+#: values of `load-format` that are unpickled
+_PICKLED = frozenset({"pt", "pickle", "npcache"})
+
+
+def of(container: Mapping[str, Any], flags: Mapping[str, Any]) -> Iterator[Found]:
+    """Yield the dangers of a recipe.
+
+    Args:
+        container: options of `docker run`, by their names in a recipe.
+        flags: of the engine, by their names.
+    """
+    for volume in container.get("volumes") or ():
+        yield from _of_mount(str(volume))
+    for device in container.get("devices") or ():
+        path = posixpath.normpath(str(device).partition(":")[0])
+        yield from _first(DEVICES, path, "container.devices", f"devices: {one_line(str(device), at_most=SHOWN_CHARS)}")
+    for capability in container.get("cap_add") or ():
+        name = security_words.capability_name(str(capability))
+        yield from _first(CAPABILITIES, name, "container.cap_add", f"cap_add: {name}")
+    for name in container.get("env") or {}:
+        yield from _first(VARIABLES, str(name), "container.env", f"env: {name}")
+    for name, value in flags.items():
+        if value not in (False, None, ""):
+            yield from _first(FLAGS, name, name, f"--{name}")
+    if str(flags.get("load-format")) in _PICKLED:
+        why = "unpickles the weights, and so runs code that comes with the model"
+        yield Found("code", "load-format", f"--load-format {flags['load-format']}", why, "take weights as safetensors")
+
+
+def _of_mount(volume: str) -> Iterator[Found]:
+    source, _, rest = volume.partition(":")
+    modes = rest.partition(":")[2].split(",")
+    if not source.startswith(("/", "~")):
+        return
+    path = re.sub("^//", "/", posixpath.normpath(source))
+    shown = f"volumes: {one_line(volume, at_most=SHOWN_CHARS)}"
+    for danger in MOUNTS:
+        if danger.pattern.fullmatch(path) and not (danger.only_writable and "ro" in modes):
+            yield Found(danger.kind, "container.volumes", shown, danger.sentence, danger.fix)
+            return
+    yield from _first(DEVICES, path, "container.volumes", shown)
+
+
+def _first(table: tuple[Danger, ...], value: str, option: str, shown: str) -> Iterator[Found]:
+    for danger in table:
+        if danger.pattern.fullmatch(value):
+            yield Found(danger.kind, option, shown, danger.sentence, danger.fix)
+            return

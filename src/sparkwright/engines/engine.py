@@ -1,54 +1,47 @@
-"""The interface of an engine. The rest of sparkwright uses engines through it alone.
+"""The interface of an engine: what each must answer. The rest of sparkwright uses engines through it alone.
 
-An engine is a folder here with four files:
-  http.py: the server's paths and answers
-  flags.py: the command line
-  log.py: the reader of the log
-  advice.py: findings about a recipe, and the memory that the engine needs
+An engine is a folder here. A file has the same name in each folder, and `Engine` below lists the values that it holds:
 
-and, where the engine has the feature, with:
-  image.py: reads the engine's version and options from an image
-  key_file.py: the file with the API key
-  files.py: the choice of single files from a repository
-  parallel.py: one model on several hosts
-  causes.py: causes of slowness of this engine alone
-  prefix_cache.py: what the engine reports about its prefix cache
-  caches.py: compile caches
-  command_line.py: reads its command lines; flags of tasks, of recipes written elsewhere, and those that cause what `expect.probes` finds
+    http.py         how the server is asked, and its API key
+    flags.py        the command that starts it, and how commands written elsewhere are read
+    log.py          the format of its log, and the causes of slowness that the log tells
+    advice.py       findings about a recipe (the rules are in rules.py), and the memory that the engine needs
+    options.py      its options, and option_history.py those that came or went with a release
+    image.py        the engine's version and options, as an image tells them
+    caches.py       its prefix cache and its compile caches
+    files.py        the files of a repository that it needs
+    parallel.py     one model on several hosts; member_log.py reads the log of one of them
 
-Each file holds one value of the type named below, or is itself one: a module whose functions are the type's. A part is imported
-on first use: a health check needs http.py alone.
+NEEDED files are in every folder. Files are imported on first use: a health check needs http.py alone.
 
-An engine with description.py is known from its recipe alone: its parts are made from that description, which travels with the
+An engine with description.py is known from its recipe alone: its values are made from that description, which travels with the
 container as a label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, overload
 
+from sparkwright.engines.caches import Untold
 from sparkwright.engines.http import GENERATE, Task
-from sparkwright.engines.prefix import Untold
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from sparkwright.engines.advice import Advice
-    from sparkwright.engines.compile_caches import CompileCaches
-    from sparkwright.engines.files import Files
+    from sparkwright.engines.caches import CompileCaches, PrefixCache
     from sparkwright.engines.flags import Command, Flags, Imports
-    from sparkwright.engines.http import Http
+    from sparkwright.engines.http import Http, ServerKey
     from sparkwright.engines.log.book import LogBook
     from sparkwright.engines.log.text import Text
     from sparkwright.engines.parallel import MemberLog, Parallel
-    from sparkwright.engines.prefix import PrefixCache
-    from sparkwright.engines.server_key import ServerKey
-    from sparkwright.engines.slowness import Detector
 
 #: names in recipes
 Name = Literal["vllm", "llama_cpp", "sglang", "openai"]
@@ -69,8 +62,44 @@ DESCRIPTION = "sparkwright.engine.description"
 #: label with the task of a container that does not generate text
 TASK = "sparkwright.task"
 TASKS: tuple[Task, ...] = get_args(Task)
-#: parts of an engine that a recipe needs
-NEEDED = ("http", "flags", "advice")
+#: files without which an engine can't be served with
+NEEDED = ("http", "flags", "log", "advice")
+P = TypeVar("P")
+
+
+class Part(Generic[P]):
+    """A value in a file of the engine's folder, or the file itself: a module whose functions are the value's.
+
+    For an engine with a description it is the result of the file's function described_VALUE, if there is one.
+    """
+
+    def __init__(self, file: str, value: str = "", default: Any = None) -> None:
+        """Name the file and the value in it. default: of an engine that has no such file, or no such value in it."""
+        self._file, self._value, self._default = file, value, default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, engine: None, owner: type) -> Part[P]: ...
+
+    @overload
+    def __get__(self, engine: Engine, owner: type) -> P: ...
+
+    def __get__(self, engine: Engine | None, owner: type) -> Any:
+        if engine is None:
+            return self
+        found = engine.__dict__[self._name] = self._read(engine)
+        return found
+
+    def _read(self, engine: Engine) -> Any:
+        module = _file(engine.name, self._file)
+        if module is None:
+            return self._default
+        made = getattr(module, f"described_{self._value.lower()}", None)
+        if made is not None:
+            return made(engine.described)
+        return getattr(module, self._value, self._default) if self._value else module
 
 
 @dataclass(frozen=True)
@@ -86,10 +115,51 @@ class Engine:
     #: task that the server has
     task: Task = GENERATE
 
+    #: the HTTP interface of a server that generates text; see `http`
+    _http: ClassVar[Part[Http]] = Part("http", "HTTP")
+    #: the API key in a file; None if the engine reads none from a file
+    key: ClassVar[Part[ServerKey | None]] = Part("http", "SERVER_KEY")
+    #: the flags of its command line
+    flags: ClassVar[Part[Flags]] = Part("flags")
+    #: the model and the flags of the words of a command that starts the server
+    command: ClassVar[Part[Callable[[Sequence[str]], Command]]] = Part("flags", "parsed")
+    #: the differences between recipes written elsewhere and ours; None if recipes for this engine can't be imported
+    imports: ClassVar[Part[Imports | None]] = Part("flags", "IMPORTS")
+    #: the flags that decide about tasks
+    task_flags: ClassVar[Part[TaskFlags]] = Part("flags", "TASK_FLAGS", TaskFlags())
+    #: the flags that cause what probes find
+    probe_flags: ClassVar[Part[ProbeFlags]] = Part("flags", "PROBE_FLAGS", ProbeFlags())
+    #: the format of its log
+    log: ClassVar[Part[LogBook]] = Part("log", "LOG")
+    #: the detectors (slowness.Detector) of causes of slowness that only this engine has
+    causes: ClassVar[Part[tuple[Callable[[Any], Iterator[Any]], ...]]] = Part("log", "DETECTORS", ())
+    #: the rules about its recipes, and the settings that it will derive from them
+    advice: ClassVar[Part[Advice]] = Part("advice")
+    #: the reader of its images; None if images report nothing
+    image: ClassVar[Part[Image | None]] = Part("image")
+    #: the reader of what the engine reports about its prefix cache
+    prefix_cache: ClassVar[Part[PrefixCache]] = Part("caches", default=Untold())
+    #: the compile caches; None if none are known
+    caches: ClassVar[Part[CompileCaches | None]] = Part("caches", "CACHES")
+    #: the choice of files from a repository; None if the engine serves the whole folder
+    files: ClassVar[Part[Files | None]] = Part("files")
+    #: serving one model from several hosts; None if the engine, or this release of sparkwright, can't
+    parallel: ClassVar[Part[Parallel | None]] = Part("parallel")
+    #: the reader of a cluster member's log, without the rest of `parallel`; None if the engine has none
+    member: ClassVar[Part[Callable[[Text], MemberLog] | None]] = Part("member_log", "member")
+    #: the reader of descriptions; None for an engine that needs none
+    _descriptions: ClassVar[Part[Any]] = Part("description")
+
+    @cached_property
+    def http(self) -> Http:
+        """The HTTP interface of its server."""
+        found = self._http
+        return found if self.task == GENERATE else replace(found, task=self.task, roles={**found.roles, **found.unlike})
+
     @property
-    def needs_description(self) -> bool:
-        """True if a recipe must describe the server's API."""
-        return self._has("description")
+    def served(self) -> bool:
+        """True if this release of sparkwright can serve with the engine."""
+        return all(_file(self.name, file) for file in NEEDED)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -99,147 +169,40 @@ class Engine:
             return task
         return {LABEL: self.name, **({DESCRIPTION: self.described} if self.described else {}), **task}
 
+    @property
+    def needs_description(self) -> bool:
+        """True if a recipe must describe the server's API."""
+        return self._descriptions is not None
+
     def of_section(self, section: Mapping[str, Any]) -> Engine:
         """Return this engine with the description in its section of a recipe; unchanged if the engine needs no description."""
-        if not self.needs_description:
-            return self
-        return replace(self, described=self._part("description", "written")(section))
+        return replace(self, described=self._descriptions.written(section)) if self.needs_description else self
 
     @property
     def description(self) -> Mapping[str, Any]:
         """The recipe's description of the server, by the section's keys; empty if there is none or the engine needs none."""
-        found: Mapping[str, Any] = self._part("description", "read")(self.described) if self.described else {}
+        found: Mapping[str, Any] = self._descriptions.read(self.described) if self.described else {}
         return found
 
     def mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
         """Return the mistakes in a section that describes an engine, each as its place in the section and the reason ("must be
         ...")."""
         found: Iterable[tuple[tuple[str | int, ...], str]] = (
-            self._part("description", "mistakes")(section) if self.needs_description else ()
+            self._descriptions.mistakes(section) if self.needs_description else ()
         )
-        return found
-
-    @property
-    def served(self) -> bool:
-        """True if this release of sparkwright can serve with the engine."""
-        return all(map(self._has, NEEDED))
-
-    @cached_property
-    def http(self) -> Http:
-        """The HTTP interface of its server."""
-        found: Http = self._part("http", "HTTP")
-        if self.task == GENERATE:
-            return found
-        return replace(found, task=self.task, roles={**found.roles, **found.unlike})
-
-    @cached_property
-    def log(self) -> LogBook:
-        """The reader of its log."""
-        found: LogBook = self._part("log", "LOG")
-        return found
-
-    @cached_property
-    def flags(self) -> Flags:
-        """The flags of its command line."""
-        found: Flags = self._part("flags", "FLAGS")
-        return found
-
-    def command(self, words: Sequence[str]) -> Command:
-        """Return the model and the flags of a command that starts the server."""
-        found: Command = self._part("command_line", "parsed")(words)
-        return found
-
-    @cached_property
-    def advice(self) -> Advice:
-        """The rules about its recipes, and the settings that it will derive from them."""
-        found: Advice = self._part("advice", "ADVICE")
-        return found
-
-    @cached_property
-    def image(self) -> Image | None:
-        """The reader of its images; None if images report nothing."""
-        found: Image | None = self._part("image", "IMAGE") if self._has("image") else None
         return found
 
     def version_in_image(self, config: Mapping[str, Any]) -> str | None:
         """Return the engine's version in an image's Config; None if it holds none."""
         return self.image.version_of(config) if self.image else None
 
-    @cached_property
-    def key(self) -> ServerKey | None:
-        """The API key in a file; None if the engine reads none from a file."""
-        found: ServerKey | None = self._part("key_file", "SERVER_KEY") if self._has("key_file") else None
-        return found
 
-    @cached_property
-    def files(self) -> Files | None:
-        """The choice of files from a repository; None if the engine serves the whole folder."""
-        found: Files | None = self._part("files", "FILES") if self._has("files") else None
-        return found
-
-    @cached_property
-    def parallel(self) -> Parallel | None:
-        """Serving one model from several hosts; None if the engine, or this release of sparkwright, can't."""
-        found: Parallel | None = self._part("parallel", "PARALLEL") if self._has("parallel") else None
-        return found
-
-    @cached_property
-    def prefix_cache(self) -> PrefixCache:
-        """The reader of what the engine reports about its prefix cache; an empty one if it reports nothing."""
-        found: PrefixCache = self._part("prefix_cache", "PREFIX_CACHE") if self._has("prefix_cache") else Untold()
-        return found
-
-    @cached_property
-    def task_flags(self) -> TaskFlags:
-        """The flags that decide about tasks; empty if the engine has no such part."""
-        found: TaskFlags = (
-            self._part("command_line", "TASK_FLAGS") if self._has("command_line", "TASK_FLAGS") else TaskFlags()
-        )
-        return found
-
-    @cached_property
-    def probe_flags(self) -> ProbeFlags:
-        """The flags that cause what probes find; empty if the engine has no such part."""
-        found: ProbeFlags = (
-            self._part("command_line", "PROBE_FLAGS") if self._has("command_line", "PROBE_FLAGS") else ProbeFlags()
-        )
-        return found
-
-    @cached_property
-    def causes(self) -> tuple[Detector, ...]:
-        """The detectors of causes of slowness that only this engine has."""
-        found: tuple[Detector, ...] = self._part("causes", "DETECTORS") if self._has("causes") else ()
-        return found
-
-    @cached_property
-    def caches(self) -> CompileCaches | None:
-        """The compile caches; None if none are known."""
-        found: CompileCaches | None = self._part("caches", "CACHES") if self._has("caches") else None
-        return found
-
-    @cached_property
-    def imports(self) -> Imports | None:
-        """The differences between recipes written elsewhere and ours; None if recipes for this engine can't be imported."""
-        found: Imports | None = self._part("command_line", "IMPORTS") if self._has("command_line", "IMPORTS") else None
-        return found
-
-    @cached_property
-    def member(self) -> Callable[[Text], MemberLog] | None:
-        """The reader of a cluster member's log, without the rest of `parallel`; None if the engine has no such part."""
-        found: Callable[[Text], MemberLog] | None = self._part("parallel", "MEMBER") if self._has("parallel") else None
-        return found
-
-    def _has(self, part: str, value: str = "") -> bool:
-        """Return if the engine's folder has this file, and the file this value."""
-        folder = f"{__package__}.{self.name}"
-        if find_spec(folder) is None or find_spec(f"{folder}.{part}") is None:
-            return False
-        return not value or hasattr(import_module(f"{folder}.{part}"), value)
-
-    def _part(self, name: str, value: str) -> Any:
-        part = import_module(f"{__package__}.{self.name}.{name}")
-        made = getattr(part, "described", None)
-        return made(self.described) if made else getattr(part, value, part)
+@lru_cache
+def _file(engine: str, file: str) -> Any:
+    """Return a file of an engine's folder; None if it has none."""
+    folder = f"{__package__}.{engine}"
+    there = find_spec(folder) is not None and find_spec(f"{folder}.{file}") is not None
+    return import_module(f"{folder}.{file}") if there else None
 
 
 @lru_cache
@@ -305,3 +268,66 @@ class Image(Protocol):
 
     def applied(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
         """Return the options from a stored difference; empty if none was stored."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The files selected from a repository."""
+
+    #: the files that are needed, as they were passed in
+    rows: tuple[Mapping[str, Any], ...]
+    #: flags that name the files, the model's among them, each with the path below the model's folder
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """The chat template and the sampling defaults in a model's file."""
+
+    template: str  #: "" for none
+    sampling: Mapping[str, float] = field(default_factory=dict)  #: by the names of a request
+
+
+class Files(Protocol):
+    """Selection of files from a repository, and readers of a model's file."""
+
+    @property
+    def NEEDED(self) -> str:
+        """The kind of file that serves as the model, as "one GGUF file"; shown for a recipe that names none."""
+
+    @property
+    def SUFFIX(self) -> str:
+        """The suffix of model files."""
+
+    @property
+    def BEGINNING_BYTES(self) -> int:
+        """The number of bytes at the beginning of a model's file that `config_of` needs."""
+
+    def config_of(self, beginning: bytes) -> dict[str, Any] | None:
+        """Return the model's shape from the beginning of its file, as the lock keeps it; None if the file does not hold it."""
+
+    def adapter_of(self, beginning: bytes) -> dict[str, Any] | None:
+        """Return the lock's entry about a LoRA adapter from the beginning of its file; None if the file is none."""
+
+    @property
+    def HEADER_BYTES(self) -> int:
+        """The greatest number of bytes at the beginning of a model's file that `chat_of` needs."""
+
+    def chat_of(self, beginning: bytes) -> Chat | None:
+        """Return the chat template and the sampling defaults from the beginning of a model's file; None if it ends before them."""
+
+    def chosen(
+        self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
+    ) -> Chosen:
+        """Return the files that match the patterns.
+
+        Args:
+            files: rows with path and size_bytes.
+            pattern: of the model's file.
+            mmproj: pattern of the projector.
+            draft: pattern of the draft model.
+            repository: its name, for messages.
+
+        Raises:
+            Refused: no file matches, or more than one model; the message lists the models with their sizes.
+        """

@@ -15,8 +15,8 @@ from sparkwright.protocol.plan import Plan
 from sparkwright.remote import Link, Need, open_link
 from sparkwright.secret import Secret
 from sparkwright.trust import bounds
-from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.names import VERSION
+from sparkwright.trust.shapes import engine_options
 
 GOOD = (Exit.OK, Exit.CHANGES)
 #: the modules whose success means that a host serves, unless their data says otherwise

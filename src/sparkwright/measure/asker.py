@@ -14,8 +14,8 @@ from typing import Any
 
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
+from sparkwright.engines.caches import Sighting
 from sparkwright.engines.http import Http
-from sparkwright.engines.prefix import Sighting
 from sparkwright.measure import stream
 from sparkwright.measure.http_probe import risen
 from sparkwright.measure.load import Request

@@ -21,9 +21,9 @@ from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import Strict, about, check, rule
 from sparkwright.trust import model_files, names
-from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.image_name import why_not_an_image
 from sparkwright.trust.names import PLATFORM
+from sparkwright.trust.shapes import engine_options
 
 NAME = "spark.lock"
 SCHEMA = 1

@@ -10,8 +10,8 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Way
-from sparkwright.engines.llama_cpp import advice, flags, key_file, memory, rules
-from sparkwright.engines.server_key import valid
+from sparkwright.engines.http import valid
+from sparkwright.engines.llama_cpp import advice, flags, http, rules
 from sparkwright.units import GIB
 
 IMAGE = "ghcr.io/ggml-org/llama.cpp:server-cuda13-b11549"
@@ -148,7 +148,7 @@ def test_memory_is_that_of_the_locked_files() -> None:
         {"path": "mmproj.gguf", "size_bytes": GIB},
         {"path": "README.md", "size_bytes": GIB},
     ]
-    assert advice.memory({"cache-ram": 0}, {"files": files}).bytes == 61 * GIB + memory.OVERHEAD_BYTES
+    assert advice.memory({"cache-ram": 0}, {"files": files}).bytes == 61 * GIB + advice.OVERHEAD_BYTES
     assert advice.memory({}, {}).bytes == 0
 
 
@@ -162,7 +162,7 @@ def test_settings_follow_from_flags() -> None:
 def test_the_key_is_in_a_file_that_the_server_reads() -> None:
     key = "0123456789abcdef"
     assert valid(key)
-    assert key_file.key_of("# keys\n\n" + key_file.text(key)) == key
-    assert key_file.key_of("") == ""
-    assert engine.of("llama_cpp").key is key_file.SERVER_KEY
-    assert flags.argv({key_file.OPTION: key_file.MOUNT}) == key_file.SERVER_KEY.words
+    assert http.key_of("# keys\n\n" + http.text(key)) == key
+    assert http.key_of("") == ""
+    assert engine.of("llama_cpp").key is http.SERVER_KEY
+    assert flags.argv({http.OPTION: http.MOUNT}) == http.SERVER_KEY.words

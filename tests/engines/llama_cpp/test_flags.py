@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.flags import twice
-from sparkwright.engines.llama_cpp import command_line, flags, image, options
+from sparkwright.engines.llama_cpp import flags, image, options
 
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
 
@@ -71,15 +71,15 @@ def test_two_spellings_of_one_flag_are_seen() -> None:
 )
 def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -> None:
     assert " ".join(flags.argv(given)) == words
-    again = command_line.parsed(["-m", "/models/a.gguf", *flags.argv(given)])
+    again = flags.parsed(["-m", "/models/a.gguf", *flags.argv(given)])
     assert again.model == "/models/a.gguf"
     assert flags.argv(again.flags) == flags.argv(given)
 
 
 def test_short_words_of_a_running_command_are_read() -> None:
     words = ["/app/llama-server", "-m", "/models/a.gguf", "-c", "4096", "-ngl", "all", "-fa", "on", "-nkvo"]
-    found = command_line.parsed(words)
-    assert found == command_line.Command(
+    found = flags.parsed(words)
+    assert found == flags.Command(
         "/models/a.gguf", {"ctx-size": 4096, "n-gpu-layers": "all", "flash-attn": "on", "kv-offload": False}
     )
 

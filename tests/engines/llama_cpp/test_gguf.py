@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwright.engines.llama_cpp import gguf, memory
+from sparkwright.engines.llama_cpp import advice, gguf
 from sparkwright.units import GIB, MIB
 
 
@@ -61,31 +61,31 @@ def test_a_vocabulary_is_passed_over_and_what_follows_is_read() -> None:
 def test_a_cache_is_computed_from_the_header() -> None:
     header = gguf.header(written(MODEL))
     # 131072 tokens x 36 layers x 8 heads x 64 x (K + V) x 2 bytes
-    assert memory.kv_bytes(header, {}) == 131072 * 36 * 8 * 64 * 2 * 2 == 9 * GIB
-    assert memory.kv_bytes(header, {"ctx-size": 32768, "parallel": 4}) == 9 * GIB // 4
+    assert advice.kv_bytes(header, {}) == 131072 * 36 * 8 * 64 * 2 * 2 == 9 * GIB
+    assert advice.kv_bytes(header, {"ctx-size": 32768, "parallel": 4}) == 9 * GIB // 4
     quantised = {"ctx-size": 32768, "parallel": 4, "cache-type-k": "q8_0", "cache-type-v": "q8_0"}
-    assert memory.kv_bytes(header, quantised) == 9 * GIB // 4 * 34 // 64
+    assert advice.kv_bytes(header, quantised) == 9 * GIB // 4 * 34 // 64
 
 
 def test_layers_may_have_heads_of_their_own() -> None:
     each = many(5, 36, struct.pack("<36i", *([0, 8] * 18)))
     header = gguf.header(written({**MODEL, "gpt-oss.attention.head_count_kv": each}))
-    assert memory.kv_bytes(header, {}) == 9 * GIB // 2
+    assert advice.kv_bytes(header, {}) == 9 * GIB // 2
 
 
 @pytest.mark.parametrize("missing", ["gpt-oss.block_count", "general.architecture", "gpt-oss.context_length"])
 def test_what_the_header_does_not_tell_is_unknown(missing: str) -> None:
     header = gguf.header(written({key: value for key, value in MODEL.items() if key != missing}))
-    assert memory.kv_bytes(header, {}) is None
+    assert advice.kv_bytes(header, {}) is None
 
 
 def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() -> None:
     sizes = {"a-00001-of-00002.gguf": 30 * GIB, "a-00002-of-00002.gguf": 30 * GIB, "mmproj.gguf": GIB}
-    found = memory.needs(sizes, {"ctx-size": 131072, "parallel": 1, "cache-ram": 2048}, gguf.header(written(MODEL)))
+    found = advice.needed(sizes, {"ctx-size": 131072, "parallel": 1, "cache-ram": 2048}, gguf.header(written(MODEL)))
     assert (found.weights, found.kv, found.prompts) == (61 * GIB, 9 * GIB, 2 * GIB)
-    assert found.total == 72 * GIB + memory.OVERHEAD_BYTES
-    assert memory.needs(sizes, {}, None).prompts == 8192 * MIB
-    assert memory.needs(sizes, {}, None).kv == 0
+    assert found.total == 72 * GIB + advice.OVERHEAD_BYTES
+    assert advice.needed(sizes, {}, None).prompts == 8192 * MIB
+    assert advice.needed(sizes, {}, None).kv == 0
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_damage_is_refused_and_nothing_else_happens(noise: bytes, at: int) -> No
             found = gguf.header(data)
         except gguf.NotGguf:
             continue
-        memory.kv_bytes(found, {})
+        advice.kv_bytes(found, {})

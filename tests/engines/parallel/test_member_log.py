@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.engines.vllm.parallel.proof import member
+from sparkwright.engines.vllm.member_log import member
 
 CASES = Path(__file__).parents[2] / "data/vllm-0.32.0-members"
 LAUNCHED = "(MainProcess pid=1) INFO 10-20 10:00:00 [serve.py:224] Launching vLLM (v0.32.0) headless multiproc executor, with head node address 10.0.0.1:29501 for torch.distributed process group.\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm.parallel.proof import MemberLog, of_members, proved
+from sparkwright.engines.vllm.member_log import MemberLog, of_members, proved
 
 CASES = Path(__file__).parents[2] / "data/vllm-0.32.0-members"
 HOSTS = ("spark1", "spark2")

@@ -11,9 +11,9 @@ from packaging.version import Version
 from sparkwright.engines import engine
 from sparkwright.engines.flags import Command
 from sparkwright.engines.parallel import ClusterMember, Split
-from sparkwright.engines.vllm.flags import flags as own
-from sparkwright.engines.vllm.flags.flag_history import existence
-from sparkwright.engines.vllm.parallel import PARALLEL
+from sparkwright.engines.vllm import flags as own
+from sparkwright.engines.vllm import parallel
+from sparkwright.engines.vllm.option_history import existence
 from sparkwright.protocol.container import ContainerSpec
 
 TWINS = (("enp1s0f1np1", "enP2p1s0f1np1"), ("rocep1s0f1", "roceP2p1s0f1"))
@@ -30,12 +30,12 @@ WORKER = dataclasses.replace(HEAD, rank=1, address="192.168.100.11")
 
 
 def words(seat: ClusterMember, **recipe: object) -> tuple[str, ...]:
-    return own.argv({**recipe, **PARALLEL.share(seat).flags})
+    return own.argv({**recipe, **parallel.share(seat).flags})
 
 
 def test_the_part_is_found_by_its_engine() -> None:
-    assert engine.of("vllm")._part("parallel", "PARALLEL") is PARALLEL
-    assert PARALLEL.MASTER_PORT == 29501
+    assert engine.of("vllm").parallel is parallel
+    assert parallel.MASTER_PORT == 29501
 
 
 def test_a_workers_words_are_those_of_a_real_one() -> None:
@@ -49,7 +49,7 @@ def test_a_workers_words_are_those_of_a_real_one() -> None:
 
 
 def test_members_differ_in_rank_address_and_head_only() -> None:
-    head, worker = PARALLEL.share(HEAD), PARALLEL.share(WORKER)
+    head, worker = parallel.share(HEAD), parallel.share(WORKER)
     differ = {name for name in {**head.flags, **worker.flags} if head.flags.get(name) != worker.flags.get(name)}
     assert differ == {"node-rank", "headless"}
     apart = {name for name in {**head.env, **worker.env} if head.env.get(name) != worker.env.get(name)}
@@ -64,14 +64,14 @@ def test_a_worker_is_not_asked_for_api_servers_which_headless_refuses() -> None:
 
 
 def test_every_flag_exists_where_it_is_given() -> None:
-    flags = PARALLEL.share(WORKER).flags
-    for name in (*flags, *PARALLEL.SET_BY):
+    flags = parallel.share(WORKER).flags
+    for name in (*flags, *parallel.SET_BY):
         assert existence(name, Version("0.32.0")).exists
-    assert {name for name, given in flags.items() if given is not None} == set(PARALLEL.SET_BY)
+    assert {name for name, given in flags.items() if given is not None} == set(parallel.SET_BY)
 
 
 def test_each_member_has_its_own_interfaces_and_both_adapters() -> None:
-    env = PARALLEL.share(WORKER).env
+    env = parallel.share(WORKER).env
     assert env == {
         "VLLM_HOST_IP": "192.168.100.11",
         "NCCL_SOCKET_IFNAME": "enp1s0f1np1",
@@ -79,11 +79,11 @@ def test_each_member_has_its_own_interfaces_and_both_adapters() -> None:
         "TP_SOCKET_IFNAME": "enp1s0f1np1",
         "NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1",
     }
-    assert set(PARALLEL.VARIABLES) == set(env)
+    assert set(parallel.VARIABLES) == set(env)
 
 
 def test_the_head_ends_a_hung_group_before_vllms_five_minutes() -> None:
-    limit = PARALLEL.share(HEAD).env["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]
+    limit = parallel.share(HEAD).env["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]
     assert 60 <= int(limit) < 300
 
 
@@ -91,19 +91,19 @@ def test_no_index_of_an_address_is_pinned_and_nothing_is_empty() -> None:
     """An empty NCCL_IB_GID_INDEX would mean 0, an empty interface none."""
     bare = dataclasses.replace(HEAD, interfaces=(), adapters=(), traced=True)
     for member in (HEAD, WORKER, bare):
-        env = PARALLEL.share(member).env
+        env = parallel.share(member).env
         assert "NCCL_IB_GID_INDEX" not in env and all(env.values())
-    assert not {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"} & set(PARALLEL.share(bare).env)
+    assert not {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"} & set(parallel.share(bare).env)
 
 
 def test_nccl_tells_of_its_network_when_it_is_asked_to() -> None:
-    assert not [name for name in PARALLEL.share(HEAD).env if name.startswith("NCCL_DEBUG")]
-    env = PARALLEL.share(dataclasses.replace(HEAD, traced=True)).env
+    assert not [name for name in parallel.share(HEAD).env if name.startswith("NCCL_DEBUG")]
+    env = parallel.share(dataclasses.replace(HEAD, traced=True)).env
     assert (env["NCCL_DEBUG"], env["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET")
 
 
 def test_the_container_has_rdma_without_privileges() -> None:
-    share = PARALLEL.share(WORKER)
+    share = parallel.share(WORKER)
     assert share.options == {
         "network": "host",
         "devices": ["/dev/infiniband"],
@@ -115,7 +115,7 @@ def test_the_container_has_rdma_without_privileges() -> None:
 
 
 def test_a_host_without_adapters_gets_no_device_that_it_lacks() -> None:
-    options = PARALLEL.share(dataclasses.replace(HEAD, adapters=())).options
+    options = parallel.share(dataclasses.replace(HEAD, adapters=())).options
     assert options == {"network": "host", "ulimits": {"nofile": "1048576"}}
 
 
@@ -126,6 +126,6 @@ def test_a_members_command_is_read_back() -> None:
 
 def test_yaml_of_the_options_is_what_a_recipe_holds() -> None:
     """Options are written into scripts and recipes: plain values only."""
-    options = PARALLEL.share(HEAD).options
+    options = parallel.share(HEAD).options
     assert yaml.safe_load(yaml.safe_dump(options)) == options
     assert Path(options["devices"][0]).is_absolute()

@@ -13,9 +13,8 @@ from packaging.version import Version
 from sparkwright.app.findings import rule_text
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import Split
-from sparkwright.engines.vllm import advice, rules, versions
-from sparkwright.engines.vllm.parallel import PARALLEL
-from sparkwright.engines.vllm.parallel.rules import SPLITS
+from sparkwright.engines.vllm import advice, parallel, rules, versions
+from sparkwright.engines.vllm.splits import SPLITS
 
 CONFIGS = Path(__file__).parents[2] / "data/configs"
 RELEASE = Version("0.32.0")
@@ -33,7 +32,7 @@ def heads(attention: int, kv: int, layers: int = 32, **more: Any) -> dict[str, A
 
 
 def found(split: Split, model: dict[str, Any], version: Version | None = RELEASE, **flags: Any) -> dict[str, str]:
-    return {item.rule: item.severity for item in PARALLEL.check(split, flags, model, version)}
+    return {item.rule: item.severity for item in parallel.check(split, flags, model, version)}
 
 
 @pytest.mark.parametrize("name", SPLITS)
@@ -116,13 +115,13 @@ def test_one_mamba_group_is_copied() -> None:
 
 
 def test_the_other_split_is_the_way_out() -> None:
-    (finding,) = PARALLEL.check(Split(tensor=3), {}, heads(32, 8), RELEASE)
+    (finding,) = parallel.check(Split(tensor=3), {}, heads(32, 8), RELEASE)
     assert [way.text for way in finding.ways_out] == ["write `parallel: {pipeline: 3}`"]
-    (finding,) = PARALLEL.check(Split(tensor=4), {}, heads(10, 10), RELEASE)
+    (finding,) = parallel.check(Split(tensor=4), {}, heads(10, 10), RELEASE)
     assert finding.ways_out[0].text == "write `parallel: {tensor: 2, pipeline: 2}`"
-    (finding,) = PARALLEL.check(Split(pipeline=2), {}, heads(32, 8), Version("0.19.1"))
+    (finding,) = parallel.check(Split(pipeline=2), {}, heads(32, 8), Version("0.19.1"))
     assert finding.ways_out[-1].text == "write `parallel: {tensor: 2}`"
-    (finding,) = PARALLEL.check(Split(tensor=3), {}, heads(32, 8, layers=2), RELEASE)
+    (finding,) = parallel.check(Split(tensor=3), {}, heads(32, 8, layers=2), RELEASE)
     assert finding.ways_out[0].text == "serve it from another number of hosts, or from each host alone"
 
 
@@ -156,7 +155,7 @@ def test_a_model_without_pipeline_support_is_an_error_where_its_list_was_read() 
 
 
 def test_ray_is_refused_with_the_reason_in_any_spelling() -> None:
-    (finding,) = PARALLEL.check(Split(tensor=2), {"distributed_executor_backend": "ray"}, heads(32, 8), RELEASE)
+    (finding,) = parallel.check(Split(tensor=2), {"distributed_executor_backend": "ray"}, heads(32, 8), RELEASE)
     assert finding.severity == "error" and "no Ray since 0.18.0" in finding.sentence
     assert found(Split(tensor=2), heads(32, 8), **{"distributed-executor-backend": "mp"}) == {}
     assert "parallel-backend" in found(Split(tensor=2), heads(32, 8), **{"distributed-executor-backend": "uni"})
@@ -178,7 +177,7 @@ def test_published_models_are_split_over_two_hosts_and_the_lock_keeps_what_decid
     small = json.loads(json.dumps(advice.essence(whole)))
     assert found(Split(tensor=2), whole) == {}
     for split in (Split(tensor=3), Split(tensor=8), Split(pipeline=3), Split(2, 2)):
-        assert PARALLEL.check(split, {}, small, RELEASE) == PARALLEL.check(split, {}, whole, RELEASE)
+        assert parallel.check(split, {}, small, RELEASE) == parallel.check(split, {}, whole, RELEASE)
 
 
 # -- one host --------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.sglang import command_line, flags, image, options
+from sparkwright.engines.sglang import flags, image, options
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_aliases_are_of_flags_that_are_known() -> None:
 )  # fmt: skip
 def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -> None:
     assert " ".join(flags.argv(given)) == words
-    again = command_line.parsed(["sglang", "serve", "--model-path", "/models/a", *flags.argv(given)])
+    again = flags.parsed(["sglang", "serve", "--model-path", "/models/a", *flags.argv(given)])
     assert again.model == "/models/a"
     assert flags.argv(again.flags) == flags.argv(given)
 
@@ -67,7 +67,7 @@ def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -
     ],
 )
 def test_a_command_of_somebody_else_is_read(words: str) -> None:
-    assert command_line.parsed(words.split()) == command_line.Command("/m", {"port": 30001, "sleep-on-idle": True})
+    assert flags.parsed(words.split()) == flags.Command("/m", {"port": 30001, "sleep-on-idle": True})
 
 
 def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> None:

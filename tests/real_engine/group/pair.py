@@ -22,8 +22,8 @@ import yaml
 
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.engines.vllm.parallel.member_flags import STOP_TIMEOUT_S
-from sparkwright.engines.vllm.parallel.proof import GroupProof, proved
+from sparkwright.engines.vllm.member_log import GroupProof, proved
+from sparkwright.engines.vllm.parallel import STOP_TIMEOUT_S
 from sparkwright.host.containers.container_options import create_arguments, differences
 from sparkwright.measure import http_probe, reference, stream
 from sparkwright.project import recipe

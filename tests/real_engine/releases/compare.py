@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparkwright.engines.vllm.flags import flag_values
+from sparkwright.engines.vllm import option_values
 from sparkwright.engines.vllm.versions import parse
 from tests.real_engine.releases.kept import Did, Report
 
@@ -55,7 +55,7 @@ def _words(shape: str) -> list[str] | None:
     """The choices of a shape; None where it has none."""
     if not shape.startswith("{"):
         return None
-    return shape.removesuffix(flag_values.MANY).removesuffix(flag_values.OPEN).strip("{}").split(",")
+    return shape.removesuffix(option_values.MANY).removesuffix(option_values.OPEN).strip("{}").split(",")
 
 
 def _values(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sparkwright.engines.vllm.flags import flag_values
+from sparkwright.engines.vllm import option_values
 from sparkwright.engines.vllm.log import LOG
 from tests.real_engine.agreement import SETTINGS, Outcome, effective
 from tests.real_engine.engine import VERSION, Engine
@@ -31,7 +31,7 @@ def report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Rep
         date=time.strftime("%Y-%m-%d"),
         torch=_torch(engine),
         key_shown=KEY in answers.by_case["key-on-the-command-line"].output,
-        options=flag_values.listed(answers.by_case[HELP].output),
+        options=option_values.listed(answers.by_case[HELP].output),
         defaults={name: text for name, text in plain.arguments.items() if name not in OWN_DEFAULTS},
         architectures=answers.architectures,
         cases={outcome.case.name: did(outcome, engine) for outcome in outcomes},

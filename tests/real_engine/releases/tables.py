@@ -7,8 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.engines.vllm import architecture_support, environment, prediction, versions
-from sparkwright.engines.vllm.flags import flag_history, flag_types, flag_values
+from sparkwright.engines.vllm import (
+    architecture_support,
+    environment,
+    option_history,
+    option_values,
+    options,
+    prediction,
+    versions,
+)
 from sparkwright.engines.vllm.rules import access
 from tests.real_engine.cases import Case, Prediction
 from tests.real_engine.prediction import LATE, predicted
@@ -95,37 +102,37 @@ def _became(did: Did) -> str:
 
 def _options(report: Report) -> Iterator[str]:
     version = versions.parse(report.version)
-    for name in sorted({*flag_types.ALL, *flag_history.BY_FLAG, *report.options}):
+    for name in sorted({*options.ALL, *option_history.BY_FLAG, *report.options}):
         if name.startswith("no-") or name == "help":
             continue
-        said, has = flag_history.existence(name, version).exists, _has_option(name, report)
+        said, has = option_history.existence(name, version).exists, _has_option(name, report)
         if said is not None and said != has:
             yield f"--{name}: the tables say it {'exists' if said else 'does not exist'}, and it {'does' if has else 'does not'}"
-    usual = flag_values.usual()
-    everywhere = flag_types.KNOWN[flag_types.OLDER] & flag_types.KNOWN[flag_types.NEWER]
+    usual = option_values.usual()
+    everywhere = options.KNOWN[options.OLDER] & options.KNOWN[options.NEWER]
     for name in sorted(everywhere & {name for name, shape in report.options.items() if shape} & set(usual)):
         here, there = _class(report.options[name]), _class(usual[name])
         if here != there:
-            yield f"--{name}: takes {report.options[name]} here, {usual[name]} in {flag_types.VERSION}"
+            yield f"--{name}: takes {report.options[name]} here, {usual[name]} in {options.VERSION}"
 
 
 def _has_option(name: str, report: Report) -> bool:
     """Of an option with a row of its own its beginning is another option: --device became --device-ids, shortened."""
-    meant = [name] if name in flag_history.BY_FLAG else flag_types.completed(name, report.options)
+    meant = [name] if name in option_history.BY_FLAG else options.completed(name, report.options)
     return len(meant) == 1 and meant[0] in report.options
 
 
 def unknown(report: Report) -> int:
     """Of how many options the tables can't say whether this release has them."""
     version = versions.parse(report.version)
-    return sum(flag_history.existence(name, version).exists is None for name in report.options)
+    return sum(option_history.existence(name, version).exists is None for name in report.options)
 
 
 def _class(shape: str) -> str:
     """A shape without its choices: a list of them is one word."""
     if not shape.startswith("{"):
         return shape
-    return "words" if shape.endswith(flag_values.MANY) else "word"
+    return "words" if shape.endswith(option_values.MANY) else "word"
 
 
 def _architectures(report: Report) -> Iterator[str]:
@@ -162,7 +169,7 @@ def changes() -> list[Change]:
 
 
 def _of_options() -> Iterator[Change]:
-    for row in flag_history.ROWS:
+    for row in option_history.ROWS:
         source = " ".join(filter(None, (row.source, f"({row.sure})")))
         if row.since:
             yield Change(row.since, f"`--{row.flag}` exists", source, _has(row))
@@ -170,7 +177,7 @@ def _of_options() -> Iterator[Change]:
             yield Change(row.removed, f"`--{row.flag}` is gone", source, _gone(row))
 
 
-def _has(row: flag_history.Row) -> Seen:
+def _has(row: option_history.Row) -> Seen:
     """A release after it went tells nothing of its beginning."""
 
     def seen(report: Report) -> bool | None:
@@ -180,7 +187,7 @@ def _has(row: flag_history.Row) -> Seen:
     return seen
 
 
-def _gone(row: flag_history.Row) -> Seen:
+def _gone(row: option_history.Row) -> Seen:
     """A release before it came, or after it came back, tells nothing of its end."""
 
     def seen(report: Report) -> bool | None:

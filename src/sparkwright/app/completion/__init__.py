@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.engines import adapter_rules, container_rules, engine, memory_rules, recipe_age, template_rules
+from sparkwright.engines import budget, container_rules, engine, recipe_rules
 from sparkwright.errors import Refused
 from sparkwright.modules.registry import NAMES
 from sparkwright.project import shipped_files
@@ -74,10 +74,10 @@ def choices() -> dict[str, list[str]]:
         "rules": sorted(
             {
                 *container_rules.RULES,
-                *memory_rules.RULES,
-                *template_rules.RULES,
-                *adapter_rules.RULES,
-                *recipe_age.RULES,
+                *budget.RULES,
+                *recipe_rules.TEMPLATE_RULES,
+                *recipe_rules.ADAPTER_RULES,
+                *recipe_rules.AGE_RULES,
                 *(name for engine in engine.served() for name in engine.advice.titles()),
             }
         ),

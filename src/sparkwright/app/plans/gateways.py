@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import recipes
-from sparkwright.engines import server_key
+from sparkwright.engines import http
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, hang_up
@@ -179,7 +179,7 @@ def _clients_keys(gateway: Gateway, own: Mapping[str, Secret]) -> dict[str, Secr
         secret = secret_source.server_key(client.key, where, shown)
         if owner := owners.get(secret.reveal()):
             message = f"`{shown}` is the same key as that of {owner}: who sends it could not be told."
-            raise Refused(message, where=where, fix=f"Give {name} a key of its own; {server_key.MAKE}")
+            raise Refused(message, where=where, fix=f"Give {name} a key of its own; {http.MAKE}")
         owners[secret.reveal()] = name
         found[_key_of(gateway, name)] = secret
     return found

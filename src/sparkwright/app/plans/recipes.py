@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.console.events.summary import Served
 from sparkwright.engines import engine
-from sparkwright.engines.http import GENERATE
+from sparkwright.engines.http import GENERATE, OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.model import chat_template
-from sparkwright.engines.server_key import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.errors import Refused
 from sparkwright.project import recipe, shipped_files
 from sparkwright.project.documents import document

@@ -26,7 +26,7 @@ from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.model import chat_template
 from sparkwright.engines.model.chat_template import ChatTemplate
-from sparkwright.engines.probes import tool_call
+from sparkwright.engines.probes import fields
 from sparkwright.engines.probes.probe import Reply, quoted
 from sparkwright.errors import Failed, Inconclusive, Refused, Unreachable
 from sparkwright.fleet.member import Member
@@ -343,7 +343,9 @@ def check(form: Format, endpoint: Endpoint) -> str:
         Failed: the server refuses, breaks off, or answers in a way that the client can't use.
     """
     dialect = dialects.BY_PATH[form.path]
-    body = dialect.request({"model": endpoint.model, **(tool_call.PROBE.body if form.agent else SAY), "stream": True})
+    body = dialect.request(
+        {"model": endpoint.model, **(fields.TOOL_CALL_PROBE.body if form.agent else SAY), "stream": True}
+    )
     began_s = time.monotonic()
     events = _events(dialect, endpoint, body)
     took = f"{form.path}, streamed, in {time.monotonic() - began_s:.1f} s"
@@ -389,7 +391,7 @@ def _seen(form: Format, reply: Reply, endpoint: Endpoint) -> str:
     Raises Failed for a wrong answer, and Inconclusive for an answer that ended too early to judge.
     """
     if form.agent:
-        seen = tool_call.judge(reply)
+        seen = fields.judge_tool_call(reply)
         if seen.verdict == "disproved":
             raise Failed(f"{seen.evidence}.", where=f"{endpoint.url}{form.path}")
         if seen.verdict == "inconclusive":

@@ -12,8 +12,7 @@ import yaml
 from sparkwright import units
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget
-from sparkwright.engines.budget import Budget, Row, Start
-from sparkwright.engines.memory_rules import SYSTEM
+from sparkwright.engines.budget import SYSTEM, Budget, Row, Start
 from sparkwright.errors import Refused
 from sparkwright.project import catalogue, shipped_files
 from sparkwright.project.inventory.rules import SIGNS, SIGNS_SHOWN

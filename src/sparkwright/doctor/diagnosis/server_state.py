@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from sparkwright import units
 from sparkwright.engines import engine as engines
-from sparkwright.engines import server_key, tasks
+from sparkwright.engines import http, tasks
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.log.state import UNKNOWN, EngineState, Reading
 from sparkwright.errors import Exit
@@ -272,9 +272,7 @@ def _token(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
         )
         return ServerState("wedged", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
     if probe.token == "refused":
-        return ServerState(
-            "unknown", "not measured: the server requires an API key that is not known here", server_key.SET
-        )
+        return ServerState("unknown", "not measured: the server requires an API key that is not known here", http.SET)
     if probe.token == "error":
         return ServerState(
             "down", f"no {tasks.noun(seen.engine.http)}: the server returned an error: {probe.error}", SEE_LOGS

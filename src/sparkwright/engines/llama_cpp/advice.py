@@ -1,4 +1,4 @@
-"""llama.cpp's implementation of engines.advice.Advice."""
+"""llama.cpp's implementation of engines.advice.Advice, and the memory that llama-server takes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from sparkwright.engines.advice import (
     cannot_be_asked,
 )
 from sparkwright.engines.findings import Finding
+from sparkwright.engines.llama_cpp import flags as flag_words
 from sparkwright.engines.llama_cpp import flags as own
-from sparkwright.engines.llama_cpp import memory as sizes
 from sparkwright.engines.llama_cpp import rules
 from sparkwright.engines.llama_cpp.files import SUFFIX
+from sparkwright.engines.llama_cpp.flags import number
 from sparkwright.engines.llama_cpp.gguf import ARCHITECTURE, Header
 from sparkwright.engines.memory import Memory, Part
+from sparkwright.trust.bounds import count_of
+from sparkwright.units import GIB, MIB
 
 #: there is no switch for it
 CHUNKED_PREFILL = ""
@@ -100,8 +103,8 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     if not held:
         return Memory()
     header = _header(locked)
-    needs = sizes.needs(held, flags, header)
-    tokens = sizes.cells(header, flags) if header and needs.kv else None
+    needs = needed(held, flags, header)
+    tokens = cells(header, flags) if header and needs.kv else None
     cache = f"{tokens} tokens, by the model's header" if tokens else "the model's header does not tell its size"
     return Memory(
         bytes=needs.total,
@@ -155,3 +158,111 @@ def explained(name: str) -> Explained | None:
         f"b{build}" if build else None,
         next(iter(rule.findings(rule.example))),
     )
+
+
+# Memory that llama-server takes: its files, its KV cache by the model's header, and its compute buffers.
+#
+# Sources: src/llama-kv-cache.cpp and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py), which
+# agree to the byte for a model with attention in all layers. A model with recurrent layers, sliding windows or MLA
+# takes less: the figures here are an upper bound.
+
+#: (bytes, values) of a block, by type (ggml-common.h)
+TYPES: dict[str, tuple[int, int]] = {
+    "f32": (4, 1),
+    "f16": (2, 1),
+    "bf16": (2, 1),
+    "q8_0": (34, 32),
+    "q5_1": (24, 32),
+    "q5_0": (22, 32),
+    "q4_1": (20, 32),
+    "q4_0": (18, 32),
+    "iq4_nl": (18, 32),
+}
+USUAL_TYPE = "f16"
+#: compute buffers, CUDA's context and the program: a guess on the safe side, 0.3 to 1.2 GiB are usual at a ubatch of 512
+OVERHEAD_BYTES = 3 * GIB // 2
+#: default limit of the prompts kept beside the cache (--cache-ram, MiB)
+USUAL_CACHE_MIB = 8192
+MOST_LAYERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The memory of a server, in bytes."""
+
+    weights: int
+    #: 0 if the header does not tell the size
+    kv: int
+    #: limit for kept earlier prompts, which grow as the server runs
+    prompts: int
+    overhead: int = OVERHEAD_BYTES
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.prompts + self.overhead
+
+
+def needed(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> Needs:
+    """Return the memory of a server with these flags.
+
+    Args:
+        sizes: bytes of each of its files, mmproj and draft model included.
+        flags: of the recipe, under their own names.
+        header: of its model; None while it is not known.
+    """
+    weights = sum(sizes.values())
+    kv = kv_bytes(header, flags) if header is not None else None
+    given = number(flag_words.value(flags, flag_words.PROMPTS))
+    prompts = USUAL_CACHE_MIB if given is None or given < 0 else given
+    return Needs(weights, kv or 0, prompts * MIB)
+
+
+def cells(header: Header, flags: Mapping[str, Any]) -> int | None:
+    """Return the number of tokens in the whole cache, over all slots; None if neither flags nor header tell.
+
+    A context beyond the trained one is allocated in full, though a slot serves no more than the trained one.
+    """
+    slot = flag_words.context(flags) or flag_words.stepped(count_of(header.own("context_length")) or 0)
+    return slot * (1 if flag_words.unified(flags) else flag_words.slots(flags)) or None
+
+
+def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
+    """Return the size of the KV cache in bytes; None if the header does not tell its sizes."""
+    held, layers = cells(header, flags), count_of(header.own("block_count"))
+    if held is None or layers is None or layers > MOST_LAYERS:
+        return None
+    heads = _heads(header, layers)
+    width = _width(header)
+    if heads is None or width is None:
+        return None
+    key, value = width
+    rows = ((key, "cache-type-k"), (value, "cache-type-v"))
+    return sum(_row_bytes(held * heads * size, flags.get(name)) for size, name in rows)
+
+
+def _row_bytes(values: int, kind: Any) -> int:
+    size, block = TYPES.get(str(kind or USUAL_TYPE), TYPES["f32"])
+    return -(-values // block) * size
+
+
+def _heads(header: Header, layers: int) -> int | None:
+    """Return the KV heads of all layers together; the header has one number for all layers, or one each."""
+    given = header.own("attention.head_count_kv")
+    given = header.own("attention.head_count") if given is None else given
+    if isinstance(given, list):
+        each = [count_of(item) for item in given[:layers]]
+        return sum(index for index in each if index is not None) if None not in each else None
+    every = count_of(given)
+    return None if every is None else every * layers
+
+
+def _width(header: Header) -> tuple[int, int] | None:
+    """Return the numbers per key and per value of a head."""
+    given = [count_of(header.own(f"attention.{part}_length")) for part in ("key", "value")]
+    embedding, heads = count_of(header.own("embedding_length")), header.own("attention.head_count")
+    heads = count_of(
+        max(heads, default=0) if isinstance(heads, list) and all(type(head) is int for head in heads) else heads
+    )
+    usual = embedding // heads if embedding and heads else None
+    key, value = (index if index is not None else usual for index in given)
+    return None if key is None or value is None else (key, value)

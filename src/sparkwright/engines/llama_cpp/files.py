@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sparkwright.engines import files as seam
+from sparkwright.engines import engine as seam
 from sparkwright.engines.llama_cpp import gguf
 from sparkwright.engines.model import adapter
 from sparkwright.errors import Refused
@@ -106,7 +106,7 @@ def choose(
 def chosen(
     files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
 ) -> seam.Chosen:
-    """See engines.files.Files."""
+    """See engine.Files."""
     sizes = {str(file["path"]): int(file["size_bytes"]) for file in files}
     try:
         found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft, repository=repository)
@@ -118,7 +118,7 @@ def chosen(
 
 
 def config_of(beginning: bytes) -> dict[str, Any] | None:
-    """See engines.files.Files: the numbers that determine the memory, and the name of the architecture."""
+    """See engine.Files: the numbers that determine the memory, and the name of the architecture."""
     try:
         header = gguf.beginning(beginning)
     except gguf.NotGguf:
@@ -129,7 +129,7 @@ def config_of(beginning: bytes) -> dict[str, Any] | None:
 
 
 def adapter_of(beginning: bytes) -> dict[str, Any] | None:
-    """See engines.files.Files. source: gguf 0.19, constants.py: `general.type` and `adapter.type`."""
+    """See engine.Files. source: gguf 0.19, constants.py: `general.type` and `adapter.type`."""
     try:
         header = gguf.beginning(beginning)
     except gguf.NotGguf:
@@ -141,7 +141,7 @@ def adapter_of(beginning: bytes) -> dict[str, Any] | None:
 
 
 def chat_of(beginning: bytes) -> seam.Chat | None:
-    """See engines.files.Files: template and sampling usually come after the vocabulary."""
+    """See engine.Files: template and sampling usually come after the vocabulary."""
     try:
         header = gguf.beginning(beginning)
     except gguf.NotGguf:

@@ -12,10 +12,12 @@ from typing import Any
 
 from sparkwright.engines import http
 from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI, ApiPath
-from sparkwright.engines.http import USAGES, Http, Sample, Usage
+from sparkwright.engines.http import USAGES, Http, Sample, ServerKey, Usage, key_of_lines, line_of
 from sparkwright.trust.bounds import count_of
 
 PORT = 8080
+#: the flag, and the variable, that would hold the key itself
+KEY = "api-key"
 KEY_VARIABLE = "LLAMA_API_KEY"
 
 
@@ -94,4 +96,24 @@ HTTP = Http(
         "-lcs",
         "-lcd",
     ),
+)
+
+
+# llama-server's API key in a file of keys, one per line, so that no argument and no environment variable holds it.
+#
+# Seen on b11549 (tests/real_llama/test_http.py): 401 without the key, and the key is not in the log. /health needs no
+# key.
+
+
+OPTION = "api-key-file"
+#: path of the file in the container
+MOUNT = "/run/sparkwright/engine.key"
+text, key_of = line_of, key_of_lines
+
+SERVER_KEY = ServerKey(
+    flag=KEY,
+    variable=KEY_VARIABLE,
+    option=OPTION,
+    mount=MOUNT,
+    alone="llama-server reads one file of keys, which holds this one",
 )

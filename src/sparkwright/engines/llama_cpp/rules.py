@@ -1,21 +1,71 @@
-"""Rules about recipes for llama.cpp, to find errors that llama-server reports late or not at all."""
+"""Rules about a recipe for llama.cpp: functions from a case to findings, with name, title and reason as data."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
-from sparkwright.engines import concepts
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.findings import Finding, Severity, Way
+from sparkwright.engines.findings import Finding, Rules, Severity, Way
+from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.llama_cpp import flags, options
 from sparkwright.engines.llama_cpp.files import SUFFIX
-from sparkwright.engines.llama_cpp.rule import RULES, Case, rule
-from sparkwright.engines.option_history import advice
-from sparkwright.engines.server_key import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.options import Existence, advice, counterpart, elsewhere, here
 from sparkwright.trust.image_name import tagged
 from sparkwright.visible import one_line
+
+
+@dataclass(frozen=True)
+class Case:
+    """The input of the rules."""
+
+    #: with flags under their own names
+    asked: ServerRequest
+    #: of llama.cpp; None while it is not known
+    build: int | None = None
+    #: the options in the image's own help, which then decides; empty while the image was not run
+    listed: Collection[str] = ()
+
+    def exists(self, name: str) -> Existence:
+        """Return the existence of an option in this engine: its own help decides, else the table of builds."""
+        known = flags.HISTORY.existence(name, self.release)
+        if not self.listed:
+            return known
+        return Existence(name in self.listed, known.why if known.exists is False else "its own help does not list it")
+
+    @property
+    def options(self) -> Collection[str]:
+        """The names of the options that this engine has, as far as known."""
+        return self.listed or [name for name in flags.known() if self.exists(name).exists is not False]
+
+    @property
+    def release(self) -> str | None:
+        return f"b{self.build}" if self.build else None
+
+    def flag(self, name: str) -> Any:
+        """Return the value of a flag; None if it is not set."""
+        return flags.value(self.asked.flags, name)
+
+    @property
+    def engine(self) -> str:
+        return f"llama.cpp b{self.build}" if self.build else "llama-server"
+
+
+Findings = Callable[[Case], Iterable[Finding]]
+
+RULES: Rules[Case, Case] = Rules()
+
+
+def rule(
+    name: str, *, sources: Iterable[str], example: ServerRequest, build: int | None = options.NEWER
+) -> Callable[[Findings], Findings]:
+    """Register a rule; see `Rules.rule`. build: of its example."""
+    case = Case(replace(example, flags=flags.named(example.flags)), build)
+    return RULES.rule(name, sources=sources, example=case)
+
 
 __all__ = ["RULES", "Case"]
 
@@ -141,7 +191,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         known = case.exists(name)
         if given is None or known.exists:
             continue
-        whose = "" if name in flags.known() else concepts.elsewhere("llama_cpp", name)
+        whose = "" if name in flags.known() else elsewhere("llama_cpp", name)
         severity: Severity = "error" if known.exists is False or whose else "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
         sentence = f"{whose or f'{name}: {known.why}'}; {case.engine} {outcome} to start."
@@ -151,7 +201,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
 def _instead(case: Case, name: str, given: object, foreign: bool) -> Way:
     if not foreign:
         return advice(flags.HISTORY, name, given, case.release, case.options)
-    same, other = concepts.here("llama_cpp", name), concepts.counterpart("llama_cpp", name)
+    same, other = here("llama_cpp", name), counterpart("llama_cpp", name)
     if same:
         return Way(f"write {same}", {name: None, same: given})
     return Way(f"use {other} instead" if other else "remove it", {name: None})

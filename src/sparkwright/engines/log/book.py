@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from sparkwright.engines.log.last_words import WINDOWS, Death
-from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import Line
 
@@ -20,6 +19,26 @@ def _nothing(state: EngineState, line: str) -> bool:
 
 def _no_settings(line: str) -> None:
     return None
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """One engine's table to compare a command line's flags with the settings that the engine resolved them to."""
+
+    #: flags whose resolved value is a reading of the log: it outranks the dump, since it may be printed later
+    readings: Mapping[str, str] = field(default_factory=dict)
+    #: flags that choose a kernel: by name, the kind of kernels that the log names
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    #: flags that are not compared: names, paths, and values that the engine rounds by design
+    ignored: frozenset[str] = frozenset()
+    #: switches that turn a setting off: by name, the reading that they turn off
+    turns_off: Mapping[str, str] = field(default_factory=dict)
+    #: values that are the same, or that the engine refines without a loss
+    same: tuple[frozenset[str], ...] = ()
+    #: parts of a kernel's printed name that do not identify it
+    trimmed: re.Pattern[str] = re.compile(r"(?!)")
+    #: reads a flag's value as the engine does, "128k" as 128000; by name
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from sparkwright.engines.engine import Engine
-
-if TYPE_CHECKING:
-    from sparkwright.engines.log.book import LogBook
-    from sparkwright.engines.log.state import EngineState
-
+from sparkwright.engines.log.book import LogBook, Resolution
+from sparkwright.engines.log.state import EngineState
 
 OPENING, CLOSING = "([{<", ")]}>"
 #: levels of nested objects that are read; no real dump has more than four
@@ -123,26 +120,6 @@ SHOWN_CHARS = 80
 
 def _plain(value: Any) -> Any:
     return value
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """One engine's table for the comparison."""
-
-    #: flags whose resolved value is a reading of the log: it outranks the dump, since it may be printed later
-    readings: Mapping[str, str] = field(default_factory=dict)
-    #: flags that choose a kernel: by name, the kind of kernels that the log names
-    kernels: Mapping[str, str] = field(default_factory=dict)
-    #: flags that are not compared: names, paths, and values that the engine rounds by design
-    ignored: frozenset[str] = frozenset()
-    #: switches that turn a setting off: by name, the reading that they turn off
-    turns_off: Mapping[str, str] = field(default_factory=dict)
-    #: values that are the same, or that the engine refines without a loss
-    same: tuple[frozenset[str], ...] = ()
-    #: parts of a kernel's printed name that do not identify it
-    trimmed: re.Pattern[str] = re.compile(r"(?!)")
-    #: reads a flag's value as the engine does, "128k" as 128000; by name
-    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkwright.engines.flags import AdapterFlags, ModelFlag, Role
+from sparkwright.engines.flags import AdapterFlags, Command, ModelFlag, Role
 from sparkwright.engines.flags import value as value_of_word
 from sparkwright.engines.openai import description
 from sparkwright.engines.openai.http import PORT as DEFAULT_PORT
@@ -111,3 +111,8 @@ def properties() -> dict[str, Any]:
         "context": {"type": "integer", "description": "its longest sequence in tokens, for clients"},
         "memory_gib": {"type": "number", "description": "what it takes of the host's memory; unknown without it"},
     }
+
+
+def parsed(words: Sequence[str]) -> Command:
+    """Return neither model nor flags."""
+    return Command()

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.engines import api_paths
 from sparkwright.engines.api_paths import ApiPath
-from sparkwright.engines.http import Http, Sample
+from sparkwright.engines.http import Http, Sample, ServerKey
 from sparkwright.engines.openai import description
 from sparkwright.trust.bounds import MOST_NUMBER
 
@@ -19,7 +19,7 @@ LOADING = (503,)
 TEXT_CHARS = 200
 
 
-def described(label: str) -> Http:
+def described_http(label: str) -> Http:
     """Return the HTTP interface of a description.
 
     label: the description. Without a path of metrics nothing is counted; without one of settings or version none is known.
@@ -83,3 +83,24 @@ def _at(answer: Any, place: str) -> bool | int | float | str | None:
     if isinstance(answer, str):
         return answer if 0 < len(answer) <= TEXT_CHARS else None
     return answer if isinstance(answer, bool | int | float) and abs(answer) <= MOST_NUMBER else None  # NaN is not
+
+
+# The API key of a described server: through a flag that names a file, or a variable that a shell in its container
+# sets from the file, so that neither `docker inspect` nor a list of processes shows it.
+
+#: path of the file in the container
+MOUNT = "/run/sparkwright/engine.key"
+
+
+def described_server_key(label: str) -> ServerKey | None:
+    """Return the key file of a description; None if the description has none."""
+    given = description.read(label).get("key")
+    if not given:
+        return None
+    return ServerKey(
+        flag="api-key",
+        variable=given.get("env", ""),
+        option=given.get("file_flag", ""),
+        mount=MOUNT,
+        alone="this file holds the key",
+    )

@@ -8,8 +8,8 @@ from sparkwright.engines import http as roles
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.flags import value
+from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.openai import flags
-from sparkwright.engines.server_key import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.trust.secret_names import is_secret
 
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")

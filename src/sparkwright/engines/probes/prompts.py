@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.probes.content import URL
+from sparkwright.engines.probes.fields import TOOL
 from sparkwright.engines.probes.probe import quoted
-from sparkwright.engines.probes.tool_call import TOOL
 from sparkwright.visible import one_line
 
 #: greatest lengths of a searched prompt and of a shown refusal

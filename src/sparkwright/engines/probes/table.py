@@ -10,7 +10,7 @@ from sparkwright.engines import api_paths, dialects
 from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.http import Task
 from sparkwright.engines.openai_api import CHAT
-from sparkwright.engines.probes import content, reasoning_field, tool_call
+from sparkwright.engines.probes import content, fields
 from sparkwright.engines.probes.probe import Probe, Reply, Seen
 from sparkwright.visible import count
 
@@ -24,7 +24,7 @@ THINKING_TOKENS = 2048
 
 
 def _probe(dialect: Dialect) -> Probe:
-    return replace(tool_call.PROBE, name=dialect.name, path=dialect.path, streamed=True)
+    return replace(fields.TOOL_CALL_PROBE, name=dialect.name, path=dialect.path, streamed=True)
 
 
 PROBES = {name: _probe(dialect) for name, dialect in dialects.OTHERS.items()}
@@ -46,7 +46,7 @@ def judge_count(reply: Reply) -> Seen:
 COUNT = Probe(
     f"{dialects.MESSAGES.name}, count_tokens",
     api_paths.COUNT_TOKENS,
-    tool_call.PROBE.body,
+    fields.TOOL_CALL_PROBE.body,
     judge_count,
     thinks=None,
     variant=True,
@@ -55,14 +55,14 @@ COUNT = Probe(
 
 def api_variants(probe: Probe, names: Collection[str]) -> tuple[Probe, ...]:
     """Return the further requests for the API of a probe. names: of all probes of the recipe."""
-    body = {**probe.body, "messages": tool_call.TURNS}
+    body = {**probe.body, "messages": fields.TURNS}
     found = [
-        replace(probe, name=f"{probe.name}, second turn", body=body, rule=tool_call.judge_second, variant=True),
+        replace(probe, name=f"{probe.name}, second turn", body=body, rule=fields.judge_second, variant=True),
         replace(probe, name=f"{probe.name}, not streamed", streamed=False, variant=True),
     ]
-    if reasoning_field.PROBE.name in names:
-        thinking = {**reasoning_field.PROBE.body, "max_tokens": THINKING_TOKENS}
-        about = replace(reasoning_field.PROBE, path=probe.path, body=thinking, streamed=True, variant=True)
+    if fields.REASONING_PROBE.name in names:
+        thinking = {**fields.REASONING_PROBE.body, "max_tokens": THINKING_TOKENS}
+        about = replace(fields.REASONING_PROBE, path=probe.path, body=thinking, streamed=True, variant=True)
         found.append(replace(about, name=f"{probe.name}, thinking"))
     return (*found, COUNT) if probe.name == dialects.MESSAGES.name else tuple(found)
 
@@ -71,16 +71,16 @@ def api_variants(probe: Probe, names: Collection[str]) -> tuple[Probe, ...]:
 PLAIN: Mapping[str, Probe] = {
     probe.name: probe
     for probe in (
-        tool_call.PROBE,
-        reasoning_field.PROBE,
+        fields.TOOL_CALL_PROBE,
+        fields.REASONING_PROBE,
         content.JSON_SCHEMA_PROBE,
         content.IMAGE_PROBE,
         *PROBES.values(),
     )
 }
 OWN_VARIANTS: Mapping[str, tuple[Probe, ...]] = {
-    tool_call.PROBE.name: tool_call.VARIANTS,
-    reasoning_field.PROBE.name: reasoning_field.VARIANTS,
+    fields.TOOL_CALL_PROBE.name: fields.TOOL_CALL_VARIANTS,
+    fields.REASONING_PROBE.name: fields.REASONING_VARIANTS,
     content.IMAGE_PROBE.name: content.IMAGE_VARIANTS,
 }
 DIMENSION, LANGUAGE = "embedding_dimension", "language"

@@ -10,10 +10,9 @@ import re
 from typing import Any
 
 from sparkwright.engines.log import resolution
-from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.book import LogBook, Resolution
 from sparkwright.engines.log.last_words import Death, death
 from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
-from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.text import Line, integer, line, number
 
 #: entrypoints/engine.py. source 0.5.9: "ServerArgs(model_path='/m', ...)"; 0.5.23: a dict, "{'model_path': '/m', ...}"

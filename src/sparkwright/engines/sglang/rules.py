@@ -10,12 +10,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines import concepts
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Severity, Way
 from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
-from sparkwright.engines.option_history import Existence, advice
-from sparkwright.engines.server_key import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.options import Existence, advice, counterpart, elsewhere, here
 from sparkwright.engines.sglang import flags, options
 from sparkwright.trust.image_name import tagged
 from sparkwright.visible import one_line
@@ -115,7 +114,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         known = case.exists(name)
         if given is None or known.exists:
             continue
-        whose = concepts.elsewhere("sglang", name)
+        whose = elsewhere("sglang", name)
         severity: Severity = "error" if known.exists is False or whose else "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
         sentence = f"{whose or f'{name}: {known.why}'}; {case.engine} {outcome} to start."
@@ -125,7 +124,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
 def _instead(case: Case, name: str, given: Any, foreign: bool) -> Way:
     if not foreign:
         return advice(flags.HISTORY, name, given, case.version, case.options)
-    same, other = concepts.here("sglang", name), concepts.counterpart("sglang", name)
+    same, other = here("sglang", name), counterpart("sglang", name)
     if same:
         return Way(f"write {same}", {name: None, same: given})
     return Way(f"use {other} instead" if other else "remove it", {name: None})

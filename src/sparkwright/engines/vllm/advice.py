@@ -14,11 +14,10 @@ from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
+from sparkwright.engines.vllm import flags as own
 from sparkwright.engines.vllm import prediction, rules, versions
-from sparkwright.engines.vllm.flags import flags as own
-from sparkwright.engines.vllm.parallel.rules import SPLITS
-from sparkwright.engines.vllm.parallel.split import as_keys
 from sparkwright.engines.vllm.prediction import CACHE_MODE_ALL, VllmRequest
+from sparkwright.engines.vllm.splits import SPLITS, as_keys
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.units import GIB
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.flags.flag_values import applied, difference, is_current, listed
+from sparkwright.engines.vllm.option_values import applied, difference, is_current, listed
 
 __all__ = ["ASK_OPTIONS", "ASK_VERSION", "applied", "difference", "is_current", "listed", "version_in", "version_of"]
 

@@ -13,7 +13,7 @@ from sparkwright.engines.advice import Effective
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.model.config_parts import Part, text
-from sparkwright.engines.vllm.flags import flags as flag_words
+from sparkwright.engines.vllm import flags as flag_words
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.trust.bounds import count_of
 

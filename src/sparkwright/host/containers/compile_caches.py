@@ -1,4 +1,4 @@
-"""The host's folders for the compile caches of engines, one per key; see engines/compile_caches.py.
+"""The host's folders for the compile caches of engines, one per key; see engines/caches.py.
 
 ~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; its contents may be root's
                                              /frozen/FOLDER       the copy made when a server was verified
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines import engine
-from sparkwright.engines.compile_caches import CACHE, FOLDER, LIVE, MOUNT, live_folder
+from sparkwright.engines.caches import CACHE, FOLDER, LIVE, MOUNT, live_folder
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import container_files, containers, mount_sources
 from sparkwright.host.module import Context

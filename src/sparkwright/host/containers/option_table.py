@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkwright.engines.compile_caches import set_by_us
+from sparkwright.engines.caches import set_by_us
 from sparkwright.engines.engine import LABEL
 from sparkwright.host.containers import inspection as engine
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec

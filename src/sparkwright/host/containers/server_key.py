@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.engines import engine
-from sparkwright.engines import server_key as rules
+from sparkwright.engines import http as rules
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import container_labels, containers
 from sparkwright.host.containers.container_options import key_fingerprint

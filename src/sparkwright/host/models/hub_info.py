@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sparkwright.engines.engine import Files, of
 from sparkwright.engines.engine import Name as EngineName
-from sparkwright.engines.engine import of
-from sparkwright.engines.files import Files
 from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.models import hub

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sparkwright.engines import engine
-from sparkwright.engines.server_key import ServerKey
+from sparkwright.engines.http import ServerKey
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.secret import Secret
 

@@ -8,8 +8,18 @@ from typing import Any
 
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.bounds import LARGEST
-from sparkwright.trust.engine_options import engine_options
-from sparkwright.trust.shapes import Partial, Shape, fitted, integer, number, row, text, within, writable
+from sparkwright.trust.shapes import (
+    Partial,
+    Shape,
+    engine_options,
+    fitted,
+    integer,
+    number,
+    row,
+    text,
+    within,
+    writable,
+)
 
 #: by the annotation of a field of ContainerSpec
 _KINDS: dict[str, Shape] = {

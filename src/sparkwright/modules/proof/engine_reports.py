@@ -22,8 +22,8 @@ from sparkwright.host.records import baselines, good_states
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.bounds import why_not
 from sparkwright.trust.image_name import digest_of
-from sparkwright.trust.patterns import why_not
 from sparkwright.visible import one_line
 
 

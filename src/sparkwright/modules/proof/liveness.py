@@ -10,8 +10,8 @@ from typing import Any
 
 from sparkwright import defaults
 from sparkwright.engines import engine, openai_api, tasks
+from sparkwright.engines import http as key_rules
 from sparkwright.engines import http as roles
-from sparkwright.engines import server_key as key_rules
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import GENERATE, Http
 from sparkwright.errors import Exit, Inconclusive, Refused

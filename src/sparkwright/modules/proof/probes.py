@@ -8,7 +8,8 @@ from sparkwright.engines import api_paths, dialects, messages_api, openai_api
 from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
-from sparkwright.engines.probes import prompts, reasoning_field, table
+from sparkwright.engines.probes import prompts, table
+from sparkwright.engines.probes.fields import REASONING_PROBE
 from sparkwright.engines.probes.probe import Probe, Reply, Seen, Verdict
 from sparkwright.errors import Exit, Refused
 from sparkwright.host.containers import container_labels, server_key
@@ -98,7 +99,7 @@ class Probes(Module["Probes.Args"]):
             notes += [found.note for _, _, found in rows if found.note][:1]
             seen += rows
         if any(probe.path == openai_api.CHAT for probe in probes):
-            notes += prompts.notes(_prompts(engine.http, args, key), thinks=reasoning_field.PROBE in probes)
+            notes += prompts.notes(_prompts(engine.http, args, key), thinks=REASONING_PROBE in probes)
         checks = [_check(engine, probe, found) for probe, _, found in seen]
         replies = (reply for probe, reply, _ in seen if probe.path == openai_api.CHAT)
         fields = {reply.thinking_field for reply in replies if isinstance(reply, Reply)} - {""}

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sparkwright import defaults, units
+from sparkwright.engines import caches as prefix_verdict
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api, tasks
-from sparkwright.engines import prefix as prefix_verdict
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
 from sparkwright.engines.model import architecture
@@ -74,9 +74,10 @@ class PrefixCache(Module["PrefixCache.Args"]):
         counters, cache = http_probe.read_counters(http, args.base_url, key)
         answer = _settings(http, args, key)
         if answer.get("prefix_caching") is False or engine.prefix_cache.is_off(cache):
-            return _result(prefix_verdict.off(engine), engine, args, {})
+            return _result(prefix_verdict.off(engine.name), engine, args, {})
         if roles.PREFIX_QUERIES not in counters:
-            return _result(prefix_verdict.judge_verdict(engine, [], 0, 1, cache, None), engine, args, {})
+            judged = prefix_verdict.judge_verdict(engine.name, engine.prefix_cache, [], 0, 1, cache, None)
+            return _result(judged, engine, args, {})
         state = evidence.log(context, args.container)
         from_log = state.value("block_size") if state else None
         config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
@@ -110,7 +111,9 @@ class PrefixCache(Module["PrefixCache.Args"]):
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix=fix, data=data)
         version = engine.advice.version(http_probe.version(http, args.base_url))
         return _result(
-            prefix_verdict.judge_verdict(engine, sightings, words, block, cache, version, hybrid=hybrid),
+            prefix_verdict.judge_verdict(
+                engine.name, engine.prefix_cache, sightings, words, block, cache, version, hybrid=hybrid
+            ),
             engine,
             args,
             data,
@@ -143,7 +146,9 @@ def _result(judged: prefix_verdict.Judged, engine: Engine, args: PrefixCache.Arg
     share = round(judged.share, 3) if judged.share is not None else None
     full = {**data, "verdict": judged.verdict, "hit_share": share}
     message = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
-    if judged.verdict in ("no hits", "few hits", "off") and prefix_verdict.asked_for(engine, args.flags):
+    if judged.verdict in ("no hits", "few hits", "off") and prefix_verdict.asked_for(
+        engine.name, engine.flags.named(args.flags)
+    ):
         fix = f"{judged.fix[:1].upper()}{judged.fix[1:]}." if judged.fix else ""
         return Result(failed=True, msg=f"{message}.", fix=fix, data=full)
     return Result(msg=message, data=full)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.compile_caches import FOLDER as CACHES_FOLDER
+from sparkwright.engines.caches import FOLDER as CACHES_FOLDER
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import schedule
 from sparkwright.host.containers import (

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sparkwright.doctor import diagnosis
 from sparkwright.doctor.diagnosis.server_state import RecipeFacts
-from sparkwright.engines.compile_caches import MOUNT, set_by_us
+from sparkwright.engines.caches import MOUNT, set_by_us
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host import ollama
 from sparkwright.host.containers import containers, inspection, server_key

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from sparkwright.engines import dangers
+from sparkwright.engines import container_rules
 from sparkwright.engines.flags import Imports
 from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused
@@ -89,7 +89,7 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
         data["parallel"] = parallel
     if not found.task:
         _probes(serving, section, report)
-    for danger in dangers.of(data["container"], section):
+    for danger in container_rules.of(data["container"], section):
         report.add("warning", danger.value, danger.why)
     report.refuse_unheard()
     if report.questions:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines import concepts, engine
+from sparkwright.engines import engine, options
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.importing.command import RUNTIMES
@@ -200,7 +200,7 @@ def _from_defaults(found: Foreign, values: dict[str, str], report: Report) -> li
         if key == "model":
             continue
         written = CALLED.get(key, key.replace("_", "-"))
-        concept = concepts.CONCEPTS.get(concepts.of(written), {})
+        concept = options.CONCEPTS.get(options.of(written), {})
         flag = next(iter(concept.get(name, ())), written)
         if flag != written:
             report.add("translated", key, f"--{flag}")

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from sparkwright import visible
-from sparkwright.engines import server_key as server_keys
+from sparkwright.engines import http as server_keys
 from sparkwright.errors import Failed, Refused
 from sparkwright.project.inventory.host import Host, Source
 from sparkwright.secret import Secret

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines import adapter_rules, container_rules, memory_rules, template_rules
+from sparkwright.engines import budget, container_rules, recipe_rules
 from sparkwright.engines.advice import Kind, ServerRequest, Wanted
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.findings import SEVERITIES, Finding
@@ -77,13 +77,13 @@ def serving(
     found = [*engine.advice.check(request, config, version, listed), *container_rules.RULES.check(request)]
     memory = engine.advice.memory(decided.flags, model_entry)
     if memory.flag in ("", *engine.flags.named(decided.flags)):
-        found += memory_rules.RULES.check(memory_rules.Case(memory, request.container, request.platform))
+        found += budget.RULES.check(budget.Case(memory, request.container, request.platform))
     chat = chat_template.of_server(pinned) if model is None else {}
     if recipe.file.task == GENERATE:
-        case = template_rules.Case(engine.flags.named(decided.flags), chat, engine.name)
-        found += template_rules.RULES.check(case)
+        case = recipe_rules.TemplateCase(engine.flags.named(decided.flags), chat, engine.name)
+        found += recipe_rules.TEMPLATE_RULES.check(case)
     if recipe.file.adapters and engine.flags.ADAPTERS is not None:
-        found += adapter_rules.RULES.check(_adapters(recipe, engine.flags.named(decided.flags), config, second))
+        found += recipe_rules.ADAPTER_RULES.check(_adapters(recipe, engine.flags.named(decided.flags), config, second))
     if recipe.split is not None and engine.parallel is not None:
         found += engine.parallel.check(recipe.split, decided.flags, config, version)
     found += [decided.finding] if decided.finding is not None else []
@@ -104,10 +104,10 @@ def served_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:
 
 def _adapters(
     recipe: Recipe, flags: Mapping[str, Any], config: Mapping[str, Any], second: Mapping[str, Any]
-) -> adapter_rules.Case:
+) -> recipe_rules.AdapterCase:
     entries = {adapter.name: (second.get(adapter.role) or {}) for adapter in recipe.file.adapters}
     about = {name: {**(entry.get("adapter") or {}), "config": entry.get("config")} for name, entry in entries.items()}
-    return adapter_rules.Case(flags, recipe.file.model.id, config, about, recipe.engine.name)
+    return recipe_rules.AdapterCase(flags, recipe.file.model.id, config, about, recipe.engine.name)
 
 
 def _asked(recipe: Recipe, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> ServerRequest:

@@ -19,7 +19,7 @@ from sparkwright.project.documents.validation import Strict, about, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
 from sparkwright.trust import model_files
-from sparkwright.trust.patterns import why_not
+from sparkwright.trust.bounds import why_not
 from sparkwright.visible import one_line
 
 #: files of a repository that a tokenizer does not need

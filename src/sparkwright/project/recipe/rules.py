@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright import visible
-from sparkwright.engines import api_paths, concepts, dialects, engine
+from sparkwright.engines import api_paths, dialects, engine, options
 from sparkwright.engines.flags import twice
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.probes import table
@@ -183,8 +183,8 @@ def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         message = f"`{file.engine}.{first}` and `{file.engine}.{other}` are the same flag, {flags.canonical(found[1])}."
         yield message, (file.engine, found[1]), "Remove one of them."
     for name in file.flags:
-        if theirs := concepts.elsewhere(file.engine, name):
-            near = concepts.here(file.engine, name)
+        if theirs := options.elsewhere(file.engine, name):
+            near = options.here(file.engine, name)
             yield f"{theirs}.", flag_place(source, name), f"Write `{near}`." if near else "Remove it."
     for name, key in flags.SET_BY.items():
         if name in file.flags:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkwright import visible
-from sparkwright.engines.compile_caches import key_of, live_folder
+from sparkwright.engines.caches import key_of, live_folder
 from sparkwright.engines.memory import Memory
 from sparkwright.errors import Refused
 from sparkwright.host.records.baselines import MEMBERS

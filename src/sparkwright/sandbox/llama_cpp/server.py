@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.llama_cpp import command_line, flags
+from sparkwright.engines.llama_cpp import flags
 from sparkwright.sandbox.serving.api import metrics_page
 from sparkwright.sandbox.serving.generation import PromptCache
 from sparkwright.sandbox.serving.process import Counters, Process
@@ -77,7 +77,7 @@ class Config:
 def config(words: Sequence[str]) -> Config:
     """Return the settings of a command line. Raises Refused."""
     _refuse(words)
-    command = command_line.parsed(words)
+    command = flags.parsed(words)
     given = command.flags
     if not command.model:
         raise Refused("error: no model is given", "exiting due to model loading error")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.vllm.flags import flag_values
+from sparkwright.engines.vllm import option_values
 
 Release = tuple[int, int, int]
 
@@ -271,7 +271,7 @@ def _merge(found: Arguments, option: Option, word: str, inner: list[str]) -> Non
 
 
 def _typed(option: Option, word: str) -> Any:
-    known = flag_values.known().get(option.key.replace("_", "-"))
+    known = option_values.known().get(option.key.replace("_", "-"))
     kinds: dict[str, type[Any]] = {**dict.fromkeys(COMPLETE, int), **dict.fromkeys(FRACTIONS, float)}
     kind = kinds.get(option.key) or {"int": int, "float": float}.get(known.kind if known else "")
     if kind is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.vllm.flags import flag_values
+from sparkwright.engines.vllm import option_values
 from sparkwright.sandbox.vllm.command_line import Arguments, Refused, Release, crashed, release
 from sparkwright.sandbox.vllm.model import (
     Adapter,
@@ -165,7 +165,9 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
 def _refuse_out_of_range(arguments: Arguments, now: Release) -> None:
     """Raise Refused, with Pydantic's message, for numbers that the real config classes refuse."""
     for key, value in arguments.values.items():
-        broken = flag_values.out_of_range(key.replace("_", "-"), value, now) if isinstance(value, int | float) else None
+        broken = (
+            option_values.out_of_range(key.replace("_", "-"), value, now) if isinstance(value, int | float) else None
+        )
         if broken is None:
             continue
         checks, limit = broken

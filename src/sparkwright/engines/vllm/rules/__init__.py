@@ -9,7 +9,9 @@ from packaging.version import Version
 from sparkwright.engines.findings import SEVERITIES, Finding, Way
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm.prediction import VllmRequest
-from sparkwright.engines.vllm.rules import access, images, model, options, scheduler, speculation  # noqa: F401 - importing a file registers its rules
+
+# importing a file registers its rules
+from sparkwright.engines.vllm.rules import access, image_and_model, options, scheduler, speculation  # noqa: F401
 from sparkwright.engines.vllm.rules.rule import RULES, Case
 
 __all__ = ["RULES", "SEVERITIES", "Case", "Finding", "VllmRequest", "Way", "check"]

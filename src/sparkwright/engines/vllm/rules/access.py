@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.server_key import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.vllm import key_file
-from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.parallel.member_flags import MEMBERS, PIPELINE, TENSOR
+from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.vllm import flags, http
+from sparkwright.engines.vllm.flags import MEMBERS, PIPELINE, TENSOR
 from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule
 from sparkwright.trust import process_words
 from sparkwright.visible import one_line
@@ -24,7 +23,7 @@ LOG_HIDES_KEY_SINCE = "0.32.0"
     "api-key-in-arguments",
     sources=(
         "`docker inspect` and `ps` show a container's arguments to every user of the host's Docker socket",
-        f"sparkwright passes no secret {key_file.VARIABLE} to a container: without the flag the server would ask for no key",
+        f"sparkwright passes no secret {http.VARIABLE} to a container: without the flag the server would ask for no key",
     ),
     example=Example({"api-key": "sk-1"}),
 )
@@ -33,10 +32,10 @@ def api_key(case: Case) -> Iterator[Finding]:
     Arguments appear in `ps`, `docker inspect`, the recipe and the logs of older releases. `server_key` in the recipe is passed in the
     engine's configuration file, which only its container can read, and sparkwright's checks use it too.
     """
-    if case.flag(key_file.KEY):
+    if case.flag(http.KEY):
         sentence = "api-key is in the arguments, where `ps` and `docker inspect` show it."
-        way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {key_file.KEY: None})
-        yield Finding("error", sentence, (way,), "docker inspect", key_file.KEY)
+        way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {http.KEY: None})
+        yield Finding("error", sentence, (way,), "docker inspect", http.KEY)
 
 
 @rule(

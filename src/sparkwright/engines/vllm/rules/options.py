@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines import concepts, option_history
 from sparkwright.engines.findings import Finding, Severity, Way
-from sparkwright.engines.vllm import environment
-from sparkwright.engines.vllm.flags import flag_types, flag_values
-from sparkwright.engines.vllm.flags.flag_history import Existence, existence
-from sparkwright.engines.vllm.flags.flag_values import Misfit
+from sparkwright.engines.options import counterpart, elsewhere, opposite
+from sparkwright.engines.vllm import environment, option_values, options
+from sparkwright.engines.vllm.option_history import Existence, existence
+from sparkwright.engines.vllm.option_values import Misfit
 from sparkwright.engines.vllm.prediction import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, graded, rule
 from sparkwright.engines.vllm.versions import at_least, within
@@ -21,7 +20,7 @@ from sparkwright.engines.vllm.versions import at_least, within
     "unknown-flag",
     sources=(
         "the engine's own `vllm serve --help=all` where its image prints it",
-        "else the table in engines/vllm/flags/flag_history.py",
+        "else the table in engines/vllm/option_history.py",
     ),
     example=Example({"swap-space": 4}),
 )
@@ -38,18 +37,18 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
             continue
         severity = graded(known.exists is False or None) or "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
-        whose = concepts.elsewhere("vllm", written)
+        whose = elsewhere("vllm", written)
         sentence = f"{whose or f'{written}: {known.why}'}; {case.engine} {outcome} to start."
         source = known.source or "vLLM's options by release"
         yield Finding(severity, sentence, (_instead(written, value, known, case.listed),), source, written)
 
 
 def _instead(written: str, value: Any, known: Existence, listed: Collection[str]) -> Way:
-    if other := concepts.counterpart("vllm", written) if concepts.elsewhere("vllm", written) else "":
+    if other := counterpart("vllm", written) if elsewhere("vllm", written) else "":
         return Way(f"use {other} instead", {written: None})
     if known.near:
         return Way(f"write {known.near}", {written: None, known.near: value})
-    other = "" if known.instead else option_history.opposite(written, listed or flag_types.KNOWN[flag_types.NEWER])
+    other = "" if known.instead else opposite(written, listed or options.KNOWN[options.NEWER])
     if other and isinstance(value, bool):
         return Way(f"write {other}: {str(not value).lower()}", {written: None, other: not value})
     change: dict[str, Any] = {written: None}
@@ -70,7 +69,7 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
     arguments. In a recipe, write a switch as true or false, without quotes.
     """
     for written, value in case.asked.flags.items():
-        option = flag_values.option(written, case.listed)
+        option = option_values.option(written, case.listed)
         if option is None or "switch" not in option.kind or value is None or isinstance(value, bool):
             continue
         means = str(value).strip().lower() not in ("false", "0", "no", "off", "")
@@ -201,7 +200,7 @@ AFTER_KNOWN = "0.33.0.dev0"
     sources=(
         "the engine's own `vllm serve --help=all` where its image prints it: choices, switches, lists",
         "the parser of 0.32.0, for every option; the same options are numbers in 0.11.2, 0.22.1 and 0.32.0",
-        "ranges: the fields of vLLM's config classes (engines/vllm/flags/flag_types.py names them)",
+        "ranges: the fields of vLLM's config classes (engines/vllm/options.py names them)",
     ),
     example=Example({"max-num-seqs": -3}),
 )
@@ -212,10 +211,10 @@ def flag_value(case: Case) -> Iterator[Finding]:
     0.32.0 do, and what may differ in this release is a warning.
     """
     for name, value in case.asked.flags.items():
-        option = flag_values.option(name, case.listed)
+        option = option_values.option(name, case.listed)
         if option is None or (isinstance(value, str) and (name, value) in ELSEWHERE):
             continue
-        wrong = flag_values.misfit(name, value, option)
+        wrong = option_values.misfit(name, value, option)
         severity = graded(_certain(case, name, wrong)) if wrong and _is_checked(case, name, wrong) else None
         if wrong and severity:
             yield _finding(case, name, wrong, severity == "error")
@@ -234,20 +233,20 @@ def _is_checked(case: Case, name: str, wrong: Misfit) -> bool:
     if wrong.sort != "name":
         return True
     switch = ASKS_PARSER.get(name)
-    return case.flag(flag_types.PLUGINS[name]) is None and (switch is None or case.flag(switch) is True)
+    return case.flag(options.PLUGINS[name]) is None and (switch is None or case.flag(switch) is True)
 
 
 def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
     """Return True if this engine refuses the value, None if another release may accept it, False if nothing is known of this
     release."""
     own = bool(case.listed) and isinstance(case.listed, Mapping)
-    same = within(case.version, flag_types.VERSION, AFTER_KNOWN) is True
+    same = within(case.version, options.VERSION, AFTER_KNOWN) is True
     if wrong.sort == "choice":
         return own or same or None
     if wrong.sort == "name":
-        return same or (own and name in flag_types.LISTED) or (None if wrong.near else False)
+        return same or (own and name in options.LISTED) or (None if wrong.near else False)
     if wrong.sort == "kind":
-        everywhere = name in flag_types.KNOWN[flag_types.OLDER] and name in flag_types.KNOWN[flag_types.NEWER]
-        return own or everywhere or at_least(case.version, flag_types.VERSION) or None
-    since, _ = flag_values.ranges()[name]
-    return (case.version is None and since == flag_types.OLDEST) or at_least(case.version, since) or None
+        everywhere = name in options.KNOWN[options.OLDER] and name in options.KNOWN[options.NEWER]
+        return own or everywhere or at_least(case.version, options.VERSION) or None
+    since, _ = option_values.ranges()[name]
+    return (case.version is None and since == options.OLDEST) or at_least(case.version, since) or None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkwright.engines.findings import Finding, Severity, Way
-from sparkwright.engines.vllm import prediction
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm import flags, prediction
 from sparkwright.engines.vllm.prediction import CHUNKED_PREFILL_OPTIONAL_SINCE
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, both, graded, rule
 

@@ -13,8 +13,8 @@ from typing import Literal
 
 from packaging.version import Version
 
-from sparkwright.engines.option_history import near
-from sparkwright.engines.vllm.flags import flag_types, option_releases
+from sparkwright.engines.options import near
+from sparkwright.engines.vllm import option_releases, options
 from sparkwright.engines.vllm.versions import at_least
 
 Sure = Literal["read", "dates", "near"]
@@ -152,7 +152,7 @@ def existence(flag: str, version: Version | None, listed: Collection[str] = ()) 
 
 
 def _by_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
-    meant = flag_types.completed(name, listed)
+    meant = options.completed(name, listed)
     if len(meant) == 1 or f"no-{name}" in listed:
         return Existence(True, "the engine lists it")
     if meant:
@@ -196,10 +196,10 @@ def _by_releases(name: str, row: Row | None, version: Version | None) -> Existen
     if not before:
         return None
     nearest = {before[-1], after[0] if after and version.base_version != before[-1] else before[-1]}
-    meant = [flag_types.completed(name, _options(release)) for release in nearest]
+    meant = [options.completed(name, _options(release)) for release in nearest]
     if any(len(options) > 1 for options in meant):
         return None
-    if len({len(options) for options in meant}) > 1:
+    if len({len(names) for names in meant}) > 1:
         return None
     if meant[0]:
         return Existence(True, source=row.source if row else "")
@@ -210,7 +210,7 @@ def _by_releases(name: str, row: Row | None, version: Version | None) -> Existen
     elif having:
         gone = next(release for release in RELEASES[RELEASES.index(having[0]) :] if release not in having)
         why = f"it is gone since {gone}"
-    close = "" if having else near(name, flag_types.KNOWN[flag_types.NEWEST])
+    close = "" if having else near(name, options.KNOWN[options.NEWEST])
     return Existence(False, why, *_instead(row), near=close)
 
 
@@ -229,18 +229,18 @@ def _options(release: str) -> frozenset[str]:
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:
     """Return the answer of the releases whose options are fully known; None for versions before the first of them."""
-    meant = [flag_types.completed(name, flag_types.KNOWN[release]) for release in flag_types.ANCHORS]
+    meant = [options.completed(name, options.KNOWN[release]) for release in options.ANCHORS]
     if len(meant[-1]) > 1:
         return Existence(False, f"it could mean {', '.join(meant[-1])}", meant[-1][0])
     if name in BY_FLAG:
         return None
     has = [len(options) == 1 for options in meant]
-    before = version is not None and at_least(version, flag_types.OLDER) is False
+    before = version is not None and at_least(version, options.OLDER) is False
     if not any(has):
-        why = f"no release from {flag_types.OLDER} to {flag_types.NEWEST} has it"
+        why = f"no release from {options.OLDER} to {options.NEWEST} has it"
         known = version is not None and not before and at_least(version, AFTER) is False
-        return Existence(False if known else None, why, near=near(name, flag_types.KNOWN[flag_types.NEWEST]))
-    if before and not (flag_types.switch_pair(name) and not any(has[:-1])):
+        return Existence(False if known else None, why, near=near(name, options.KNOWN[options.NEWEST]))
+    if before and not (options.switch_pair(name) and not any(has[:-1])):
         return None
     return _between(has, version)
 
@@ -249,14 +249,14 @@ def _between(has: Sequence[bool], version: Version | None) -> Existence:
     """Return the existence of an option in a release, from the releases that are fully known. has: by ANCHORS."""
     if all(has):
         return Existence(True)
-    here = sum(at_least(version, release) is True for release in flag_types.ANCHORS) - 1
+    here = sum(at_least(version, release) is True for release in options.ANCHORS) - 1
     last = has.index(True) if True in has else 0
-    came = flag_types.ANCHORS[last]
+    came = options.ANCHORS[last]
     if here >= last:
         return Existence(True)
-    lacking = flag_types.ANCHORS[last - 1]
+    lacking = options.ANCHORS[last - 1]
     if version is not None and version.release[:2] <= Version(lacking).release[:2]:
-        return Existence(False, f"it came with {came}" if came == flag_types.NEWEST else f"it came after {lacking}")
+        return Existence(False, f"it came with {came}" if came == options.NEWEST else f"it came after {lacking}")
     return Existence(None, f"it came after {lacking}, with {came} at the latest")
 
 

@@ -1,10 +1,11 @@
-"""Rules about LoRA adapters, for any engine: an adapter fits the model that it was made for, and the engine's limits."""
+"""Rules about a recipe for any engine: its LoRA adapters, its chat template, and its age."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from sparkwright.engines import engine as engines
@@ -12,10 +13,11 @@ from sparkwright.engines.advice import Explained
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.flags import AdapterFlags
 from sparkwright.engines.model import config_parts
+from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.visible import one_line
 
 #: key of a recipe
-KEY = "adapters"
+ADAPTERS = "adapters"
 #: modules whose inputs, and whose outputs, are as wide as the model's hidden states, in every architecture that has them
 READS_HIDDEN = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj", "q_a_proj")
 WRITES_HIDDEN = ("o_proj", "down_proj")
@@ -67,7 +69,7 @@ _COPY = re.compile(
 
 
 @dataclass(frozen=True)
-class Case:
+class AdapterCase:
     """The input of the rules."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)  # under their own names
@@ -84,24 +86,24 @@ class Case:
         return place
 
 
-RULES: Rules[Case, Case] = Rules()
-rule = RULES.rule
+ADAPTER_RULES: Rules[AdapterCase, AdapterCase] = Rules()
+adapter_rule = ADAPTER_RULES.rule
 
 _LLAMA = {"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32}
 
 
-@rule(
+@adapter_rule(
     "adapter-base",
     sources=(
         "peft: matrix A of a module is [rank, inputs] and B [outputs, rank], with the sizes of the base model's own matrix",
         "vLLM 0.32.0, real starts: an adapter of a larger model ends the start, one of a smaller model is loaded without a word",
         "llama.cpp b11549, a real start: tensor has incorrect shape (hint: maybe wrong base model?)",
     ),
-    example=Case(
+    example=AdapterCase(
         config=_LLAMA, adapters={"sql": {"base": "org/other", "sizes": {"q_proj": [2048, 2048]}, "layers": 16}}
     ),
 )
-def adapter_base(case: Case) -> Iterator[Finding]:
+def adapter_base(case: AdapterCase) -> Iterator[Finding]:
     """An adapter fits one base model.
     vLLM loads an adapter of a smaller model without a word, into a corner of its matrices, and answers by it. An adapter's matrices have the sizes of the model that it was trained on: another size, other heads or more layers are refused here, from
     the header of its weights and the model's config.json. Two models of one size cannot be told apart so: there its
@@ -115,21 +117,21 @@ def adapter_base(case: Case) -> Iterator[Finding]:
             made_for = f" It was made for {base}." if base and base not in why else ""
             way = Way(f"take an adapter of {case.model}, or serve the model it was made for")
             sentence = f"the adapter {name} is not one of {case.model}: {why}.{made_for}"
-            yield Finding("error", sentence, (way,), "the adapter's files and the model's config.json", KEY)
+            yield Finding("error", sentence, (way,), "the adapter's files and the model's config.json", ADAPTERS)
             continue
         if base and _plain(base) != _plain(case.model):
             fits = "the sizes of its matrices fit" if about.get("sizes") else "its sizes are not known"
             sentence = f"the adapter {name} was made for {base}, and the model is {case.model}; {fits}."
             way = Way("check that the two have the same weights, if not the same precision")
-            yield Finding("warning", sentence, (way,), "the adapter's adapter_config.json", KEY)
+            yield Finding("warning", sentence, (way,), "the adapter's adapter_config.json", ADAPTERS)
 
 
-@rule(
+@adapter_rule(
     "adapter-rank",
     sources=("vLLM 0.32.0, lora/peft_helper.py: LoRA rank 64 is greater than max_lora_rank 16",),
-    example=Case(adapters={"sql": {"rank": 64}}),
+    example=AdapterCase(adapters={"sql": {"rank": 64}}),
 )
-def adapter_rank(case: Case) -> Iterator[Finding]:
+def adapter_rank(case: AdapterCase) -> Iterator[Finding]:
     """The rank of an adapter is at most the engine's.
     The engine reserves room for that rank, in every layer and for every adapter of a batch. vLLM's default is 16, and an adapter
     with a larger one ends its start.
@@ -143,15 +145,17 @@ def adapter_rank(case: Case) -> Iterator[Finding]:
         fits = next((allowed for allowed in place.ranks if allowed >= rank), 0 if place.ranks else rank)
         sentence = f"the adapter {name} has rank {rank}, and {place.max_rank} is {most}: the server does not start."
         ways = (Way(f"set {place.max_rank} to {fits}", {place.max_rank: fits}),) if fits else ()
-        yield Finding("error", sentence, ways, place.source, place.max_rank if place.max_rank in case.flags else KEY)
+        yield Finding(
+            "error", sentence, ways, place.source, place.max_rank if place.max_rank in case.flags else ADAPTERS
+        )
 
 
-@rule(
+@adapter_rule(
     "adapters-at-once",
     sources=("vLLM 0.32.0, config/lora.py: max_loras, the number of LoRAs in a single batch, is 1 by default",),
-    example=Case(adapters={"sql": {}, "law": {}}),
+    example=AdapterCase(adapters={"sql": {}, "law": {}}),
 )
-def adapters_at_once(case: Case) -> Iterator[Finding]:
+def adapters_at_once(case: AdapterCase) -> Iterator[Finding]:
     """Requests for more adapters than fit in a batch wait for one another.
     They are answered all the same, one adapter after the other; each further place costs the memory of an adapter of the largest
     rank. SGLang counts the model without an adapter as one of them.
@@ -164,15 +168,17 @@ def adapters_at_once(case: Case) -> Iterator[Finding]:
     if wanted > places:
         sentence = f"{len(case.adapters)} adapters and {place.at_once} {places}: requests for different ones wait for one another."
         way = Way(f"set {place.at_once} to {wanted}, which takes memory for each", {place.at_once: wanted})
-        yield Finding("warning", sentence, (way,), place.source, place.at_once if place.at_once in case.flags else KEY)
+        yield Finding(
+            "warning", sentence, (way,), place.source, place.at_once if place.at_once in case.flags else ADAPTERS
+        )
 
 
-@rule(
+@adapter_rule(
     "adapter-kind",
     sources=("vLLM 0.32.0, lora/peft_helper.py: `_validate_features`", "SGLang 0.5.23, lora/lora_manager.py"),
-    example=Case(adapters={"sql": {"extras": ["use_dora"]}}),
+    example=AdapterCase(adapters={"sql": {"extras": ["use_dora"]}}),
 )
-def adapter_kind(case: Case) -> Iterator[Finding]:
+def adapter_kind(case: AdapterCase) -> Iterator[Finding]:
     """Some adapters do more than a plain LoRA, and the engine refuses them.
     DoRA, biases, whole modules that were trained beside the matrices: an engine that does not compute them does not load the
     adapter, and one that ignored them would answer as another model.
@@ -185,7 +191,7 @@ def adapter_kind(case: Case) -> Iterator[Finding]:
                 f"the adapter {name} has {', '.join(refused)} in its adapter_config.json, which {title} does not serve."
             )
             yield Finding(
-                "error", sentence, (Way("merge it into the model, or train a plain LoRA"),), case.place.source, KEY
+                "error", sentence, (Way("merge it into the model, or train a plain LoRA"),), case.place.source, ADAPTERS
             )
 
 
@@ -220,7 +226,7 @@ def _heads(part: config_parts.Part, config: Mapping[str, Any], hidden: int | Non
     return {"q_proj": (0, heads * size), "k_proj": (0, kv), "v_proj": (0, kv), "o_proj": (heads * size, 0)}
 
 
-def _plainly_other(base: str, case: Case) -> str:
+def _plainly_other(base: str, case: AdapterCase) -> str:
     """Return why a base model's name is one of another family or size than the model; empty if it may be the same."""
     mine = f"{case.model} {case.config.get('model_type', '')} {case.config.get('general.architecture', '')}".lower()
     theirs = base.rpartition("/")[2].lower()
@@ -253,10 +259,163 @@ def _number(value: Any) -> int:
     return int(value) if str(value).isdecimal() else 0
 
 
-def explained(name: str) -> Explained | None:
+def explained_adapter(name: str) -> Explained | None:
     """Return a rule by name; None if there is none."""
-    found = RULES.get(name)
+    found = ADAPTER_RULES.get(name)
     if found is None:
         return None
     finding = next(iter(found.findings(found.example)))
     return Explained("", found.name, found.title, found.reason, found.sources, {}, "", None, finding)
+
+
+#: flags with the fields that a server sets in each request, by engine
+KWARGS: Mapping[str, str] = {"vllm": "default-chat-template-kwargs", "llama_cpp": "chat-template-kwargs"}
+#: flags that set another template
+OWN_TEMPLATE = ("chat-template", "chat-template-file")
+
+
+@dataclass(frozen=True)
+class TemplateCase:
+    """The input of the rules."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)  # under their own names
+    chat: Mapping[str, Any] = field(default_factory=dict)  # the lock's entry, see chat_template.kept
+    engine: str = "vllm"
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """The model's template; None if it is not known, or the recipe brings another one."""
+        if any(name in self.flags for name in OWN_TEMPLATE):
+            return None
+        return ChatTemplate.from_json(self.chat.get("template") or {})
+
+
+TEMPLATE_RULES: Rules[TemplateCase, TemplateCase] = Rules()
+template_rule = TEMPLATE_RULES.rule
+
+
+@template_rule(
+    "template-field-unread",
+    sources=(
+        "transformers: variables that a template does not use are ignored",
+        "model-serving-minefield 7, 58: reasoning_effort is accepted and ignored",
+    ),
+    example=TemplateCase(
+        {"default-chat-template-kwargs": {"reasoning_effort": "low"}},
+        {"template": ChatTemplate(("enable_thinking",), True, "enable_thinking", "on", "", False, None).to_json()},
+    ),
+)
+def template_field_unread(case: TemplateCase) -> Iterator[Finding]:
+    """A field for the chat template that the pinned template does not read.
+    The engine takes it without a word, and nothing changes: thinking stays as it is, or has no effort to be set. Which fields
+    the template of the pinned commit reads stands in spark.lock, and `model.inspect` shows it.
+    """
+    flag, template = KWARGS.get(case.engine, ""), case.template
+    given = case.flags.get(flag)
+    if template is None or not isinstance(given, Mapping):
+        return
+    for name in given:
+        if str(name) in template.fields:
+            continue
+        reads = f"it reads {', '.join(template.fields)}" if template.fields else "it reads no field of a request"
+        rest = {key: value for key, value in given.items() if key != name} or None
+        instead = f"set {template.switch} instead" if template.switch else "remove it"
+        sentence = f"{flag}.{name} is read by nothing: the model's chat template does not know it ({reads})."
+        yield Finding("warning", sentence, (Way(instead, {flag: rest}),), "the template of the pinned commit", flag)
+
+
+@template_rule(
+    "sampling-of-the-engine",
+    sources=(
+        "vLLM 0.33.0: --generation-config auto takes the model's generation_config.json, else vLLM's own defaults",
+        "model-serving-minefield 21: the server's built-ins became the model's settings",
+    ),
+    example=TemplateCase({}, {"template": None, "sampling": None}),
+)
+def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
+    """A model without generation_config.json is sampled with the engine's own defaults.
+    A request that sets no temperature gets 1.0, no top_p and no top_k, whatever the model's makers recommend on their page.
+    """
+    named = any(name in case.flags for name in ("generation-config", "override-generation-config"))
+    if case.engine == "llama_cpp" or not case.chat or case.chat.get("sampling") is not None or named:
+        return
+    sentence = "the model has no generation_config.json: requests without a temperature get the engine's own defaults."
+    change = {"override-generation-config": {"temperature": 0.7, "top_p": 0.8}} if case.engine == "vllm" else {}
+    way = Way("set what its makers recommend, as {temperature: 0.7, top_p: 0.8}, or set it in each request", change)
+    yield Finding("info", sentence, (way,), "the files of the pinned commit", "model")
+
+
+def explained_template(name: str) -> Explained | None:
+    """Return a rule by name; None if there is none."""
+    found = TEMPLATE_RULES.get(name)
+    if found is None:
+        return None
+    finding = next(iter(found.findings(found.example)))
+    flags = dict(found.example.flags)
+    engine = found.example.engine if flags else ""
+    return Explained(engine, found.name, found.title, found.reason, found.sources, flags, "", None, finding)
+
+
+#: age in days from which a recipe is old: six months
+OLD_DAYS = 183
+DATE = "date"
+
+
+@dataclass(frozen=True)
+class AgeCase:
+    """The input of the rule."""
+
+    written: str = ""  # the recipe's `date`, YYYY-MM-DD; empty for none
+    today: str = ""  # YYYY-MM-DD
+
+
+AGE_RULES: Rules[AgeCase, AgeCase] = Rules()
+
+
+def months(written: str, today: str) -> int | None:
+    """Return the age of a recipe in whole months, if it is old.
+
+    Args:
+        written: The recipe's `date`, YYYY-MM-DD; empty for none.
+        today: YYYY-MM-DD.
+
+    Returns:
+        None for a recipe that is not old or has no date.
+    """
+    if not written:
+        return None
+    days = (date.fromisoformat(today) - date.fromisoformat(written)).days
+    return days * 12 // 365 if days > OLD_DAYS else None
+
+
+def remark(written: str, today: str) -> str:
+    """Return a clause about a recipe's date, as "of 2026-03-05, older than six months"; empty for a recipe without one."""
+    if not written:
+        return ""
+    return f"of {written}" + (", older than six months" if months(written, today) is not None else "")
+
+
+@AGE_RULES.rule(
+    "old-recipe",
+    sources=("the recipe's own `date`: the day of the newest source of its settings and figures",),
+    example=AgeCase("2026-03-05", "2026-11-26"),
+)
+def old_recipe(case: AgeCase) -> Iterator[Finding]:
+    """A recipe whose settings and figures are older than six months.
+    It serves as before. Newer models of its size may answer better, and a newer engine may have faster kernels, other defaults or
+    drafted tokens for this one. `date` is the day of the newest source of a recipe's settings and figures; whoever measures or
+    compares them anew sets it to that day.
+    """
+    age = months(case.written, case.today)
+    if age is not None:
+        ways = (Way("compare it with newer ones (`sparkwright recommend`), or set `date` once it was measured again"),)
+        yield Finding("info", f"its settings and figures are {age} months old (`date`).", ways, "", DATE)
+
+
+def explained_age(name: str) -> Explained | None:
+    """Return a rule by name; None if there is none."""
+    rule = AGE_RULES.get(name)
+    if rule is None:
+        return None
+    finding = next(iter(rule.findings(rule.example)))
+    return Explained("", rule.name, rule.title, rule.reason, rule.sources, {}, "", None, finding)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from sparkwright.engines.vllm.flags import flag_types
+from sparkwright.engines.vllm import options
 from sparkwright.visible import first, one_line
 
 _OPTION_LINE = re.compile(r"^  -\S.*", re.M)
@@ -32,19 +32,19 @@ def listed(help_text: str) -> dict[str, str]:
 def usual() -> Mapping[str, str]:
     """Return the shapes of flag_types.VERSION."""
     shapes = {name: _shape_of(name, option) for name, option in known().items()}
-    return {**shapes, "help": "bare switch", **{alias: shapes[name] for alias, name in flag_types.ALIASES.items()}}
+    return {**shapes, "help": "bare switch", **{alias: shapes[name] for alias, name in options.ALIASES.items()}}
 
 
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
     """Return the difference from the usual shapes: {"like": VERSION, "differ": {name: shape, or None if it has none}}."""
     gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
     new = {name: shape for name, shape in shapes.items() if usual().get(name) != shape}
-    return {"like": flag_types.VERSION, "differ": {**gone, **new}}
+    return {"like": options.VERSION, "differ": {**gone, **new}}
 
 
 def is_current(difference: Mapping[str, Any] | None) -> bool:
     """Return True if `applied` can use the stored difference, or the engine listed no options; else ask the engine again."""
-    return difference is None or difference.get("like") == flag_types.VERSION
+    return difference is None or difference.get("like") == options.VERSION
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
@@ -92,7 +92,7 @@ def _shape(line: str) -> tuple[list[str], str]:
 
 
 def _shape_of(name: str, option: Option) -> str:
-    words = option.choices or (option.names if name in flag_types.LISTED else ())
+    words = option.choices or (option.names if name in options.LISTED else ())
     more = MANY if option.many else OPEN if option.names else ""
     return f"{{{','.join(words)}}}{more}" if words else _plain(option)
 
@@ -153,8 +153,8 @@ class Misfit(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def known() -> Mapping[str, Option]:
     """Return the options of flag_types.VERSION, by name."""
-    kinds = {name: kind for kind, names in flag_types.KINDS.items() for name in names.split()}
-    tables = (flag_types.CHOICES, flag_types.REGISTERED)
+    kinds = {name: kind for kind, names in options.KINDS.items() for name in names.split()}
+    tables = (options.CHOICES, options.REGISTERED)
     return {
         name: Option(kind, *(tuple(table.get(name, "").split()) for table in tables)) for name, kind in kinds.items()
     }
@@ -163,14 +163,14 @@ def known() -> Mapping[str, Option]:
 @functools.lru_cache(maxsize=1)
 def ranges() -> Mapping[str, tuple[str, tuple[str, ...]]]:
     """Return for each option with a range the oldest release that has it, and the range, as (">0", "<=1")."""
-    rows = (row.split() for row in flag_types.RANGES.split("\n") if row)
+    rows = (row.split() for row in options.RANGES.split("\n") if row)
     return {name: (since, tuple(limits)) for name, since, _, *limits in rows}
 
 
 def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
     """Return the config class and the first limit that a value breaks in a release, as ">=1"; None if nothing is known against
     it."""
-    row = next((row.split() for row in flag_types.RANGES.split("\n") if row.startswith(f"{name} ")), None)
+    row = next((row.split() for row in options.RANGES.split("\n") if row.startswith(f"{name} ")), None)
     if row is None or version < tuple(map(int, row[1].split("."))):
         return None
     return next(((row[2], limit) for limit in row[3:] if not _keeps(value, limit)), None)
@@ -225,7 +225,7 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
         value = READ[base][0](word)
     except (ValueError, RecursionError):
         return Misfit("kind", f"must be {READ[base][1]}, {got}")
-    known_as = word.lower().replace("-", "_") if name in flag_types.FOLDED else str(value)
+    known_as = word.lower().replace("-", "_") if name in options.FOLDED else str(value)
     sorts: tuple[tuple[Sort, tuple[str, ...]], ...] = (
         ("choice", option.choices),
         ("name", option.names if word else ()),

@@ -1,4 +1,4 @@
-"""The probe of a tool call that a client can use: in its own field, with JSON arguments."""
+"""Probes of an answer's fields: thinking apart from the text, and a tool call that a client can use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,76 @@ from typing import Any
 from sparkwright.engines.openai_api import CHAT
 from sparkwright.engines.probes.probe import Probe, Reply, Seen, quoted
 
+REASONING_TOKENS = 1536
+
+
+def judge_reasoning(reply: Reply) -> Seen:
+    """Judge if the thinking is separate from the content."""
+    if reply.cut:
+        where = f"in `{reply.thinking_field}`" if reply.thinking else "in the content"
+        return Seen("inconclusive", f"the answer had not ended within {REASONING_TOKENS} tokens, all of them {where}")
+    if not reply.content:
+        came = f"; `{reply.thinking_field}` holds {quoted(reply.thinking)}" if reply.thinking else ""
+        return Seen("disproved", f"content is null although the answer ended{came}", "content null")
+    if not reply.thinking:
+        return Seen("disproved", f"no thinking apart from the content: {quoted(reply.content)}", "no thinking apart")
+    return Seen("proved", f"thinking in `{reply.thinking_field}`, the answer in the content")
+
+
+def judge_answer(reply: Reply) -> Seen:
+    """Judge an answer with or without thinking before it: it must not be empty."""
+    if reply.cut and not reply.content:
+        return Seen("inconclusive", f"the answer had not ended within {REASONING_TOKENS} tokens")
+    if not reply.content:
+        came = f"; `{reply.thinking_field}` holds {quoted(reply.thinking)}" if reply.thinking else ""
+        return Seen("disproved", f"content is null although the answer ended{came}", "content null")
+    return Seen("proved", f"the answer is in the content: {quoted(reply.content)}")
+
+
+def judge_off(reply: Reply) -> Seen:
+    """Judge an answer for which thinking was turned off."""
+    seen = judge_answer(reply)
+    note = "it thinks although a request turns that off" if reply.thinking else ""
+    return replace(seen, note=note)
+
+
+def judge_effort(reply: Reply) -> Seen:
+    """Judge an answer for which thinking was turned off and an effort was set, which clients take for a hint about depth only."""
+    note = f"`{EFFORT}` turns thinking on, also where a request turns it off" if reply.thinking else ""
+    return replace(judge_answer(reply), note=note)
+
+
+EFFORT = "reasoning_effort"
+REASONING_PROBE = Probe(
+    "reasoning",
+    CHAT,
+    {
+        "messages": [{"role": "user", "content": "Which is larger, 9.11 or 9.9? Think briefly, then name the number."}],
+        "max_tokens": REASONING_TOKENS,
+    },
+    judge_reasoning,
+    thinks=True,
+)
+#: requests of clients that do not mention thinking, turn it off, or also set an effort
+REASONING_VARIANTS = (
+    REASONING_PROBE.in_a_stream(),
+    replace(REASONING_PROBE, name="reasoning, not said", rule=judge_answer, thinks=None, variant=True),
+    replace(REASONING_PROBE, name="reasoning, off", rule=judge_off, thinks=False, variant=True),
+    replace(
+        REASONING_PROBE, name="reasoning, off, streamed", rule=judge_off, thinks=False, variant=True, streamed=True
+    ),
+    replace(
+        REASONING_PROBE,
+        name=f"reasoning, off, with {EFFORT}",
+        body={**REASONING_PROBE.body, EFFORT: "low"},
+        rule=judge_effort,
+        thinks=False,
+        variant=True,
+        optional=True,
+    ),
+)
+
+
 NAME, ARGUMENT = "get_weather", "city"
 TOOL = {
     "type": "function",
@@ -21,7 +91,7 @@ TOOL = {
     },
 }
 #: a call is 40 tokens or so; gpt-oss always thinks before it
-TOKENS = 768
+TOOL_CALL_TOKENS = 768
 #: formats of a call before a parser extracts it: Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi, gpt-oss
 MARKS = re.compile(
     r"<tool_call|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<｜tool|<\|tool_call|<arg_key>|to=functions\."
@@ -31,14 +101,16 @@ MARKS = re.compile(
 SEARCHED_CHARS = 1 << 14
 
 
-def judge(reply: Reply) -> Seen:
+def judge_tool_call(reply: Reply) -> Seen:
     """Judge if the answer holds a proper tool call."""
     calls = reply.message_of.get("tool_calls")
     if isinstance(calls, list) and calls:
         return _call(calls[0])
     if reply.cut:
         came = quoted(reply.content or reply.thinking)
-        return Seen("inconclusive", f"no tool call within {TOKENS} tokens, and the answer had not ended: {came}")
+        return Seen(
+            "inconclusive", f"no tool call within {TOOL_CALL_TOKENS} tokens, and the answer had not ended: {came}"
+        )
     if MARKS.search(reply.content[:SEARCHED_CHARS]):
         return Seen(
             "disproved", f"the tool call came as text in the content: {quoted(reply.content)}", "tool call as text"
@@ -72,7 +144,7 @@ def _call(call: Any) -> Seen:
 
 def judge_second(reply: Reply) -> Seen:
     """Judge if the second turn has a tool call, with the argument of that turn."""
-    seen = judge(reply)
+    seen = judge_tool_call(reply)
     if seen.verdict == "proved" and SECOND_CITY.lower() not in seen.evidence.lower():
         return Seen("disproved", f"asked about {SECOND_CITY} it {seen.evidence}", "no tool call")
     return seen
@@ -84,7 +156,7 @@ def judge_none(reply: Reply) -> Seen:
     if (isinstance(calls, list) and calls) or MARKS.search(reply.content[:SEARCHED_CHARS]):
         return Seen("disproved", "it called a tool although `tool_choice` was none", "tool choice ignored")
     if reply.cut and not reply.content:
-        return Seen("inconclusive", f"no answer within {TOKENS} tokens")
+        return Seen("inconclusive", f"no answer within {TOOL_CALL_TOKENS} tokens")
     if not reply.content:
         return Seen("disproved", "content is null with `tool_choice: none`", "content null")
     return Seen("proved", f"answered in words with `tool_choice: none`: {quoted(reply.content)}")
@@ -98,16 +170,16 @@ def judge_required(reply: Reply) -> Seen:
     return Seen("proved", f"answered in words: {quoted(reply.content)}", note="`tool_choice: required` is ignored")
 
 
-PROBE = Probe(
+TOOL_CALL_PROBE = Probe(
     "tool_call",
     CHAT,
     {
         "messages": [{"role": "user", "content": f"What is the weather in Paris now? Call {NAME}."}],
         "tools": [TOOL],
         "tool_choice": "auto",
-        "max_tokens": TOKENS,
+        "max_tokens": TOOL_CALL_TOKENS,
     },
-    judge,
+    judge_tool_call,
     refused="tools refused",
 )
 
@@ -141,35 +213,49 @@ OTHERS = [
 ]
 #: enough for a model that thinks by default
 UNSAID_TOKENS = 2048
-VARIANTS = (
-    PROBE.in_a_stream(),
+TOOL_CALL_VARIANTS = (
+    TOOL_CALL_PROBE.in_a_stream(),
     replace(
-        PROBE, name="tool_call, thinking not said", body={**PROBE.body, "max_tokens": UNSAID_TOKENS}, thinks=None
+        TOOL_CALL_PROBE,
+        name="tool_call, thinking not said",
+        body={**TOOL_CALL_PROBE.body, "max_tokens": UNSAID_TOKENS},
+        thinks=None,
     ).in_a_stream(),
     replace(
-        PROBE, name="tool_call, second turn", body={**PROBE.body, "messages": TURNS}, rule=judge_second, variant=True
+        TOOL_CALL_PROBE,
+        name="tool_call, second turn",
+        body={**TOOL_CALL_PROBE.body, "messages": TURNS},
+        rule=judge_second,
+        variant=True,
     ),
     replace(
-        PROBE, name="tool_call, second turn", body={**PROBE.body, "messages": TURNS}, rule=judge_second
+        TOOL_CALL_PROBE,
+        name="tool_call, second turn",
+        body={**TOOL_CALL_PROBE.body, "messages": TURNS},
+        rule=judge_second,
     ).in_a_stream(),
     replace(
-        PROBE,
+        TOOL_CALL_PROBE,
         name="tool_call, tool_choice none",
-        body={**PROBE.body, "tool_choice": "none"},
+        body={**TOOL_CALL_PROBE.body, "tool_choice": "none"},
         rule=judge_none,
         variant=True,
     ),
     replace(
-        PROBE,
+        TOOL_CALL_PROBE,
         name="tool_call, tool_choice required",
-        body={**PROBE.body, "messages": [{"role": "user", "content": "Say hello."}], "tool_choice": "required"},
+        body={
+            **TOOL_CALL_PROBE.body,
+            "messages": [{"role": "user", "content": "Say hello."}],
+            "tool_choice": "required",
+        },
         rule=judge_required,
         variant=True,
         optional=True,
     ),
     replace(
-        PROBE,
+        TOOL_CALL_PROBE,
         name=f"tool_call, {TOOLS} tools",
-        body={**PROBE.body, "tools": [*OTHERS[: TOOLS // 2], TOOL, *OTHERS[TOOLS // 2 : TOOLS - 1]]},
+        body={**TOOL_CALL_PROBE.body, "tools": [*OTHERS[: TOOLS // 2], TOOL, *OTHERS[TOOLS // 2 : TOOLS - 1]]},
     ).in_a_stream(),
 )

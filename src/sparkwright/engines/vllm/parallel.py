@@ -1,11 +1,18 @@
-"""The flags, environment variables and container options of a cluster's members."""
+"""vLLM's implementation of engines.parallel.Parallel: the flags, variables and container options of a cluster's members."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkwright.engines.parallel import ClusterMember
+from packaging.version import Version
+
+from sparkwright.engines.findings import Finding
+from sparkwright.engines.model.architecture import classify
+from sparkwright.engines.parallel import ClusterMember, Share, Split
+from sparkwright.engines.vllm import flags as own
+from sparkwright.engines.vllm import member_log
+from sparkwright.engines.vllm.splits import SPLITS, SplitCase
 
 # The environment variables and container options of a cluster's members.
 #
@@ -22,11 +29,11 @@ ADAPTERS = "NCCL_IB_HCA"
 STEP_TIMEOUT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 STEP_TIMEOUT_S = 90
 #: makes NCCL log the network that it uses, but not every operation
-TRACED_BY = "NCCL_DEBUG"
-TRACE = {TRACED_BY: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+TRACE = "NCCL_DEBUG"
+TRACED = {TRACE: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
 #: variables that no recipe sets in a cluster; it may override STEP_TIMEOUT and TRACE
-VARIABLES = (OWN_ADDRESS, *INTERFACE, ADAPTERS)
+VARIABLES: Sequence[str] = (OWN_ADDRESS, *INTERFACE, ADAPTERS)
 
 #: a worker takes 11 to 12.4 s to stop (5 s, SIGTERM, 4 s, SIGKILL of its rank); Docker kills after 10
 STOP_TIMEOUT_S = 30
@@ -47,7 +54,7 @@ def variables_of(member: ClusterMember) -> dict[str, str]:
         found[ADAPTERS] = ",".join(member.adapters)
     if member.rank == 0:
         found[STEP_TIMEOUT] = str(STEP_TIMEOUT_S)
-    return found | (TRACE if member.traced else {})
+    return found | (TRACED if member.traced else {})
 
 
 def options(member: ClusterMember) -> dict[str, Any]:
@@ -64,27 +71,18 @@ def options(member: ClusterMember) -> dict[str, Any]:
 # Sources: vLLM 0.17.1 to 0.33.0, engine/arg_utils.py, config/parallel.py and docs/serving/parallelism_scaling.md; a real group
 # of two of 0.32.0 on a CPU.
 
-TENSOR = "tensor-parallel-size"
-PIPELINE = "pipeline-parallel-size"
-MEMBERS = "nnodes"
-RANK = "node-rank"
-HEAD = "master-addr"
-MASTER_PORT = "master-port"
-HEADLESS = "headless"
-API_SERVERS = "api-server-count"
-BACKEND = "distributed-executor-backend"
 
-DEFAULT_MASTER_PORT = 29501
+MASTER_PORT = 29501
 
 #: flags that no recipe sets in a cluster, each with the key that sets it
 SET_BY: Mapping[str, str] = {
-    TENSOR: "parallel",
-    PIPELINE: "parallel",
-    MEMBERS: "parallel",
-    RANK: "the order of the group's hosts",
-    HEAD: "the group's `cluster.head`",
-    MASTER_PORT: "the group's `cluster.port`",
-    HEADLESS: "the group's `cluster.head`",
+    own.TENSOR: "parallel",
+    own.PIPELINE: "parallel",
+    own.MEMBERS: "parallel",
+    own.RANK: "the order of the group's hosts",
+    own.HEAD: "the group's `cluster.head`",
+    own.MASTER_PORT: "the group's `cluster.port`",
+    own.HEADLESS: "the group's `cluster.head`",
 }
 
 
@@ -97,14 +95,34 @@ def flags_of(member: ClusterMember) -> dict[str, Any]:
     """
     worker = member.rank > 0
     found: dict[str, Any] = {
-        TENSOR: member.split.tensor,
-        PIPELINE: member.split.pipeline,
-        MEMBERS: member.split.hosts,
-        RANK: member.rank,
-        HEAD: member.head_address,
-        MASTER_PORT: member.master_port,
-        HEADLESS: True if worker else None,
+        own.TENSOR: member.split.tensor,
+        own.PIPELINE: member.split.pipeline,
+        own.MEMBERS: member.split.hosts,
+        own.RANK: member.rank,
+        own.HEAD: member.head_address,
+        own.MASTER_PORT: member.master_port,
+        own.HEADLESS: True if worker else None,
     }
     if worker:  # it has no API; with --headless the engine refuses this option
-        found[API_SERVERS] = None
+        found[own.API_SERVERS] = None
     return found
+
+
+#: the reader of a member's log, and the judgement of a failure
+member = member_log.member
+of_another = member_log.of_another
+
+
+def share(member: ClusterMember) -> Share:
+    """Return the settings with which a member is started."""
+    return Share(
+        flags_of(member),
+        variables_of(member),
+        options(member),
+        STOP_TIMEOUT_S,
+    )
+
+
+def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:
+    """Return the findings about this split of this model, errors first. flags: of the recipe, in any spelling."""
+    return SPLITS.check(SplitCase(split, own.named(flags), classify(model), version))

@@ -1,0 +1,330 @@
+"""The command line of `vllm serve`: the flags of a recipe under their own names, and the parser of command lines written elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkwright.engines.flags import AdapterFlags, Command, Imports, ModelFlag, Role, grouped_words, plain_value
+from sparkwright.engines.probes.probe import ProbeFlags
+from sparkwright.engines.tasks import TaskFlags
+from sparkwright.engines.vllm import option_values, options
+
+MODEL = "model"
+SERVED_NAME = "served-model-name"
+MEMORY_UTILIZATION = "gpu-memory-utilization"
+KV_BYTES = "kv-cache-memory-bytes"
+EAGER = "enforce-eager"
+MAX_MODEL_LEN = "max-model-len"
+CHUNKED_PREFILL = "enable-chunked-prefill"
+PREFIX_CACHING = "enable-prefix-caching"
+BATCHED_TOKENS = "max-num-batched-tokens"
+PORT = "port"
+#: of the members of a cluster
+TENSOR = "tensor-parallel-size"
+PIPELINE = "pipeline-parallel-size"
+MEMBERS = "nnodes"
+RANK = "node-rank"
+HEAD = "master-addr"
+MASTER_PORT = "master-port"
+HEADLESS = "headless"
+API_SERVERS = "api-server-count"
+BACKEND = "distributed-executor-backend"
+
+#: vLLM's own defaults: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).
+#: The larger one must fit.
+DEFAULT_MEMORY_UTILIZATION = 0.92
+DEFAULT_PORT = 8000
+#: of engines.flags.Flags: the image's own program is `vllm serve`
+ENTRYPOINT: tuple[str, ...] | None = None
+MEMORY = MEMORY_UTILIZATION
+BUDGET = BATCHED_TOKENS
+SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
+MODEL_FLAGS: Mapping[Role, ModelFlag] = {
+    "draft": ModelFlag("speculative-config", key="model"),
+    "tokenizer": ModelFlag("tokenizer"),
+}
+#: lora/peft_helper.py and config/lora.py of 0.32.0; the defaults are the same in 0.11.2
+ADAPTERS: AdapterFlags | None = AdapterFlags(
+    "lora-modules",
+    enable="enable-lora",
+    max_rank="max-lora-rank",
+    usual_rank=16,
+    ranks=(1, 8, 16, 32, 64, 128, 256, 320, 512),
+    at_once="max-loras",
+    usual_at_once=1,
+    refused=(
+        *("use_dora", "bias", "lora_bias", "modules_to_save", "alora_invocation_tokens"),
+        *("layer_replication", "use_bdlora", "use_qalora"),
+    ),
+    source="vLLM 0.32.0, lora/peft_helper.py and config/lora.py",
+)
+
+
+def named(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags under their own names, in their order; of two spellings of a flag the last wins (see `twice`).
+
+    Names have dashes, none in front; an alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and `no-x:
+    true` becomes `x: false`. An unknown name stays, with dashes; anything after a dot stays as it is.
+    """
+    return dict(_named(name, message) for name, message in written.items())
+
+
+def canonical(written: str) -> str:
+    """Return a flag's own name; for the off side of a switch, the name of the switch."""
+    return _named(written, True)[0]
+
+
+def value(flags: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a flag; None if it is not set. For `enable-x` also read `disable-x`, which exists from 0.33 on."""
+    other = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
+    answer = flags.get(name)
+    return not other if answer is None and isinstance(other, bool) else answer
+
+
+def misfit(flags: Mapping[str, Any], name: str) -> str:
+    """Return why `vllm serve` refuses a flag's value; "" if nothing is known against it."""
+    wrong = option_values.misfit(name, value(flags, name))
+    return wrong.why if wrong else ""
+
+
+def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words of these flags, in their order. true: `--x`; false: `--no-x`; None: left out."""
+    return tuple(word for name, message in named(flags).items() for word in _words(name, message))
+
+
+def integer(given: Any) -> int | None:
+    """Return a number above 0 as vLLM reads it: 131072, "128k" (thousands), "128K" (times 1024); None for "auto" and invalid
+    numbers."""
+    try:
+        number = option_values.size(str(given))
+    except ValueError:
+        return None
+    return number if number > 0 else None
+
+
+def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words after the image: the model, then the flags.
+
+    Every release takes `--model PATH`: 0.32.0 and 0.33.0 move it to the front before they check that the model comes first.
+    """
+    return ("--model", model, *argv(flags))
+
+
+def served_name(flags: Mapping[str, Any], model: str) -> str:
+    """Return the model name for requests: the first served name, else the model as the engine got it."""
+    return served_names(flags, model)[0]
+
+
+def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
+    """Return every name that requests may use; vLLM answers to each, and reports the first."""
+    names = value(flags, SERVED_NAME)
+    names = names if isinstance(names, list | tuple) else [names]
+    return tuple(dict.fromkeys(str(name) for name in names if name)) or (model,)
+
+
+def share(flags: Mapping[str, Any]) -> float | None:
+    """Return the share of memory that the flags set, 0 to 1; None if they set none, or an invalid one."""
+    answer = value(flags, MEMORY_UTILIZATION)
+    return None if answer is None or option_values.misfit(MEMORY_UTILIZATION, answer) else float(answer)
+
+
+def memory_utilization(flags: Mapping[str, Any]) -> float:
+    """Return the share of memory that the engine will request, 0 to 1. An invalid value must be refused before."""
+    answer = share(flags)
+    return DEFAULT_MEMORY_UTILIZATION if answer is None else answer
+
+
+def port(flags: Mapping[str, Any]) -> int:
+    """Return the port on which the server listens inside its container. An invalid value must be refused before."""
+    answer = value(flags, PORT)
+    words = [] if answer is None or option_values.misfit(PORT, answer) else option_values.words(answer, None)
+    return int(words[0]) if words else DEFAULT_PORT
+
+
+def context(flags: Mapping[str, Any]) -> int | None:
+    """Return the longest sequence that the flags set, in tokens; None if they set none."""
+    return integer(value(flags, MAX_MODEL_LEN))
+
+
+def properties() -> dict[str, Any]:
+    """Return the flags of flag_types.VERSION as the properties of a JSON Schema."""
+    return {name: _schema(option) for name, option in sorted(option_values.known().items()) if name not in SET_BY}
+
+
+def _schema(option: option_values.Option) -> dict[str, Any]:
+    if "switch" in option.kind:
+        return {"type": "boolean"}
+    return {"enum": [*option.choices, None]} if option.choices and not option.many else {}
+
+
+def _named(written: str, given: Any) -> tuple[str, Any]:
+    head, dot, rest = written.lstrip("-").partition(".")
+    head = head.replace("_", "-")
+    switch = _complete(head.removeprefix("no-"))
+    if head.startswith("no-") and isinstance(given, bool) and head not in option_values.known() and _is_switch(switch):
+        return switch, not given
+    return _complete(head) + dot + rest, given
+
+
+def _is_switch(name: str) -> bool:
+    option = option_values.known().get(name)
+    return option is not None and option.kind == "switch"
+
+
+def _complete(name: str) -> str:
+    """Return the full name for a short form, an alias or a prefix; the name itself if that is not unambiguous."""
+    name = options.ALIASES.get(name) or options.SHORT.get(name) or name
+    meant = options.completed(name, options.ALL) if name else []
+    meant = [*dict.fromkeys(options.ALIASES.get(item, item) for item in meant)]
+    return meant[0] if len(meant) == 1 else name
+
+
+def _words(name: str, given: Any) -> list[str]:
+    option = option_values.known().get(name)
+    if given is None or (isinstance(given, list | tuple) and not given):
+        return []
+    if "." in name:  # a part of a mapping: its value is read as JSON
+        return [f"--{name}", given if isinstance(given, str) else json.dumps(given, separators=(",", ":"))]
+    if isinstance(given, bool):
+        off = [] if option is not None and option.kind == "bare switch" else [f"--no-{name}"]
+        return [f"--{name}"] if given else off
+    words = option_values.words(given, option)
+    if option_values.repeats(name):
+        return [part for word in words for part in (f"--{name}", word)]
+    return [f"--{name}", *words]
+
+
+#: words before the model in a command
+PROGRAM = frozenset(("vllm", "serve"))
+
+
+def parsed(words: Sequence[str]) -> Command:
+    """Return the model and the flags of a command: a switch as true or false, several words as a list, JSON as its value."""
+    grouped = list(grouped_words(words))
+    found: dict[str, Any] = {}
+    for written, values in grouped:
+        for name, message in named({written: _value(values)}).items() if written else ():
+            before = found.get(name)
+            again = before is not None and option_values.repeats(name)
+            found[name] = [*(before if isinstance(before, list) else [before]), message] if again else message
+    leading = (word for name, values in grouped if not name for word in values)
+    first = next((word for word in leading if word.rpartition("/")[2] not in PROGRAM), "")
+    return Command(str(found.pop(MODEL, None) or first), found)
+
+
+def _value(words: list[str]) -> Any:
+    if len(words) > 1:
+        return words
+    return plain_value(words[0]) if words else True
+
+
+# Other people's ways to start vLLM. Sources: vllm-project/recipes@8959cf6, spark-arena/recipe-registry@3075780,
+# spark-arena/eugr-recipes@0d81770.
+
+
+def spelled_out(words: Sequence[str]) -> list[str]:
+    """Return the words with long names: `-tp 2` as `--tensor-parallel-size 2`, `-cc.x=1` as `--compilation-config.x=1`; `-O3` as
+    two words."""
+    found: list[str] = []
+    for word in words:
+        head = word.lstrip("-")
+        name = next((end for end in (head.partition(".")[0].partition("=")[0],) if end in options.SHORT), "")
+        if word.startswith("-O") and word[2:].isdigit():
+            found += [f"--{options.SHORT['O']}", word[2:]]
+        elif word.startswith("-") and not word.startswith("--") and name:
+            found.append(f"--{options.SHORT[name]}{head.removeprefix(name)}")
+        else:
+            found.append(word)
+    return found
+
+
+IMPORTS = Imports(
+    image=f"vllm/vllm-openai:v{options.VERSION}",
+    port_inside=DEFAULT_PORT,
+    names=("vllm", "vllm.entrypoints.openai.api_server"),
+    program=("vllm", "serve"),
+    host="host",
+    key=("api-key",),
+    tensor=TENSOR,
+    pipeline=PIPELINE,
+    backends=(
+        BACKEND,
+        MEMBERS,
+        RANK,
+        HEAD,
+        MASTER_PORT,
+        HEADLESS,
+    ),
+    replicas=("data-parallel-size",),
+    revisions=("revision",),
+    files=("chat-template", "reasoning-parser-plugin", "tool-parser-plugin", "config"),
+    further_models={
+        "speculative-config": "model",
+        "speculative-config.model": "",
+        "tokenizer": "",
+        "hf-config-path": "",
+        "spec-model": "",
+    },
+    downloads=("download-dir",),
+    tokens=("hf-token",),
+    spelled_out=spelled_out,
+    served_name=SERVED_NAME,
+)
+
+
+# Flags that decide vLLM's task: the model does, unless `runner` is set. Sources: 0.32.0 on a CPU, where a pooling server has no
+# chat (404) and a generating one no embeddings.
+
+TASK_FLAGS = TaskFlags(
+    excludes={
+        "generate": {"runner": ("pooling", "draft"), "convert": ("embed", "classify")},
+        "embed": {"runner": ("generate", "draft"), "convert": ("classify",)},
+        "rerank": {"runner": ("generate", "draft")},
+    }
+)
+
+
+# Flags of vLLM that cause what a probe finds.
+#
+# Sources: 0.32.0 on a CPU with a model that recites a good model's output (tests/real_engine/test_probes.py: 400 without both
+# flags, a call as text, a call in the thinking, thinking in the content, content null); `--enable-auto-tool-choice requires
+# --tool-call-parser`, vllm/entrypoints/openai; vllm issues 41902 and 41477 (a wrong parser: content null). The thinking is in
+# `reasoning`, before 0.16 or so in `reasoning_content`.
+
+TOOL_PARSER = "--tool-call-parser is not that of this model"
+REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
+TEMPLATE = "--chat-template, or the model's own template, leaves the tools out"
+#: error messages of Jinja and of templates' raise_exception about a conversation that they refuse
+UNRENDERED = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
+PROBE_FLAGS = ProbeFlags(
+    by_message=(
+        (
+            r"requires --enable-auto-tool-choice|requires --tool-call-parser",
+            "--enable-auto-tool-choice and --tool-call-parser are needed",
+        ),
+        (UNRENDERED, "the model's chat template does not take this conversation: --chat-template with another one"),
+    ),
+    promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
+    needs=dict.fromkeys(("tool_call", "messages", "responses"), ("enable-auto-tool-choice", "tool-call-parser")),
+    causes={
+        "tools refused": "--chat-template or the model's own template does not take tools; see the server's words",
+        "tool call as text": TOOL_PARSER,
+        "tool call in the thinking": f"{REASONING_PARSER}: it takes the call for thinking",
+        "tool call with bad arguments": TOOL_PARSER,
+        "no tool call": TEMPLATE,
+        "tool choice ignored": "--chat-template writes the tools into the prompt whatever `tool_choice` says (--exclude-tools-when-tool-choice-none)",
+        "only without stream": "--tool-call-parser or --reasoning-parser is not that of this model, or its streaming is broken in this release",
+        "content null": "--reasoning-parser or --tool-call-parser is not that of this model: it took all of the text",
+        "thinking in content": REASONING_PARSER,
+        "no thinking apart": f"{REASONING_PARSER}, or --default-chat-template-kwargs turns thinking off",
+        "not the schema": "--structured-outputs-config chooses a backend that does not hold the schema, or --reasoning-parser is missing",
+        "picture refused": "--language-model-only or --limit-mm-per-prompt leaves pictures out, or the model reads none",
+        "picture not seen": "--mm-processor-kwargs, --chat-template, or the weights of the vision part",
+        "another dimension": "another model, or --hf-overrides and --pooler-config cut its vectors",
+        "garbage": "a kernel for FP4 weights or experts that fails on this GPU: try --moe-backend marlin and --linear-backend marlin, "
+        "another quantization of the model, or see --chat-template",
+        "another language": "--chat-template is another model's, or the weights are damaged",
+    },
+)
