@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
-from sparkwright.engines.model import architecture_tables as dense
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.model.config_parts import Part, architecture_name, text
@@ -113,9 +112,9 @@ def attention_only(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found 
     name = architecture_name(config)
     if config.get("is_encoder_decoder") is True:
         return Found("dense", "is_encoder_decoder", "true: an encoder and a decoder, both of attention", "", 0)
-    if name in dense.GENERATE or name in dense.DROPPED:
+    if name in tables.GENERATE or name in tables.DROPPED:
         return Found("dense", "architectures", f"{name}: attention alone", "", 0)
-    if name in dense.POOL:
+    if name in tables.POOL:
         return Found("dense", "architectures", f"{name}: attention alone, for embedding or ranking", "", 0)
     return None
 
@@ -378,7 +377,7 @@ def kind_of(config: Mapping[str, Any]) -> Kind | None:
         return "dense" if _attends_in_every_layer(config) else "recurrent"
     if name in tables.ATTENTION_FREE_ARCHITECTURES:
         return "attention_free"
-    return "dense" if name in dense.GENERATE or name in dense.POOL or name in dense.DROPPED else None
+    return "dense" if name in tables.GENERATE or name in tables.POOL or name in tables.DROPPED else None
 
 
 def outranking(config: Mapping[str, Any], found: Found) -> Found:

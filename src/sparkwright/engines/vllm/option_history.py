@@ -197,7 +197,7 @@ def _by_releases(name: str, row: Row | None, version: Version | None) -> Existen
         return None
     nearest = {before[-1], after[0] if after and version.base_version != before[-1] else before[-1]}
     meant = [options.completed(name, _options(release)) for release in nearest]
-    if any(len(options) > 1 for options in meant):
+    if any(len(names) > 1 for names in meant):
         return None
     if len({len(names) for names in meant}) > 1:
         return None
