@@ -63,7 +63,7 @@ TABLES = (
         "`registry.py`",
     ),
     Table(
-        VLLM / "flags" / "option_releases.py",
+        VLLM / "option_releases.py",
         "options",
         "Options by the releases of vLLM that have them",
         "`arg_utils.py`, `cli_args.py` and `serve.py`",
