@@ -176,6 +176,7 @@ def test_a_served_name_ends_no_text_of_the_client_settings() -> None:
         "host": "spark1",
         "url": "http://spark1:8000",
         "model": odd,
+        "adapters": [],
         "max_model_len": None,
         "key": "",
         "reach": "",
