@@ -10,7 +10,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.gateway import drain_record, server_operations
 from sparkwright.host.gateway.server_operations import Gateway
-from sparkwright.host.records import good_states, servers
+from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder
 from tests.remote.sshd import free_port
 
@@ -37,12 +37,12 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolder) -> None:
-    now = servers.settle(state, "chat", "")
+    now = good_states.settle_records(state, "chat", "")
     assert good_states.last(now)["container_id"] == "c1"
     assert all((state.path / "servers/chat" / name).exists() for name in OF_SERVER)
     assert all((state.path / name).exists() for name in OF_MACHINE)
     assert good_states.last(StateFolder(state.path)) == {}
-    back = servers.settle(state, "", "chat")
+    back = good_states.settle_records(state, "", "chat")
     assert good_states.last(back)["container_id"] == "c1"
     assert all((state.path / name).exists() for name in (*OF_SERVER, *OF_MACHINE))
     assert not (state.path / "servers").exists()
@@ -50,26 +50,26 @@ def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolde
 
 def test_what_an_unverified_server_left_is_in_the_way_of_no_move(state: StateFolder) -> None:
     """It left folders, and no verified state or a damaged one."""
-    servers.settle(state, "chat", "")
+    good_states.settle_records(state, "chat", "")
     (state.path / "restart_plans").mkdir()
     (state.path / "restart_plans/b.json").write_text("{}")
-    back = servers.settle(state, "", "chat")
+    back = good_states.settle_records(state, "", "chat")
     assert good_states.last(back)["container_id"] == "c1"
     assert {path.name for path in (state.path / "restart_plans").iterdir()} == {"a.json", "b.json"}
     assert not (state.path / "servers").exists()
 
 
 def test_another_server_begins_without_a_memory(state: StateFolder) -> None:
-    assert good_states.last(servers.settle(state, "vectors", "")) == {}
+    assert good_states.last(good_states.settle_records(state, "vectors", "")) == {}
     assert good_states.last(state) == GOOD
     assert [server.server for server in state.servers()] == ["", "vectors"]
-    assert [item["container_id"] for item in servers.good(state)] == ["c1"]
+    assert [item["container_id"] for item in good_states.of_all_servers(state)] == ["c1"]
 
 
 def test_a_move_that_was_cut_off_is_done_again(state: StateFolder) -> None:
     (state.path / "servers/chat").mkdir(parents=True)
     (state.path / "history.jsonl").rename(state.path / "servers/chat/history.jsonl")
-    now = servers.settle(state, "chat", "")
+    now = good_states.settle_records(state, "chat", "")
     assert good_states.last(now)["container_id"] == "c1"
     assert all((state.path / "servers/chat" / name).exists() for name in OF_SERVER)
 

@@ -56,7 +56,7 @@ class StateFolder:
 
         Args:
             name: of its container; empty: of the only one. The records it had as the only server stay its own until
-                `servers.settle` moves
+                `good_states.settle_records` moves
                 them.
         """
         if name and not (self.path / SERVERS / matched(STEP, name, "the server's name")).is_dir():

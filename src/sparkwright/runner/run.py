@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import good_states, restart_plans, servers, turns
+from sparkwright.host.records import good_states, restart_plans, turns
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
@@ -61,7 +61,7 @@ def play(
                 if before is not None and journal.unfinished(state, before):
                     note(journal.story(state, before, plan.server))
                 host_lost.settle(RunContext(machine, state, plan.run_id, book.write))
-                own = servers.settle(state, plan.server, _alone(plan))
+                own = good_states.settle_records(state, plan.server, _alone(plan))
                 if plan.server and not plan.by_turns:
                     turns.forget(own, plan.server)
                 recap = run(met)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.module import Context
-from sparkwright.host.records import servers
+from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change
@@ -93,7 +93,7 @@ def tidy(context: Context) -> None:
     folder = context.state.path / FILES_FOLDER
     if not folder.is_dir():
         return
-    states = list(servers.good(context.state))
+    states = list(good_states.of_all_servers(context.state))
     needed = {digest for state in states for digest in ((state.get("spec") or {}).get("files") or {}).values()}
     needed |= {name for row in context.docker().api.containers(all=True) for name in _sources(row)}
     for path in folder.iterdir():

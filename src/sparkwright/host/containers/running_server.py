@@ -16,7 +16,7 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import container_labels, container_options, containers, server_key
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context
-from sparkwright.host.records import servers
+from sparkwright.host.records import good_states
 from sparkwright.measure import http_probe
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import pinned, tagged
@@ -193,7 +193,9 @@ def generated(context: Context, base_url: str) -> dict[str, float]:
 
     Includes interim servers; leaves out the server at base_url and those without metrics. Empty if the engine does not answer.
     """
-    verified = {str((row.get("spec") or {}).get("name") or "") for row in servers.good(context.state)} - {""}
+    verified = {str((row.get("spec") or {}).get("name") or "") for row in good_states.of_all_servers(context.state)} - {
+        ""
+    }
     names = verified | {name + containers.INTERIM for name in verified}
     counted = {name: _generated(context, name, urlsplit(base_url).port) for name in sorted(names)}
     return {name: tokens for name, tokens in counted.items() if tokens is not None}

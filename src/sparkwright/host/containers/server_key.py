@@ -18,7 +18,7 @@ from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import container_labels, containers
 from sparkwright.host.containers.container_options import key_fingerprint
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, server_keys, servers
+from sparkwright.host.records import good_states, server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
 from sparkwright.protocol.result import arg
@@ -102,7 +102,7 @@ def tidy(context: Context, name: str) -> None:
     """Remove the keys of a server that none of its containers and no verified state needs."""
     if not server_keys.any_kept(context.state):
         return
-    states = list(servers.good(context.state))
+    states = list(good_states.of_all_servers(context.state))
     needed = {str((state.get("spec") or {}).get("server_key", "")).removeprefix(KEPT) for state in states}
     here = (containers.inspect(context.docker(), item) for item in (name, name + containers.PREVIOUS))
     server_keys.drop(context.state, name, needed | {key_fingerprint(row) for row in here if row})

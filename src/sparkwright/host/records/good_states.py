@@ -1,18 +1,24 @@
-"""The verified states of a host's server: the last one ("verified"), and those before it ("verified_before"), as a stack.
+"""The verified states of a host's server, and the place of its records on a host that serves several.
 
-A state holds everything needed to recreate it without the recipe: spec (the container, its image by digest), model (id, commit,
-dir, transfer, files), serve (served_name, utilization, needs_bytes, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes,
-container_id, run, since, script (its docker run command, as a deploy wrote it on the host), generation (of a member of a cluster:
-the same on all members whose containers were started together).
+The last state is "verified", those before it are "verified_before", as a stack. A state holds everything needed to recreate it
+without the recipe: spec (the container, its image by digest), model (id, commit, dir, transfer, files), serve (served_name,
+utilization, needs_bytes, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes, container_id, run, since, script (its docker
+run command, as a deploy wrote it on the host), generation (of a member of a cluster: the same on all members whose containers
+were started together).
+
+The only server of a host has its records in the state folder itself; with several, each has them in servers/NAME, NAME being the
+name of its container. They are moved under the host's lock: no one else writes them then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from sparkwright.host.records.state_shapes import GOOD
-from sparkwright.host.state import StateFolder
+from sparkwright.host.state import OF_SERVER, SERVERS, StateFolder
 from sparkwright.trust.shapes import listed
 
 KEPT = 5
@@ -76,3 +82,54 @@ def models_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the models of a state: the server's own first, then further ones, each with its `role`."""
     model = state.get("model") or {}
     return [model, *model.get("models", ())] if model else []
+
+
+def settle_records(state: StateFolder, server: str, alone: str) -> StateFolder:
+    """Return the state folder of a run, after moving its server's records to their place.
+
+    Args:
+        server: the container's name if the host serves several; empty if it serves one.
+        alone: the container's name of the only server.
+    """
+    root = StateFolder(state.path)
+    if server:
+        here = StateFolder(state.path, server)
+        if last(root).get("spec", {}).get("name") == server and not last(here):
+            _move(root, here)
+        here.memory_made()
+        return here
+    was = StateFolder(state.path, alone)
+    if alone and was.memory.is_dir() and not last(root):
+        _move(was, root)
+        with contextlib.suppress(OSError):
+            was.memory.rmdir()
+            (state.path / SERVERS).rmdir()
+    return root
+
+
+def of_all_servers(state: StateFolder) -> Iterator[dict[str, Any]]:
+    """Yield the verified states of all servers of a host, each server's last one first."""
+    for server in StateFolder(state.path).servers():
+        yield from (found for found in (last(server), *before(server)) if found)
+
+
+def _move(source: StateFolder, target: StateFolder) -> None:
+    """Move a server's records, `verified` last, so that an interrupted move is repeated."""
+    to = target.memory_made()
+    found = [path for path in source.memory.iterdir() if _of_server(path)]
+    for path in sorted(found, key=lambda path: path.name == "verified.json"):
+        _put(path, to / path.name)
+
+
+def _put(path: Path, at: Path) -> None:
+    """Move a file, replacing an existing one; merge a folder into an existing one."""
+    if not (path.is_dir() and at.is_dir()):
+        path.rename(at)
+        return
+    for item in path.iterdir():
+        _put(item, at / item.name)
+    path.rmdir()
+
+
+def _of_server(path: Path) -> bool:
+    return path.name.partition(".")[0] in OF_SERVER and not path.name.endswith(".lock")
