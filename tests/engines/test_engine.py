@@ -1,0 +1,37 @@
+"""Every part of every engine has the names of its protocol, which a type checker cannot see: parts are found by name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.advice import Advice
+from sparkwright.engines.caches import PrefixCache
+from sparkwright.engines.engine import Engine, Files, Image, Part
+from sparkwright.engines.flags import Flags
+from sparkwright.engines.parallel import Parallel
+
+PROTOCOLS: dict[str, type] = {
+    protocol.__name__: protocol for protocol in (Advice, Files, Flags, Image, Parallel, PrefixCache)
+}
+PARTS = [
+    (name, PROTOCOLS[word])
+    for name, annotation in Engine.__annotations__.items()
+    if isinstance(vars(Engine).get(name), Part)
+    for word in re.findall(r"\w+", str(annotation))
+    if word in PROTOCOLS
+]
+
+
+def test_each_protocol_is_one_of_a_part() -> None:
+    assert {protocol for _, protocol in PARTS} == set(PROTOCOLS.values())
+
+
+@pytest.mark.parametrize(("part", "protocol"), PARTS)
+@pytest.mark.parametrize("name", sorted(served.name for served in engine.served()))
+def test_a_part_has_every_name_of_its_protocol(name: str, part: str, protocol: type) -> None:
+    found = getattr(engine.of(name), part)
+    if found is not None:
+        assert [item for item in dir(protocol) if not item.startswith("_") and not hasattr(found, item)] == []
