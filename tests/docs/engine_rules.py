@@ -157,7 +157,7 @@ Each row is a concept; each cell the rules of that engine about it (`sparkwright
 
 def rules(name: str) -> set[str]:
     """Return the names of an engine's rules, with those for every engine."""
-    return {*engine.of(name).advice.titles(), *budget.RULES, *container_rules.RULES}
+    return {*(rule for rules in engine.of(name).advice.RULES for rule in rules), *budget.RULES, *container_rules.RULES}
 
 
 def named(name: str) -> Iterator[str]:

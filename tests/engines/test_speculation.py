@@ -132,7 +132,7 @@ def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: 
     ],
 )
 def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
-    case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), llama_options.NEWER)
+    case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), f"b{llama_options.NEWER}")
     found = [f"{finding.severity}: {finding.sentence}" for finding in llama_rules.RULES["speculation"].findings(case)]
     assert bool(found) == bool(text), found
     assert not text or found[0].startswith(text), found

@@ -16,9 +16,9 @@ from sparkwright.app.plans.pins import entries, simulated
 from sparkwright.app.questions import client_formats
 from sparkwright.app.questions.client_formats import AGENT_CONTEXT, Format
 from sparkwright.console.out import say, say_json, say_prose
-from sparkwright.engines import api_paths, budget, container_rules, dialects, engine, recipe_rules
-from sparkwright.engines.advice import EXPECTED, Effective, Explained, ServerRequest
-from sparkwright.engines.findings import Finding, Way
+from sparkwright.engines import api_paths, dialects, engine, recipe_rules
+from sparkwright.engines.advice import EXPECTED, Effective, ServerRequest
+from sparkwright.engines.findings import Explained, Finding, Rules, Way
 from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.project import lockfile, recipe, shipped_files
@@ -183,15 +183,14 @@ def explain(name: str | None, *, as_json: bool) -> None:
 
 def explained(name: str) -> list[Explained]:
     """Return the rules of this name, of each engine that has one and of those for all engines."""
-    found = (
-        container_rules.explained(name),
-        budget.explained(name),
-        recipe_rules.explained_template(name),
-        recipe_rules.explained_adapter(name),
-        recipe_rules.explained_age(name),
-        *(engine.advice.explained(name) for engine in engine.served()),
-    )
-    return [rule for rule in found if rule is not None]
+    return [rule for rules in _rules() if (rule := rules.explained(name)) is not None]
+
+
+def _rules() -> Iterator[Rules[Any, Any]]:
+    """Yield the rules for all engines, then those of each engine."""
+    yield from recipe_rules.RULES
+    for served in engine.served():
+        yield from served.advice.RULES
 
 
 def _nearest_first(found: list[Explained]) -> list[Explained]:
@@ -214,14 +213,7 @@ def _nearest_first(found: list[Explained]) -> list[Explained]:
 
 def rules() -> dict[str, str]:
     """Return the titles of all engines' rules, by name."""
-    titles = (
-        container_rules.RULES.titles(),
-        budget.RULES.titles(),
-        recipe_rules.TEMPLATE_RULES.titles(),
-        recipe_rules.ADAPTER_RULES.titles(),
-        recipe_rules.AGE_RULES.titles(),
-        *(engine.advice.titles() for engine in engine.served()),
-    )
+    titles = [rules.titles() for rules in _rules()]
     return {name: title for row in reversed(titles) for name, title in row.items()}
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from packaging.version import Version
 
-from sparkwright.engines.findings import Finding
+from sparkwright.engines.findings import Finding, Rules
 from sparkwright.engines.memory import Memory
 
 Platform = Literal["gb10", "ascend"]
@@ -73,24 +73,6 @@ class Effective:
     memory_utilization: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """A rule with its explanation and its finding for an example."""
-
-    #: name of the engine; empty for a rule about every engine
-    engine: str
-    name: str
-    title: str
-    reason: str
-    sources: tuple[str, ...]
-    flags: Mapping[str, Any]
-    image: str
-    version: str | None
-    finding: Finding
-    container: Mapping[str, Any] = field(default_factory=dict)
-    parallel: Mapping[str, int] = field(default_factory=dict)
-
-
 class Kind(Protocol):
     """The kind of a model."""
 
@@ -116,6 +98,10 @@ class Advice(Protocol):
     @property
     def CHUNKED_PREFILL(self) -> str:
         """The flag that turns chunked prefill on and off; "" if there is none."""
+
+    @property
+    def RULES(self) -> Sequence[Rules[Any, Any]]:
+        """The rules, to list and to explain them."""
 
     def version(self, text: str | None) -> Version | None:
         """Return the version in a text, in the engine's own format; None if it holds none."""
@@ -152,12 +138,6 @@ class Advice(Protocol):
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return the flags to change for chunked prefill on and off, with nothing else different; None if there is no such
         switch."""
-
-    def titles(self) -> Mapping[str, str]:
-        """Return the titles of the rules, by name."""
-
-    def explained(self, name: str) -> Explained | None:
-        """Return a rule by name; None if there is none."""
 
 
 def cannot_be_asked(

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from sparkwright.defaults import RESERVE_GIB
-from sparkwright.engines.advice import Explained, Platform
+from sparkwright.engines.advice import Platform
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.memory import COMPILE_BYTES, HOST_SIDE_BYTES, Memory
 from sparkwright.errors import SparkwrightError
@@ -299,7 +299,7 @@ class Case:
     platform: Platform = "gb10"
 
 
-RULES: Rules[Case, Case] = Rules()
+RULES: Rules[Case, Case] = Rules(shown=lambda case: {"container": case.container})
 rule = RULES.rule
 
 
@@ -365,13 +365,3 @@ def _ways(memory: Memory, found: Budget, over: int, shm: int) -> Iterator[Way]:
         return
     flag, value = largest
     yield Way(f"set {flag} to {value:g}{less}", {flag: value if memory.share else int(value)})
-
-
-def explained(name: str) -> Explained | None:
-    """Return a rule by name; None if there is none."""
-    rule = RULES.get(name)
-    if rule is None:
-        return None
-    case = rule.example
-    found = next(iter(rule.findings(case)))
-    return Explained("", rule.name, rule.title, rule.reason, rule.sources, {}, "", None, found, case.container)

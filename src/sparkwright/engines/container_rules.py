@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkwright.engines.advice import Explained, ServerRequest
+from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.http import OPEN_WAY_OF_HOST
 from sparkwright.trust import process_words, security_words
@@ -17,7 +17,7 @@ from sparkwright.visible import one_line
 
 DOCKER = "docker's documentation"
 
-RULES: Rules[ServerRequest, ServerRequest] = Rules()
+RULES: Rules[ServerRequest, ServerRequest] = Rules(shown=lambda request: {"container": request.container})
 rule = RULES.rule
 
 
@@ -140,16 +140,6 @@ def log_not_kept(request: ServerRequest) -> Iterator[Finding]:
     if request.container.get("log_driver") == "none":
         sentence = "log_driver: none: Docker keeps no log, so nothing can be read of a start or a death."
         yield _warning(sentence, "remove it; limit the log's size with `log_options`", "log_driver")
-
-
-def explained(name: str) -> Explained | None:
-    """Return a rule by name; None if there is none."""
-    rule = RULES.get(name)
-    if rule is None:
-        return None
-    finding = next(iter(rule.findings(rule.example)))
-    box = rule.example.container
-    return Explained("", rule.name, rule.title, rule.reason, rule.sources, {}, "", None, finding, box)
 
 
 # Mounts, devices, capabilities, variables and flags that give a server more access than it needs, each with a

@@ -60,8 +60,43 @@ class Rule(Generic[C, E]):
     findings: Callable[[C], Iterable[Finding]]
 
 
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A rule with its explanation and its finding for an example."""
+
+    name: str
+    title: str
+    reason: str
+    sources: tuple[str, ...]
+    finding: Finding
+    #: name of the engine; empty for a rule about every engine
+    engine: str = ""
+    #: the example's flags, image, engine's version, container options and split
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    image: str = ""
+    version: str | None = None
+    container: Mapping[str, Any] = field(default_factory=dict)
+    parallel: Mapping[str, int] = field(default_factory=dict)
+
+
 class Rules(dict[str, Rule[C, E]]):
     """Rules by name."""
+
+    def __init__(
+        self,
+        case: Callable[[E], Any] = lambda example: example,
+        shown: Callable[[E], Mapping[str, Any]] = lambda example: {},
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """Begin without rules.
+
+        Args:
+            case: returns the case of an example.
+            shown: returns what an explanation shows of an example, by the fields of Explained.
+            aliases: other names under which rules are explained.
+        """
+        super().__init__()
+        self._case, self._shown, self._aliases = case, shown, aliases or {}
 
     def rule(
         self, name: str, *, sources: Iterable[str], example: E
@@ -86,6 +121,14 @@ class Rules(dict[str, Rule[C, E]]):
     def titles(self) -> dict[str, str]:
         """Return the titles of the rules, by name."""
         return {rule.name: rule.title for rule in self.values()}
+
+    def explained(self, name: str) -> Explained | None:
+        """Return a rule by name; None if there is none."""
+        rule = self.get(self._aliases.get(name, name))
+        if rule is None:
+            return None
+        finding = next(iter(rule.findings(self._case(rule.example))))
+        return Explained(rule.name, rule.title, rule.reason, rule.sources, finding, **self._shown(rule.example))
 
 
 def _paragraphs(text: str) -> str:

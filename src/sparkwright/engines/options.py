@@ -73,7 +73,7 @@ class OptionHistory:
             values: for a successor with other values: (old name, old value) to the new value.
         """
         self.releases = tuple(releases.split())
-        self._rows, self._newest, self._order, self._values = rows, newest, order, values or {}
+        self._rows, self.newest, self._order, self._values = rows, newest, order, values or {}
 
     @cached_property
     def spans(self) -> Mapping[str, Span]:
@@ -118,7 +118,7 @@ class OptionHistory:
 
     def _constant(self, name: str, release: str | None) -> Existence:
         """Return the existence of an option without a row: in every release, or in none."""
-        if name in self._newest():
+        if name in self.newest():
             return Existence(True)
         oldest, newest = self.releases[0], self.releases[-1]
         covered = release is not None and self._order(oldest) <= self._order(release) <= self._order(newest)
@@ -158,7 +158,7 @@ class OptionHistory:
         return None
 
     def _kind(self, name: str) -> str:
-        span, newest = self.spans.get(name), self._newest()
+        span, newest = self.spans.get(name), self.newest()
         if span is not None:
             return span.kind
         return newest.get(name, "") if isinstance(newest, Mapping) else ""

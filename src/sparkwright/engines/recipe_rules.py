@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
+from sparkwright.engines import budget, container_rules
 from sparkwright.engines import engine as engines
-from sparkwright.engines.advice import Explained
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.flags import AdapterFlags
 from sparkwright.engines.model import config_parts
@@ -259,15 +259,6 @@ def _number(value: Any) -> int:
     return int(value) if str(value).isdecimal() else 0
 
 
-def explained_adapter(name: str) -> Explained | None:
-    """Return a rule by name; None if there is none."""
-    found = ADAPTER_RULES.get(name)
-    if found is None:
-        return None
-    finding = next(iter(found.findings(found.example)))
-    return Explained("", found.name, found.title, found.reason, found.sources, {}, "", None, finding)
-
-
 #: flags with the fields that a server sets in each request, by engine
 KWARGS: Mapping[str, str] = {"vllm": "default-chat-template-kwargs", "llama_cpp": "chat-template-kwargs"}
 #: flags that set another template
@@ -290,7 +281,11 @@ class TemplateCase:
         return ChatTemplate.from_json(self.chat.get("template") or {})
 
 
-TEMPLATE_RULES: Rules[TemplateCase, TemplateCase] = Rules()
+def _shown(case: TemplateCase) -> dict[str, Any]:
+    return {"engine": case.engine, "flags": dict(case.flags)} if case.flags else {}
+
+
+TEMPLATE_RULES: Rules[TemplateCase, TemplateCase] = Rules(shown=_shown)
 template_rule = TEMPLATE_RULES.rule
 
 
@@ -343,17 +338,6 @@ def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
     change = {"override-generation-config": {"temperature": 0.7, "top_p": 0.8}} if case.engine == "vllm" else {}
     way = Way("set what its makers recommend, as {temperature: 0.7, top_p: 0.8}, or set it in each request", change)
     yield Finding("info", sentence, (way,), "the files of the pinned commit", "model")
-
-
-def explained_template(name: str) -> Explained | None:
-    """Return a rule by name; None if there is none."""
-    found = TEMPLATE_RULES.get(name)
-    if found is None:
-        return None
-    finding = next(iter(found.findings(found.example)))
-    flags = dict(found.example.flags)
-    engine = found.example.engine if flags else ""
-    return Explained(engine, found.name, found.title, found.reason, found.sources, flags, "", None, finding)
 
 
 #: age in days from which a recipe is old: six months
@@ -412,10 +396,5 @@ def old_recipe(case: AgeCase) -> Iterator[Finding]:
         yield Finding("info", f"its settings and figures are {age} months old (`date`).", ways, "", DATE)
 
 
-def explained_age(name: str) -> Explained | None:
-    """Return a rule by name; None if there is none."""
-    rule = AGE_RULES.get(name)
-    if rule is None:
-        return None
-    finding = next(iter(rule.findings(rule.example)))
-    return Explained("", rule.name, rule.title, rule.reason, rule.sources, {}, "", None, finding)
+#: the rules for every engine
+RULES: tuple[Rules[Any, Any], ...] = (container_rules.RULES, budget.RULES, TEMPLATE_RULES, ADAPTER_RULES, AGE_RULES)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.engines import budget, container_rules, engine, recipe_rules
+from sparkwright.engines import engine, recipe_rules
 from sparkwright.errors import Refused
 from sparkwright.modules.registry import NAMES
 from sparkwright.project import shipped_files
@@ -73,12 +73,8 @@ def choices() -> dict[str, list[str]]:
         "shipped": [shipped_files.short(name) for name in shipped_files.ejectable()],
         "rules": sorted(
             {
-                *container_rules.RULES,
-                *budget.RULES,
-                *recipe_rules.TEMPLATE_RULES,
-                *recipe_rules.ADAPTER_RULES,
-                *recipe_rules.AGE_RULES,
-                *(name for engine in engine.served() for name in engine.advice.titles()),
+                *(name for rules in recipe_rules.RULES for name in rules),
+                *(name for engine in engine.served() for rules in engine.advice.RULES for name in rules),
             }
         ),
         "faults": [*FAULTS, *OF_MEMBERS, "none"],

@@ -12,7 +12,6 @@ from packaging.version import Version
 from sparkwright.engines.advice import (
     Decision,
     Effective,
-    Explained,
     ServerRequest,
     Wanted,
     WhenImpossible,
@@ -31,6 +30,7 @@ from sparkwright.units import GIB, MIB
 
 #: there is no switch for it
 CHUNKED_PREFILL = ""
+RULES = (rules.RULES,)
 WHY = "it always cuts prompts into pieces of batch-size tokens"
 USUAL_BATCH = 2048
 _BUILD = re.compile(r"\bb?(\d{4,6})\b")
@@ -76,7 +76,9 @@ def check(
     request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """Return all findings, errors first."""
-    case = rules.Case(replace(request, flags=own.named(request.flags)), version.major if version else None, listed)
+    case = rules.Case(
+        replace(request, flags=own.named(request.flags)), f"b{version.major}" if version else None, listed
+    )
     return rules.RULES.check(case)
 
 
@@ -134,30 +136,6 @@ def chunked_prefill_arms(
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return None: there is no such switch."""
     return None
-
-
-def titles() -> Mapping[str, str]:
-    """Return the titles of the rules, by name."""
-    return rules.RULES.titles()
-
-
-def explained(name: str) -> Explained | None:
-    """Return a rule by name; None if there is none."""
-    rule = rules.RULES.get(name)
-    if rule is None:
-        return None
-    request, build = rule.example.asked, rule.example.build
-    return Explained(
-        "llama_cpp",
-        rule.name,
-        rule.title,
-        rule.reason,
-        rule.sources,
-        request.flags,
-        request.image,
-        f"b{build}" if build else None,
-        next(iter(rule.findings(rule.example))),
-    )
 
 
 # Memory that llama-server takes: its files, its KV cache by the model's header, and its compute buffers.

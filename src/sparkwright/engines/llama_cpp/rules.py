@@ -4,66 +4,59 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
+from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.findings import Finding, Rules, Severity, Way
-from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.llama_cpp import flags, options
 from sparkwright.engines.llama_cpp.files import SUFFIX
-from sparkwright.engines.options import Existence, advice, counterpart, elsewhere, here
+from sparkwright.engines.shared_rules import (
+    OptionCase,
+    in_its_container_only,
+    key_in_arguments,
+    not_asked,
+    published_elsewhere,
+    unknown_flags,
+)
 from sparkwright.trust.image_name import tagged
 from sparkwright.visible import one_line
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(OptionCase):
     """The input of the rules."""
 
-    #: with flags under their own names
-    asked: ServerRequest
-    #: of llama.cpp; None while it is not known
-    build: int | None = None
-    #: the options in the image's own help, which then decides; empty while the image was not run
-    listed: Collection[str] = ()
-
-    def exists(self, name: str) -> Existence:
-        """Return the existence of an option in this engine: its own help decides, else the table of builds."""
-        known = flags.HISTORY.existence(name, self.release)
-        if not self.listed:
-            return known
-        return Existence(name in self.listed, known.why if known.exists is False else "its own help does not list it")
-
-    @property
-    def options(self) -> Collection[str]:
-        """The names of the options that this engine has, as far as known."""
-        return self.listed or [name for name in flags.known() if self.exists(name).exists is not False]
-
-    @property
-    def release(self) -> str | None:
-        return f"b{self.build}" if self.build else None
-
-    def flag(self, name: str) -> Any:
-        """Return the value of a flag; None if it is not set."""
-        return flags.value(self.asked.flags, name)
+    ENGINE, TITLE, HISTORY = "llama_cpp", "llama.cpp", flags.HISTORY
 
     @property
     def engine(self) -> str:
-        return f"llama.cpp b{self.build}" if self.build else "llama-server"
+        return super().engine if self.release else "llama-server"
+
+    @property
+    def build(self) -> int | None:
+        """The build's number; None while it is not known."""
+        return int(self.release.lstrip("b")) if self.release else None
 
 
 Findings = Callable[[Case], Iterable[Finding]]
 
-RULES: Rules[Case, Case] = Rules()
+RULES: Rules[Case, Case] = Rules(
+    shown=lambda case: {
+        "engine": "llama_cpp",
+        "flags": case.asked.flags,
+        "image": case.asked.image,
+        "version": case.release,
+    }
+)
 
 
 def rule(
-    name: str, *, sources: Iterable[str], example: ServerRequest, build: int | None = options.NEWER
+    name: str, *, sources: Iterable[str], example: ServerRequest, build: int = options.NEWER
 ) -> Callable[[Findings], Findings]:
     """Register a rule; see `Rules.rule`. build: of its example."""
-    case = Case(replace(example, flags=flags.named(example.flags)), build)
+    case = Case(replace(example, flags=flags.named(example.flags)), f"b{build}")
     return RULES.rule(name, sources=sources, example=case)
 
 
@@ -71,7 +64,6 @@ __all__ = ["RULES", "Case"]
 
 #: least number that people write for "all" (99, 999); no current model has as many layers
 ALL_LAYERS = 99
-LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 OFFICIAL = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
 HELP = "llama-server --help"
 OVERRIDES = "override-kv"
@@ -187,24 +179,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     It says `error: invalid argument` and exits with code 1, after the previous server was stopped. The image's own help decides, and
     without it the table of builds.
     """
-    for name, given in case.asked.flags.items():
-        known = case.exists(name)
-        if given is None or known.exists:
-            continue
-        whose = "" if name in flags.known() else elsewhere("llama_cpp", name)
-        severity: Severity = "error" if known.exists is False or whose else "warning"
-        outcome = "refuses" if severity == "error" else "may refuse"
-        sentence = f"{whose or f'{name}: {known.why}'}; {case.engine} {outcome} to start."
-        yield Finding(severity, sentence, (_instead(case, name, given, bool(whose)),), HELP, name)
-
-
-def _instead(case: Case, name: str, given: object, foreign: bool) -> Way:
-    if not foreign:
-        return advice(flags.HISTORY, name, given, case.release, case.options)
-    same, other = here("llama_cpp", name), counterpart("llama_cpp", name)
-    if same:
-        return Way(f"write {same}", {name: None, same: given})
-    return Way(f"use {other} instead" if other else "remove it", {name: None})
+    yield from unknown_flags(case, HELP, own=flags.known())
 
 
 @rule(
@@ -347,12 +322,7 @@ def newer_release(case: Case) -> Iterator[Finding]:
     proves is proved by the running server all the same.
     """
     if case.build is not None and case.build > options.NEWER:
-        sentence = (
-            f"{case.engine} is newer than b{options.NEWER}, the newest build that is known here: its options are judged by the "
-            "image's own help."
-        )
-        way = Way("update sparkwright, if there is a newer one")
-        yield Finding("info", sentence, (way,), f"read up to b{options.NEWER}")
+        yield from shared_rules.newer_release(case.engine, f"b{options.NEWER}", "build")
 
 
 @rule(
@@ -366,9 +336,8 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     """
     found = OFFICIAL.match(case.asked.image)
     if found is not None and not re.search(r"-b\d+$", found["tag"]):
-        sentence = f"{tagged(case.asked.image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
-        way = Way(f"use the tag of a build, as {found['tag']}-b{options.NEWER}")
-        yield Finding("info", sentence, (way,), "llama.cpp's docs/docker.md")
+        instead = f"the tag of a build, as {found['tag']}-b{options.NEWER}"
+        yield from shared_rules.moving_tag(case.asked.image, instead, "llama.cpp's docs/docker.md")
 
 
 @rule(
@@ -382,8 +351,7 @@ def api_key(case: Case) -> Iterator[Finding]:
     """
     if case.flag(flags.KEY):
         way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {flags.KEY: None})
-        sentence = "api-key is in the arguments, where `ps` and `docker inspect` show it."
-        yield Finding("error", sentence, (way,), "docker inspect", flags.KEY)
+        yield from key_in_arguments(flags.KEY, way, "docker inspect")
 
 
 @rule(
@@ -395,8 +363,7 @@ def open_to_network(case: Case) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
     llama-server allows requests from pages of all origins, too, where it has no key.
     """
-    if case.asked.open_to_network:
-        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(OPEN_WAY),), "docker's documentation", "publish")
+    yield from shared_rules.open_to_network(case.asked)
 
 
 @rule(
@@ -422,20 +389,8 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, over HTTP.
     A container's loopback is not reachable from outside; checks do not ask over HTTPS or below a prefix.
     """
-    host = str(case.flag(flags.HOST) or "")
-    if host.startswith(LOOPBACK) or host.endswith(".sock"):
-        way = Way("remove it", {flags.HOST: None})
-        yield Finding(
-            "error", f"host {host} is reachable in its container only.", (way,), "docker's documentation", flags.HOST
-        )
-    for name in ("ssl-key-file", "ssl-cert-file", "api-prefix"):
-        if case.flag(name):
-            sentence = f"{name}: every check of sparkwright asks over plain HTTP, without a prefix."
-            yield Finding("error", sentence, (Way("remove it", {name: None}),), HELP, name)
-    listens, published = flags.port(case.asked.flags), case.asked.published
-    if published not in (None, listens):
-        target = f"maps to {published}" if published else "is not a TCP port"
-        sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
-        written = flags.PORT if case.flag(flags.PORT) is not None else "publish"
-        way = Way(f"make the first entry of `container.ports` end in :{listens}")
-        yield Finding("error", sentence, (way,), "docker's documentation", written)
+    yield from in_its_container_only(case, flags.HOST, (".sock",))
+    yield from not_asked(
+        case, ("ssl-key-file", "ssl-cert-file", "api-prefix"), "over plain HTTP, without a prefix", HELP
+    )
+    yield from published_elsewhere(case.asked, flags.port(case.asked.flags), flags.PORT)

@@ -11,7 +11,6 @@ from packaging.version import InvalidVersion, Version
 from sparkwright.engines.advice import (
     Decision,
     Effective,
-    Explained,
     ServerRequest,
     Wanted,
     WhenImpossible,
@@ -26,6 +25,7 @@ from sparkwright.units import GIB
 
 #: the words that would turn it on or off are not known
 CHUNKED_PREFILL = ""
+RULES = (rules.RULES,)
 WHY = "nothing tells how this server is asked for it, or whether it does it; set it among the words of its command"
 
 
@@ -94,20 +94,3 @@ def chunked_prefill_arms(
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return None: no such switch is known."""
     return None
-
-
-def titles() -> Mapping[str, str]:
-    """Return the titles of the rules, by name."""
-    return rules.RULES.titles()
-
-
-def explained(name: str) -> Explained | None:
-    """Return a rule by name; None if there is none."""
-    rule = rules.RULES.get(name)
-    if rule is None:
-        return None
-    request = rule.example
-    finding = next(iter(rule.findings(request)))
-    return Explained(
-        "openai", rule.name, rule.title, rule.reason, rule.sources, request.flags, request.image, None, finding
-    )

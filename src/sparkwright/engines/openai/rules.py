@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkwright.engines import http as roles
+from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.flags import value
-from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.openai import flags
+from sparkwright.engines.shared_rules import DOCKER, LOOPBACK, key_in_arguments, published_elsewhere
 from sparkwright.trust.secret_names import is_secret
 
-LOOPBACK = ("127.", "localhost", "::1", "[::1]")
-DOCKER = "docker's documentation"
 #: programs that listen on the loopback by default
 SHY = ("trtllm-serve",)
 
-RULES: Rules[ServerRequest, ServerRequest] = Rules()
+RULES: Rules[ServerRequest, ServerRequest] = Rules(
+    shown=lambda request: {"engine": "openai", "flags": request.flags, "image": request.image}
+)
 rule = RULES.rule
 
 
@@ -64,8 +65,7 @@ def secret_in_command(request: ServerRequest) -> Iterator[Finding]:
         name, equals, text = word.partition("=")
         if name.startswith("--") and is_secret(name.lstrip("-"), text if equals else "".join(given[n + 1 : n + 2])):
             way = Way("remove it; `server_key`, with `key` in the section, hands it over as a file")
-            sentence = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
-            yield Finding("error", sentence, (way,), DOCKER, flags.COMMAND)
+            yield from key_in_arguments(name, way, DOCKER, flags.COMMAND)
 
 
 @rule(
@@ -77,9 +77,7 @@ def open_to_network(request: ServerRequest) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
     With `key` in its section a server takes `server_key`; one that knows no key stays on the loopback.
     """
-    if request.open_to_network:
-        way = OPEN_WAY if request.flags.get("key") else OPEN_WAY.replace("`server_key` or ", "")
-        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER, "publish")
+    yield from shared_rules.open_to_network(request, has_key=bool(request.flags.get("key")))
 
 
 @rule(
@@ -101,8 +99,5 @@ def out_of_reach(request: ServerRequest) -> Iterator[Finding]:
     if port and port != str(listens):
         sentence = f"its command says --port {port}, and `port` says {listens}."
         yield Finding("error", sentence, (Way(f"set `port: {port}`"),), DOCKER, flags.COMMAND)
-    elif request.published not in (None, listens):
-        target = f"maps to {request.published}" if request.published else "is not a TCP port"
-        sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
-        way = Way(f"make the first entry of `container.ports` end in :{listens}")
-        yield Finding("error", sentence, (way,), DOCKER, flags.PORT if flags.PORT in request.flags else "publish")
+    else:
+        yield from published_elsewhere(request, listens, flags.PORT)

@@ -13,7 +13,6 @@ from sparkwright.engines.advice import (
     EXPECTED,
     Decision,
     Effective,
-    Explained,
     ServerRequest,
     Wanted,
     WhenImpossible,
@@ -21,11 +20,12 @@ from sparkwright.engines.advice import (
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
 from sparkwright.engines.sglang import flags as own
-from sparkwright.engines.sglang import options, rules
+from sparkwright.engines.sglang import rules
 from sparkwright.trust.bounds import count_of
 from sparkwright.units import MIB
 
 CHUNKED_PREFILL = own.CHUNK
+RULES = (rules.RULES,)
 OFF = -1
 #: its default chunk size on 90 to 160 GB. source 0.5.23
 USUAL_CHUNK = 8192
@@ -162,27 +162,3 @@ def chunked_prefill_arms(
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return the recipe's chunk size, or the default one, for on, and -1 for off."""
     return {own.CHUNK: own.chunk(own.named(flags)) or USUAL_CHUNK}, {own.CHUNK: OFF}
-
-
-def titles() -> Mapping[str, str]:
-    """Return the titles of the rules, by name."""
-    return rules.RULES.titles()
-
-
-def explained(name: str) -> Explained | None:
-    """Return a rule by name; None if there is none."""
-    rule = rules.RULES.get(name)
-    if rule is None:
-        return None
-    request = rule.example.asked
-    return Explained(
-        "sglang",
-        rule.name,
-        rule.title,
-        rule.reason,
-        rule.sources,
-        request.flags,
-        request.image,
-        options.SOURCE,
-        next(iter(rule.findings(rule.example))),
-    )

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Severity, Way
 from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
-from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.options import Existence, advice, counterpart, elsewhere, here
 from sparkwright.engines.sglang import flags, options
+from sparkwright.engines.shared_rules import (
+    OptionCase,
+    in_its_container_only,
+    key_in_arguments,
+    not_asked,
+    published_elsewhere,
+    unknown_flags,
+)
 from sparkwright.trust.image_name import tagged
 from sparkwright.visible import one_line
 
-LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 SOURCE = f"SGLang {options.SOURCE}, source"
 #: flags that name something which SGLang fetches from the hub unless it is a path
 FETCHED: Mapping[str, Role] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
@@ -35,53 +40,37 @@ CUDA_12 = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(OptionCase):
     """The input of the rules."""
 
-    #: with flags under their own names
-    asked: ServerRequest
-    #: of SGLang; None while it is not known
-    version: str | None = None
-    #: the options in the image's own help, which then decides; empty while the image was not run
-    listed: Collection[str] = ()
     #: the model's longest sequence in tokens; None if not known
     longest: int | None = None
 
-    def exists(self, name: str) -> Existence:
-        """Return the existence of an option in this engine: its own help decides, else the table of releases."""
-        known = flags.HISTORY.existence(name, self.version)
-        if not self.listed:
-            return known
-        here = name in self.listed or options.FORMER.get(name) in self.listed
-        return Existence(here, known.why if known.exists is False else "its own help does not list it")
+    ENGINE, TITLE, HISTORY = "sglang", "SGLang", flags.HISTORY
 
-    @property
-    def options(self) -> Collection[str]:
-        """The names of the options that this engine has, as far as known."""
-        gone = flags.HISTORY.kinds()
-        return self.listed or [name for name in {**flags.kinds(), **gone} if self.exists(name).exists is not False]
-
-    @property
-    def engine(self) -> str:
-        return f"SGLang {self.version}" if self.version else "SGLang"
-
-    def flag(self, name: str) -> Any:
-        """Return the value of a flag; None if it is not set."""
-        return flags.value(self.asked.flags, name)
+    def names(self, name: str) -> tuple[str, ...]:
+        return name, options.FORMER.get(name, name)
 
     def before(self, release: str) -> bool:
         """Return True if this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
-        return bool(release) and (self.version is None or Version(self.version) < Version(release))
+        return bool(release) and (self.release is None or Version(self.release) < Version(release))
 
     def after(self, release: str) -> bool:
         """Return True if this engine is known to be newer than a release; "" for the oldest."""
-        return self.version is not None and (not release or Version(self.version) > Version(release))
+        return self.release is not None and (not release or Version(self.release) > Version(release))
 
 
 Findings = Callable[[Case], Iterable[Finding]]
 
 
-RULES: Rules[Case, Case] = Rules()
+RULES: Rules[Case, Case] = Rules(
+    shown=lambda case: {
+        "engine": "sglang",
+        "flags": case.asked.flags,
+        "image": case.asked.image,
+        "version": options.SOURCE,
+    }
+)
 
 
 def rule(
@@ -110,24 +99,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     Its parser ends with exit code 2, after the previous server was stopped. Flags come, go and are renamed in nearly every release:
     the image's own help decides, and without it the table of releases.
     """
-    for name, given in case.asked.flags.items():
-        known = case.exists(name)
-        if given is None or known.exists:
-            continue
-        whose = elsewhere("sglang", name)
-        severity: Severity = "error" if known.exists is False or whose else "warning"
-        outcome = "refuses" if severity == "error" else "may refuse"
-        sentence = f"{whose or f'{name}: {known.why}'}; {case.engine} {outcome} to start."
-        yield Finding(severity, sentence, (_instead(case, name, given, bool(whose)),), SOURCE, name)
-
-
-def _instead(case: Case, name: str, given: Any, foreign: bool) -> Way:
-    if not foreign:
-        return advice(flags.HISTORY, name, given, case.version, case.options)
-    same, other = here("sglang", name), counterpart("sglang", name)
-    if same:
-        return Way(f"write {same}", {name: None, same: given})
-    return Way(f"use {other} instead" if other else "remove it", {name: None})
+    yield from unknown_flags(case, SOURCE)
 
 
 @rule("flag-value", sources=(SOURCE,), example=ServerRequest({"mem-fraction-static": 85}))
@@ -249,7 +221,7 @@ def speculation(case: Case) -> Iterator[Finding]:
             way = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(others))
             yield Finding("warning", f"{name} has no effect without {ALGORITHM}.", (way,), SOURCE, name)
         return
-    old = case.version is not None and case.before(PLUGINS_SINCE)
+    old = case.release is not None and case.before(PLUGINS_SINCE)
     name = str(written) if old else str(written).upper()
     known = ALGORITHMS.get(name)
     if known is None or case.before(known.there_in):
@@ -266,14 +238,14 @@ def speculation(case: Case) -> Iterator[Finding]:
 def _no_algorithm(case: Case, name: str, known: Algorithm | None) -> Iterator[Finding]:
     """Yield the finding about an algorithm that the release lacks, or may lack."""
     if known is not None:
-        surely = case.version is not None and not case.after(known.absent_in)
+        surely = case.release is not None and not case.after(known.absent_in)
         severity: Severity = "error" if surely else "warning"
         sentence = f"{ALGORITHM} {name} is in SGLang {known.there_in} and later."
         yield Finding(severity, sentence, (Way("take another algorithm or another image"),), SOURCE, ALGORITHM)
         return
     near = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
     way = Way(f"write {near}" if near else f"one of {', '.join(ALGORITHMS)}", {ALGORITHM: near} if near else {})
-    severity = "error" if case.version is not None and case.before(PLUGINS_SINCE) else "warning"
+    severity = "error" if case.release is not None and case.before(PLUGINS_SINCE) else "warning"
     sentence = f"{ALGORITHM} {one_line(name, at_most=40)} is no algorithm of SGLang."
     yield Finding(severity, sentence, (way,), SOURCE, ALGORITHM)
 
@@ -286,8 +258,7 @@ def api_key(case: Case) -> Iterator[Finding]:
     for name in flags.KEYS:
         if case.flag(name):
             way = Way("remove it and write `publish: loopback`", {name: None})
-            sentence = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
-            yield Finding("error", sentence, (way,), SOURCE, name)
+            yield from key_in_arguments(name, way, SOURCE)
 
 
 @rule(
@@ -299,9 +270,7 @@ def open_to_network(case: Case) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
     sparkwright can give SGLang no key: it prints the key in its log.
     """
-    if case.asked.open_to_network:
-        way = Way(OPEN_WAY.replace("`server_key` or ", ""))
-        yield Finding("warning", f"{OPEN_SENTENCE}.", (way,), "docker's documentation", "publish")
+    yield from shared_rules.open_to_network(case.asked, has_key=False)
 
 
 @rule("no-metrics", sources=(SOURCE,), example=ServerRequest({"enable-metrics": False}))
@@ -362,12 +331,7 @@ def newer_release(case: Case) -> Iterator[Finding]:
     proves is proved by the running server all the same.
     """
     if case.after(options.SOURCE):
-        sentence = (
-            f"{case.engine} is newer than {options.SOURCE}, the newest release that is known here: its options are judged by the "
-            "image's own help."
-        )
-        way = Way("update sparkwright, if there is a newer one")
-        yield Finding("info", sentence, (way,), f"read up to {options.SOURCE}")
+        yield from shared_rules.newer_release(case.engine, options.SOURCE)
 
 
 @rule(
@@ -380,8 +344,8 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     spark.lock pins its digest, so that all hosts run the same image; the registry may delete what a tag pointed to.
     """
     if MOVING.match(case.asked.image):
-        sentence = f"{tagged(case.asked.image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
-        yield Finding("info", sentence, (Way("use the tag of a release, e.g. lmsysorg/sglang:v0.5.23"),), "Docker Hub")
+        instead = "the tag of a release, e.g. lmsysorg/sglang:v0.5.23"
+        yield from shared_rules.moving_tag(case.asked.image, instead, "Docker Hub")
 
 
 @rule(
@@ -393,18 +357,6 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, over HTTP.
     SGLang listens on loopback unless it is told otherwise; sparkwright adds --host 0.0.0.0. Checks do not ask over HTTPS.
     """
-    source = "docker's documentation"
-    if str(case.flag(flags.HOST) or "").startswith(LOOPBACK):
-        sentence = f"host {case.flag(flags.HOST)} is reachable in its container only."
-        yield Finding("error", sentence, (Way("remove it", {flags.HOST: None}),), source, flags.HOST)
-    for name in ("ssl-keyfile", "ssl-certfile"):
-        if case.flag(name):
-            sentence = f"{name}: every check of sparkwright asks over plain HTTP."
-            yield Finding("error", sentence, (Way("remove it", {name: None}),), SOURCE, name)
-    listens, published = flags.port(case.asked.flags), case.asked.published
-    if published not in (None, listens):
-        target = f"maps to {published}" if published else "is not a TCP port"
-        sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
-        written = flags.PORT if case.flag(flags.PORT) is not None else "publish"
-        way = Way(f"make the first entry of `container.ports` end in :{listens}")
-        yield Finding("error", sentence, (way,), source, written)
+    yield from in_its_container_only(case, flags.HOST)
+    yield from not_asked(case, ("ssl-keyfile", "ssl-certfile"), "over plain HTTP", SOURCE)
+    yield from published_elsewhere(case.asked, flags.port(case.asked.flags), flags.PORT)

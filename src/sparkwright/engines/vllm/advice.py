@@ -9,27 +9,26 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines import advice
-from sparkwright.engines.advice import EXPECTED, Decision, Effective, Explained, Wanted, WhenImpossible
-from sparkwright.engines.findings import Finding, Way
+from sparkwright.engines.advice import EXPECTED, Decision, Effective, Wanted, WhenImpossible
+from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm import flags as own
 from sparkwright.engines.vllm import prediction, rules, versions
 from sparkwright.engines.vllm.prediction import CACHE_MODE_ALL, VllmRequest
-from sparkwright.engines.vllm.splits import SPLITS, as_keys
+from sparkwright.engines.vllm.splits import SPLITS
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.units import GIB
 
 CHUNKED_PREFILL = own.CHUNKED_PREFILL
+RULES: tuple[Rules[Any, Any], ...] = (rules.RULES, SPLITS)
 #: with chunked prefill off a step takes a whole prompt: more than this makes a start take memory and minutes for nothing
 UNCHUNKED_LENGTH = 32768
 #: suffixes of weights; of several kinds vLLM loads the first
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 #: memory beside weights and a cache of a given size, until a start was measured
 COMPUTE_BYTES = 4 * GIB
-#: the rule that explains a finding of `decide`
-REASON = "prefix-caching-needs-chunked-prefill"
 
 
 def version(text: str | None) -> Version | None:
@@ -113,42 +112,6 @@ def chunked_prefill_arms(
     if budget is not None and budget < length:
         off[own.BUDGET] = None
     return {**both, CHUNKED_PREFILL: None}, {**both, **off}
-
-
-def titles() -> Mapping[str, str]:
-    """Return the titles of the rules, by name."""
-    return {**rules.RULES.titles(), **SPLITS.titles()}
-
-
-def explained(name: str) -> Explained | None:
-    """Return a rule by name; None if there is none."""
-    rule = rules.RULES.get(REASON if name == EXPECTED else name)
-    if rule is None:
-        return _split_rule(name)
-    example = rule.example
-    found = next(iter(rule.findings(example.case())))
-    return Explained(
-        "vllm",
-        rule.name,
-        rule.title,
-        rule.reason,
-        rule.sources,
-        example.flags,
-        example.image,
-        example.version,
-        found,
-        example.container,
-    )
-
-
-def _split_rule(name: str) -> Explained | None:
-    rule = SPLITS.get(name)
-    if rule is None:
-        return None
-    example = rule.example
-    found = next(iter(rule.findings(example.case())))
-    about = (rule.name, rule.title, rule.reason, rule.sources, example.flags)
-    return Explained("vllm", *about, "", example.version, found, parallel=as_keys(example.split))
 
 
 def _own(request: advice.ServerRequest) -> VllmRequest:

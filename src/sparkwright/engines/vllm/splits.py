@@ -157,14 +157,23 @@ class SplitExample:
         return SplitCase(self.split, own.named(self.flags), classify(self.model), versions.parse(self.version))
 
 
-SPLITS: Rules[SplitCase, SplitExample] = Rules()
-rule = SPLITS.rule
-
-
 def as_keys(split: Split) -> dict[str, int]:
     """Return a split as a recipe writes it, without sizes of 1."""
     sizes = {"tensor": split.tensor, "pipeline": split.pipeline}
     return {name: size for name, size in sizes.items() if size > 1}
+
+
+def _shown(example: SplitExample) -> dict[str, Any]:
+    return {
+        "engine": "vllm",
+        "flags": example.flags,
+        "version": example.version,
+        "parallel": as_keys(example.split),
+    }
+
+
+SPLITS: Rules[SplitCase, SplitExample] = Rules(SplitExample.case, _shown)
+rule = SPLITS.rule
 
 
 def written(split: Split) -> str:

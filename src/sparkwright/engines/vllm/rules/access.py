@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from sparkwright.engines import shared_rules
 from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.shared_rules import DOCKER, LOOPBACK, key_in_arguments, published_elsewhere
 from sparkwright.engines.vllm import flags, http
 from sparkwright.engines.vllm.flags import MEMBERS, PIPELINE, TENSOR
 from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule
 from sparkwright.trust import process_words
 from sparkwright.visible import one_line
 
-LOOPBACK = ("127.", "localhost", "::1")
 #: the oldest release whose log was seen to hide the key
 LOG_HIDES_KEY_SINCE = "0.32.0"
 
@@ -33,9 +33,8 @@ def api_key(case: Case) -> Iterator[Finding]:
     engine's configuration file, which only its container can read, and sparkwright's checks use it too.
     """
     if case.flag(http.KEY):
-        sentence = "api-key is in the arguments, where `ps` and `docker inspect` show it."
         way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {http.KEY: None})
-        yield Finding("error", sentence, (way,), "docker inspect", http.KEY)
+        yield from key_in_arguments(http.KEY, way, "docker inspect")
 
 
 @rule(
@@ -50,8 +49,7 @@ def open_to_network(case: Case) -> Iterator[Finding]:
     Docker's published ports bypass ufw. `server_key` makes clients authenticate; `publish: loopback` limits the server to programs on
     the host, such as a proxy or an ssh tunnel.
     """
-    if case.asked.open_to_network:
-        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(OPEN_WAY),), "docker's documentation", "publish")
+    yield from shared_rules.open_to_network(case.asked)
 
 
 def _is_loopback(host: Any) -> bool:
@@ -89,15 +87,8 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     for name, applies, outcome in OUT_OF_REACH:
         if case.flag(name) is not None and applies(case.flag(name)) and name not in meant:
             way = Way("remove it", {name: None})
-            yield Finding("error", f"{name}: {outcome}.", (way,), "docker's documentation", name)
-    listens = flags.port(case.asked.flags)
-    if case.asked.published in (None, listens):
-        return
-    target = f"maps to {case.asked.published}" if case.asked.published else "is not a TCP port"
-    sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
-    written = flags.PORT if case.flag(flags.PORT) is not None else "publish"
-    way = Way(f"make the first entry of `container.ports` end in :{listens}")
-    yield Finding("error", sentence, (way,), "docker's documentation", written)
+            yield Finding("error", f"{name}: {outcome}.", (way,), DOCKER, name)
+    yield from published_elsewhere(case.asked, flags.port(case.asked.flags), flags.PORT)
 
 
 @rule(

@@ -10,6 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines import shared_rules
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
 from sparkwright.engines.model import config_parts
@@ -83,12 +84,8 @@ def newer_release(case: Case) -> Iterator[Finding]:
     since is not known. What a deploy proves is proved by the running server all the same.
     """
     if case.version is not None and case.version.release[:2] > Version(options.NEWEST).release[:2]:
-        sentence = (
-            f"{case.engine} is newer than {options.NEWEST}, the newest release that is known here: its options are judged by the "
-            "image's own help, its defaults as those of that release."
-        )
-        way = Way("update sparkwright, if there is a newer one")
-        yield Finding("info", sentence, (way,), f"read up to {options.NEWEST}")
+        then = ", its defaults as those of that release"
+        yield from shared_rules.newer_release(case.engine, options.NEWEST, then=then)
 
 
 @rule(
@@ -102,9 +99,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     then only hosts that already have it can serve it.
     """
     if _tag(case) in MOVING:
-        sentence = f"{_ref(case)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
-        way = Way("use the tag of a release")
-        yield Finding("info", sentence, (way,), "vLLM's image pipeline")
+        yield from shared_rules.moving_tag(case.asked.image, "the tag of a release", "vLLM's image pipeline")
 
 
 def _ref(case: Case) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines.advice import Effective
+from sparkwright.engines.advice import EXPECTED, Effective
 from sparkwright.engines.findings import Rules, Severity
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.vllm import versions
@@ -67,7 +67,18 @@ class Example(VllmRequest):
         return Case(self, classify(self.model), versions.parse(self.version))
 
 
-RULES: Rules[Case, Example] = Rules()
+def _shown(example: Example) -> dict[str, Any]:
+    return {
+        "engine": "vllm",
+        "flags": example.flags,
+        "image": example.image,
+        "version": example.version,
+        "container": example.container,
+    }
+
+
+#: a finding about the expected chunked prefill is explained by the rule that most often is its reason
+RULES: Rules[Case, Example] = Rules(Example.case, _shown, {EXPECTED: "prefix-caching-needs-chunked-prefill"})
 rule = RULES.rule
 
 

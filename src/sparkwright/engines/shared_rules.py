@@ -1,0 +1,138 @@
+"""Findings that the rules of several engines share: each engine's rule says when, with its flags, tags and sources."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sparkwright.engines.advice import ServerRequest
+from sparkwright.engines.findings import Finding, Severity, Way
+from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.options import Existence, OptionHistory, advice, counterpart, elsewhere, here
+from sparkwright.trust.image_name import tagged
+
+DOCKER = "docker's documentation"
+LOOPBACK = ("127.", "localhost", "::1", "[::1]")
+
+
+@dataclass(frozen=True)
+class OptionCase:
+    """The input of rules of an engine whose options are known by release."""
+
+    #: with flags under their own names
+    asked: ServerRequest
+    #: the engine's release, as `HISTORY` writes it; None while it is not known
+    release: str | None = None
+    #: the options in the image's own help, which then decides; empty while the image was not run
+    listed: Collection[str] = ()
+
+    #: name of the engine's folder
+    ENGINE: ClassVar[str]
+    #: the engine in a sentence without its release
+    TITLE: ClassVar[str]
+    HISTORY: ClassVar[OptionHistory]
+
+    @property
+    def engine(self) -> str:
+        """The engine in a sentence, with its release if that is known."""
+        return f"{self.TITLE} {self.release}" if self.release else self.TITLE
+
+    def flag(self, name: str) -> Any:
+        """Return the value of a flag; None if it is not set."""
+        return self.asked.flags.get(name)
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return the names under which an image's help may list an option."""
+        return (name,)
+
+    def known(self) -> Iterable[str]:
+        """Return the names of the options of any release."""
+        return {**dict.fromkeys(self.HISTORY.newest()), **self.HISTORY.kinds()}
+
+    def exists(self, name: str) -> Existence:
+        """Return the existence of an option in this engine: its own help decides, else the table of releases."""
+        known = self.HISTORY.existence(name, self.release)
+        if not self.listed:
+            return known
+        listed = any(item in self.listed for item in self.names(name))
+        return Existence(listed, known.why if known.exists is False else "its own help does not list it")
+
+    @property
+    def options(self) -> Collection[str]:
+        """The names of the options that this engine has, as far as known."""
+        return self.listed or [name for name in self.known() if self.exists(name).exists is not False]
+
+
+def unknown_flags(case: OptionCase, source: str, *, own: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield the flags that the engine does not know. own: options that are never taken for another engine's."""
+    for name, given in case.asked.flags.items():
+        known = case.exists(name)
+        if given is None or known.exists:
+            continue
+        whose = "" if name in own else elsewhere(case.ENGINE, name)
+        severity: Severity = "error" if known.exists is False or whose else "warning"
+        outcome = "refuses" if severity == "error" else "may refuse"
+        sentence = f"{whose or f'{name}: {known.why}'}; {case.engine} {outcome} to start."
+        way = _instead(case, name, given) if whose else advice(case.HISTORY, name, given, case.release, case.options)
+        yield Finding(severity, sentence, (way,), source, name)
+
+
+def _instead(case: OptionCase, name: str, given: Any) -> Way:
+    """Return the flag of this engine in place of another engine's."""
+    same, other = here(case.ENGINE, name), counterpart(case.ENGINE, name)
+    if same:
+        return Way(f"write {same}", {name: None, same: given})
+    return Way(f"use {other} instead" if other else "remove it", {name: None})
+
+
+def newer_release(engine: str, newest: str, kind: str = "release", then: str = "") -> Iterator[Finding]:
+    """Yield that an engine is newer than the newest release that was read. then: what is judged otherwise too, as a clause."""
+    sentence = f"{engine} is newer than {newest}, the newest {kind} that is known here: its options are judged by the image's own help{then}."
+    way = Way("update sparkwright, if there is a newer one")
+    yield Finding("info", sentence, (way,), f"read up to {newest}")
+
+
+def moving_tag(image: str, instead: str, source: str) -> Iterator[Finding]:
+    """Yield that an image's tag may point to another image tomorrow. instead: what to use."""
+    sentence = f"{tagged(image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
+    yield Finding("info", sentence, (Way(f"use {instead}"),), source)
+
+
+def key_in_arguments(name: str, way: Way, source: str, flag: str = "") -> Iterator[Finding]:
+    """Yield that a key is among the arguments. flag: that holds them, `name` itself without one."""
+    sentence = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
+    yield Finding("error", sentence, (way,), source, flag or name)
+
+
+def open_to_network(request: ServerRequest, *, has_key: bool = True) -> Iterator[Finding]:
+    """Yield that the server is open to everyone. has_key: it can be given a key."""
+    if request.open_to_network:
+        way = OPEN_WAY if has_key else OPEN_WAY.replace("`server_key` or ", "")
+        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER, "publish")
+
+
+def in_its_container_only(case: OptionCase, flag: str, others: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield that the server listens where no published port leads. others: ends of addresses beside the loopback's."""
+    host = str(case.flag(flag) or "")
+    if host.startswith(LOOPBACK) or host.endswith(tuple(others)):
+        sentence = f"host {host} is reachable in its container only."
+        yield Finding("error", sentence, (Way("remove it", {flag: None}),), DOCKER, flag)
+
+
+def not_asked(case: OptionCase, names: Iterable[str], over: str, source: str) -> Iterator[Finding]:
+    """Yield flags with which no check reaches the server. over: how checks ask, as "over plain HTTP"."""
+    for name in names:
+        if case.flag(name):
+            sentence = f"{name}: every check of sparkwright asks {over}."
+            yield Finding("error", sentence, (Way("remove it", {name: None}),), source, name)
+
+
+def published_elsewhere(request: ServerRequest, listens: int, flag: str) -> Iterator[Finding]:
+    """Yield that the first published port leads to another one than the server's. flag: of the port; its key if it is not set."""
+    if request.published in (None, listens):
+        return
+    target = f"maps to {request.published}" if request.published else "is not a TCP port"
+    sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
+    way = Way(f"make the first entry of `container.ports` end in :{listens}")
+    yield Finding("error", sentence, (way,), DOCKER, flag if request.flags.get(flag) is not None else "publish")
