@@ -41,7 +41,7 @@ PARTS = (
 def sources() -> Iterator[tuple[str, bytes]]:
     """Yield every file of the host's side in a fixed order: its path below the package, its content."""
     for part in PARTS:
-        for path in [str(PACKAGE / part)] if part.endswith(".py") else _python_files(str(PACKAGE / part)):
+        for path in [str(PACKAGE / part)] if part.endswith(".py") else _files(str(PACKAGE / part)):
             with open(path, "rb", buffering=0) as file:
                 yield os.path.relpath(path, PACKAGE), file.read()
 
@@ -63,6 +63,9 @@ def cache() -> Path:
     return path
 
 
-def _python_files(folder: str) -> list[str]:
-    """Return the Python files below a folder. os.walk, because every command does this and Path.rglob takes twice as long."""
-    return sorted(f"{at}/{name}" for at, _, names in os.walk(folder) for name in names if name.endswith(".py"))
+def _files(folder: str) -> list[str]:
+    """Return the Python files below a folder, and the tables that they read. os.walk, because
+    every command does this and Path.rglob takes twice as long."""
+    return sorted(
+        f"{at}/{name}" for at, _, names in os.walk(folder) for name in names if name.endswith((".py", ".json"))
+    )

@@ -1,10 +1,11 @@
-"""The history of options in src/sparkwright/engines/ENGINE/option_history.py, made from the releases that were kept.
+"""The history of options in src/sparkwright/engines/ENGINE/option_history.json, made from the releases that were kept.
 
 python -m tests.engine_options.table        # writes it for both engines
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,34 +16,16 @@ from tests.engine_options.kept import Option
 
 ENGINES = Path(__file__).parents[2] / "src" / "sparkwright" / "engines"
 SUCCESSORS = {"sglang": sglang_options.SUCCESSORS, "llama_cpp": llama_options.SUCCESSORS}
-TITLES = {"sglang": "SGLang", "llama_cpp": "llama-server"}
-HEAD = '''"""Options of {title} that came or went, by release. Written by `make engine-release ENGINE={engine}`; don't edit.
-
-A row: NAME KIND FIRST..LAST -> INSTEAD. FIRST and LAST are the oldest and the newest release that have it, empty where it is older or
-newer than all that were asked. INSTEAD is what the engine names in its place, or SUCCESSORS of options.py. Options without a row are
-in every release.
-"""
-
-#: the releases whose own parser was asked, oldest first
-RELEASES = """
-{releases}
-"""
-
-ROWS = """
-{rows}
-"""
-'''
 
 
 def text(engine: str) -> str:
-    """Return the module of an engine."""
-    releases = kept.releases(engine)
-    names = _wrapped(releases)
-    return HEAD.format(title=TITLES[engine], engine=engine, releases=names, rows="\n".join(rows(engine)))
+    """Return the table of an engine, a row a line."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows(engine))
+    return f'{{\n "releases": {json.dumps(kept.releases(engine))},\n "options": {{\n{lines}\n }}\n}}\n'
 
 
-def rows(engine: str) -> Iterator[str]:
-    """Yield a row for each option that some release lacks, in the alphabet's order."""
+def rows(engine: str) -> Iterator[tuple[str, str]]:
+    """Yield name and row of each option that some release lacks, in the alphabet's order; engines/options.py explains a row."""
     releases = kept.releases(engine)
     found: dict[str, list[tuple[int, Option]]] = {}
     for at, release in enumerate(releases):
@@ -56,7 +39,7 @@ def rows(engine: str) -> Iterator[str]:
         span = f"{releases[first] if first else ''}..{releases[last] if last < len(releases) - 1 else ''}"
         option = seen[-1][1]
         instead = SUCCESSORS[engine].get(name, option.instead)
-        yield f"{name} {option.kind} {span}{f' -> {instead}' if instead and last < len(releases) - 1 else ''}"
+        yield name, f"{option.kind} {span}{f' -> {instead}' if instead and last < len(releases) - 1 else ''}"
 
 
 def changes(old: Sequence[Option], new: Sequence[Option]) -> Iterator[str]:
@@ -74,15 +57,8 @@ def changes(old: Sequence[Option], new: Sequence[Option]) -> Iterator[str]:
 
 
 def write(engine: str) -> None:
-    """Write the module of an engine."""
-    (ENGINES / engine / "option_history.py").write_text(text(engine))
-
-
-def _wrapped(words: Sequence[str]) -> str:
-    lines = [""]
-    for word in words:
-        lines = [*lines, word] if len(lines[-1]) + len(word) > 110 else [*lines[:-1], f"{lines[-1]} {word}".strip()]
-    return "\n".join(lines)
+    """Write the table of an engine."""
+    (ENGINES / engine / "option_history.json").write_text(text(engine))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright import host_side
 from sparkwright.engines import engine, options
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding
@@ -30,8 +31,13 @@ def found(name: str, flags: dict[str, Any], release: str | None) -> list[Finding
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_the_history_is_what_the_kept_releases_make(name: str) -> None:
-    path = table.ENGINES / name / "option_history.py"
+    path = table.ENGINES / name / "option_history.json"
     assert path.read_text() == table.text(name), "stale: python -m tests.engine_options.table"
+
+
+def test_a_host_gets_the_tables_that_its_code_reads() -> None:
+    sent = {name for name, _ in host_side.sources()}
+    assert {str(path.relative_to(host_side.PACKAGE)) for path in table.ENGINES.rglob("*.json")} <= sent
 
 
 @pytest.mark.parametrize(("name", "release"), RELEASES)

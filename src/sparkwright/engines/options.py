@@ -1,14 +1,19 @@
 """Options of an engine by release, and the replacements of removed options.
 
-An engine's table is text (`option_history.py` in its folder), made from the parsers of the releases it names.
+An engine's table (`option_history.json` in its folder) has the releases whose own parser was asked, oldest first, and a row for each
+option that some of them lack: KIND FIRST..LAST -> INSTEAD. FIRST and LAST are the oldest and the newest release that have it, empty
+where it is older or newer than all; INSTEAD is what the engine names in its place, or SUCCESSORS of its options.py.
+`make engine-release` writes it.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.findings import Way
@@ -57,28 +62,35 @@ class OptionHistory:
 
     def __init__(
         self,
-        releases: str,
-        rows: str,
+        table: Path,
         newest: Callable[[], Collection[str]],
         order: Callable[[str], Any],
         values: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
-        """Read a table.
+        """Read a table on first use.
 
         Args:
-            releases: the releases that were read, oldest first, separated by spaces.
-            rows: the options that some of them lack, a line each: NAME KIND FIRST..LAST -> INSTEAD.
+            table: option_history.json of the engine.
             newest: returns the names of the options that the newest release has.
             order: turns a release into something that compares as releases do.
             values: for a successor with other values: (old name, old value) to the new value.
         """
-        self.releases = tuple(releases.split())
-        self._rows, self.newest, self._order, self._values = rows, newest, order, values or {}
+        self._path, self.newest, self._order, self._values = table, newest, order, values or {}
+
+    @cached_property
+    def _table(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = json.loads(self._path.read_bytes())
+        return found
+
+    @cached_property
+    def releases(self) -> tuple[str, ...]:
+        """The releases that were read, oldest first."""
+        return tuple(self._table["releases"])
 
     @cached_property
     def spans(self) -> Mapping[str, Span]:
         """The options that some release lacks, by name."""
-        return dict(self._span(row) for row in self._rows.strip().splitlines())
+        return {name: self._span(row) for name, row in self._table["options"].items()}
 
     def kinds(self) -> Mapping[str, str]:
         """Return the kinds of the options that the newest release no longer has, by name."""
@@ -163,12 +175,12 @@ class OptionHistory:
             return span.kind
         return newest.get(name, "") if isinstance(newest, Mapping) else ""
 
-    def _span(self, row: str) -> tuple[str, Span]:
+    def _span(self, row: str) -> Span:
         written, _, instead = row.partition(" -> ")
-        name, kind, releases = written.split()
+        kind, releases = written.split()
         first, _, last = releases.partition("..")
         at = self.releases.index
-        return name, Span(kind, at(first) if first else None, at(last) if last else None, instead)
+        return Span(kind, at(first) if first else None, at(last) if last else None, instead)
 
 
 def advice(history: OptionHistory, name: str, value: Any, release: str | None, known: Collection[str]) -> Way:

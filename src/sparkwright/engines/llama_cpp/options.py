@@ -258,7 +258,7 @@ vision-gemma-12b-default bare
 spec-default bare
 """
 
-#: gone in NEWER, with all their words; the other options that are gone have their long name in option_history.py
+#: gone in NEWER, with all their words; the other options that are gone have their long name in option_history.json
 GONE = """
 mlock bare LLAMA_ARG_MLOCK
 mmap switch --no-mmap LLAMA_ARG_MMAP

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
@@ -14,7 +15,7 @@ from packaging.version import Version
 from sparkwright.engines.flags import AdapterFlags, Command, Imports, ModelFlag, Role, grouped_words, plain_value
 from sparkwright.engines.options import OptionHistory
 from sparkwright.engines.probes.probe import ProbeFlags
-from sparkwright.engines.sglang import http, option_history, options
+from sparkwright.engines.sglang import http, options
 from sparkwright.engines.sglang.http import PORT as DEFAULT_PORT
 from sparkwright.engines.tasks import TaskFlags
 from sparkwright.visible import one_line
@@ -35,7 +36,7 @@ def kinds() -> Mapping[str, str]:
 
 
 #: options by release
-HISTORY = OptionHistory(option_history.RELEASES, option_history.ROWS, kinds, Version, options.SUCCESSOR_VALUES)
+HISTORY = OptionHistory(Path(__file__).with_name("option_history.json"), kinds, Version, options.SUCCESSOR_VALUES)
 
 
 def kind_of(name: str) -> str:

@@ -1,7 +1,7 @@
 """The options of `sglang serve`: their names by the kind of value that its parser takes.
 
 Source: the argument groups of 0.5.23, and its parser, run without a GPU (tests/engine_options); options of other releases are in
-option_history.py. Kinds: switch (on alone), both (`--x` and `--no-x`), size (a number, or 128k and 1Mi), json, list (words),
+option_history.json. Kinds: switch (on alone), both (`--x` and `--no-x`), size (a number, or 128k and 1Mi), json, list (words),
 text.
 """
 

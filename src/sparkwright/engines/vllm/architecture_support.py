@@ -1,21 +1,22 @@
 """Releases of vLLM that load an architecture: all in a registry from 0.10.2 to 0.33.0, and some that are in none.
 
-Source: the registries in architecture_releases, read from each release's wheel; Qwen3.5 came with 0.17.0 (merged 2026-02-09,
+Source: the registries in releases.json, read from each release's wheel; Qwen3.5 came with 0.17.0 (merged 2026-02-09,
 0.16.0 lacks it). Between two releases that were read it is not known when a name came or went.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packaging.version import Version
 
-from sparkwright.engines.vllm import architecture_releases
+from sparkwright.engines.vllm import releases
+from sparkwright.engines.vllm.releases import Run
 from sparkwright.engines.vllm.versions import parse
 
-RELEASES = tuple(architecture_releases.RELEASES.split())
+RELEASES = releases.read()
 #: the newest release whose registry was read
 NEWEST = RELEASES[-1]
 #: architectures whose first release is known, though it lies between two that were read
@@ -40,32 +41,20 @@ class Support:
     gaps: tuple[tuple[str, str], ...] = ()
 
 
-def _rows() -> Iterator[tuple[str, Support]]:
-    releases = ""
-    for word in architecture_releases.TABLE.split():
-        if ".." in word:
-            releases = word
-        else:
-            yield word, _support(releases, CAME.get(word))
-
-
-def _support(releases: str, came: str | None) -> Support:
-    runs = [run.partition("..")[::2] for run in releases.split(",")]
-    first, last = RELEASES.index(runs[0][0]), runs[-1][1]
-    gaps = tuple((before[1], after[0]) for before, after in itertools.pairwise(runs))
-    return Support(came or RELEASES[first], last or None, RELEASES[first - 1] if first else None, _gone(last), gaps)
-
-
-def _gone(last: str) -> str | None:
-    """Return the first release without it: the next minor one, unless a patch release is known to lack it."""
-    if not last:
-        return None
-    after, held = RELEASES[RELEASES.index(last) + 1], Version(last)
-    return after if Version(after).minor == held.minor else f"{held.major}.{held.minor + 1}.0"
+def _support(name: str, runs: Sequence[Run]) -> Support:
+    first, last = runs[0][0], runs[-1][1]
+    gone = last < len(RELEASES) - 1
+    return Support(
+        CAME.get(name) or RELEASES[first],
+        RELEASES[last] if gone else None,
+        RELEASES[first - 1] if first else None,
+        releases.changed_with(last + 1) if gone else None,
+        tuple((RELEASES[before[1]], RELEASES[after[0]]) for before, after in itertools.pairwise(runs)),
+    )
 
 
 SUPPORT: dict[str, Support] = {
-    **dict(_rows()),
+    **{name: _support(name, runs) for name, runs in releases.having("architectures").items()},
     **dict.fromkeys(NEVER, Support(lacking=NEWEST)),
     # before the oldest of these releases
     "Phi3SmallForCausalLM": Support(until="0.9.2", gone=RELEASES[0]),

@@ -14,7 +14,7 @@ from typing import Literal
 from packaging.version import Version
 
 from sparkwright.engines.options import near
-from sparkwright.engines.vllm import option_releases, options
+from sparkwright.engines.vllm import options, releases
 from sparkwright.engines.vllm.versions import at_least
 
 Sure = Literal["read", "dates", "near"]
@@ -112,7 +112,7 @@ ROWS: tuple[Row, ...] = (
 )
 BY_FLAG = {row.flag: row for row in ROWS}
 #: the releases whose options are fully known, oldest first
-RELEASES = tuple(option_releases.RELEASES.split())
+RELEASES = releases.read()
 
 #: no release from here on is fully known
 AFTER = "0.34.0"
@@ -217,14 +217,9 @@ def _by_releases(name: str, row: Row | None, version: Version | None) -> Existen
 @cache
 def _options(release: str) -> frozenset[str]:
     """Return the options of a release that was read in full."""
-    at, found, holds = RELEASES.index(release), set(), False
-    for word in option_releases.TABLE.split():
-        if ".." in word:
-            runs = (run.partition("..")[::2] for run in word.split(","))
-            holds = any(RELEASES.index(first) <= at <= RELEASES.index(last or RELEASES[-1]) for first, last in runs)
-        elif holds:
-            found.add(word)
-    return frozenset(found)
+    at = RELEASES.index(release)
+    rows = releases.having("options").items()
+    return frozenset(name for name, runs in rows if any(first <= at <= last for first, last in runs))
 
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:

@@ -1,0 +1,48 @@
+"""Options, architectures and environment variables of each release of vLLM (releases.json, a row a name).
+
+A row holds the runs of releases that have the name, as "0.10.2..0.17.1, 0.33.0..": without the last one the newest has it.
+tests/real_engine/releases/sources.py writes the file, from the source in each release's wheel.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.version import Version
+
+Part = Literal["options", "architectures", "variables"]
+#: indexes in `read()`: the first and the last release of a run
+Run = tuple[int, int]
+FILE = Path(__file__).with_suffix(".json")
+
+
+@cache
+def _kept() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(FILE.read_bytes())
+    return found
+
+
+@cache
+def read() -> tuple[str, ...]:
+    """Return the releases whose source was read, oldest first."""
+    return tuple(_kept()["releases"])
+
+
+@cache
+def having(part: Part) -> Mapping[str, tuple[Run, ...]]:
+    """Return the runs of releases that have a name, oldest first, by name."""
+    at = {release: index for index, release in enumerate(read())} | {"": len(read()) - 1}
+    rows = {name: [run.partition("..") for run in runs.split(", ")] for name, runs in _kept()[part].items()}
+    return {name: tuple((at[first], at[last]) for first, _, last in runs) for name, runs in rows.items()}
+
+
+def changed_with(index: int) -> str:
+    """Return the release that brought a change seen first in the one at this index: the first of its minor releases, unless an
+    older patch of it was read too."""
+    release, before = Version(read()[index]), Version(read()[index - 1])
+    same = index > 0 and before.release[:2] == release.release[:2]
+    return read()[index] if same else f"{release.major}.{release.minor}.0"
