@@ -23,6 +23,7 @@ PARTS = (
     "ready.py",
     "shell.py",
     "units.py",
+    "version.py",
     "transport",
     "trust",
     "protocol",
