@@ -78,7 +78,8 @@ class Host:
     def diagnose(self, *words: str) -> tuple[int, str]:
         home = self.root / "home"
         home.mkdir(exist_ok=True)
-        env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(TOP / "src"), "COLUMNS": "80"}
+        env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(TOP / "src")}
+        env.pop("COLUMNS", None)  # in a pipe of unknown width no sentence is wrapped
         program = "from sparkwright.cli import main; main()"
         said = subprocess.run(
             [sys.executable, "-c", program, "diagnose", "--host", "here", *words],
