@@ -56,6 +56,7 @@ def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(cl
     again = clean.run(*install)
     assert again.recap["changed"] == 0, again.out
 
+    clean.on("spark1", AS_USER + "stop sparkwright-health.timer")  # its first check comes at a random moment
     clean.on("spark1", "docker stop -t 1 qwen35")
     clean.on("spark1", AS_USER + "start sparkwright-health.service")  # returns when the check has run
     latest = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
@@ -63,6 +64,7 @@ def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(cl
     assert 'sparkwright_health_state{state="down"} 1.0' in clean.on("spark1", "cat /srv/textfile/sparkwright.prom")
     assert clean.run("health", "--host", "spark1").code == 1
 
+    clean.on("spark1", AS_USER + "start sparkwright-health.timer")
     assert clean.run("health.uninstall", "--host", "spark1").code == 0
     assert clean.on("spark1", TRACES) == ""
 
