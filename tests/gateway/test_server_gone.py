@@ -117,7 +117,10 @@ def test_a_request_whose_server_ends_before_it_answers_is_answered_by_another(
     server, third = Server("two"), Dying("three")
     with running(tmp_path, gateway(model("qwen", dying, server, third))) as lab:  # type: ignore[arg-type]
         lab.up("qwen")
-        answers = [lab.chat(BODY) for _ in range(12)]
+        answers = []
+        for _ in range(12):
+            lab.idle()  # a busy server comes last (leastconn): the two that fail would take turns until no retry is left
+            answers.append(lab.chat(BODY))
     server.shutdown()
     third.shutdown()
     assert {answer.json["from"] for answer in answers} == {"two"} and dying.asked and third.asked
