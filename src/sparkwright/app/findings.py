@@ -134,9 +134,8 @@ def print_lines(checked: list[CheckedRecipe], unreadable: int = 0, *, every: boo
     found = [finding.severity for checked_recipe in checked for finding in checked_recipe.served.findings]
     counts = ", ".join(count(found.count(kind), kind) for kind in ("error", "warning"))
     missing = f", {unreadable} not readable" if unreadable else ""
-    if as_shipped:
-        say_prose(f"{count(len(as_shipped), 'recipe')} as shipped, without errors or warnings: `--verbose` lists them.")
-    say(f"{count(len(checked) + unreadable, 'recipe')}: {counts}{missing}")
+    hidden = f"; {len(as_shipped)} as shipped and fine (`--verbose` lists them)" if as_shipped else ""
+    say_prose(f"{count(len(checked) + unreadable, 'recipe')}: {counts}{missing}{hidden}")
 
 
 def _print_recipe(checked_recipe: CheckedRecipe) -> None:
