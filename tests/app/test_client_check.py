@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.questions import client_settings
+from sparkwright.app.questions import client_check
 from sparkwright.app.questions.client_formats import FORMATS, Endpoint
 from sparkwright.errors import Failed, Refused, Unreachable
 from tests.sandbox.test_vllm_api import Server
@@ -33,7 +33,7 @@ def at(server: Server, key: str = "") -> Endpoint:
 
 @pytest.mark.parametrize("client", ["claude-code", "codex", "opencode"])
 def test_an_agent_calls_a_tool_through_its_own_api(servers: dict[str, Server], client: str) -> None:
-    said = client_settings.check(FORMATS[client], at(servers["parsers"]))
+    said = client_check.check(FORMATS[client], at(servers["parsers"]))
     assert said.startswith(f"{FORMATS[client].path}, streamed, in ") and "called get_weather with 'Paris'" in said
 
 
@@ -43,22 +43,22 @@ def test_an_agent_calls_a_tool_through_its_own_api(servers: dict[str, Server], c
 )
 def test_what_an_agent_would_meet_is_said(servers: dict[str, Server], client: str, why: str) -> None:
     with pytest.raises(Failed, match=why):
-        client_settings.check(FORMATS[client], at(servers["bare"]))
+        client_check.check(FORMATS[client], at(servers["bare"]))
 
 
 def test_a_key_comes_from_its_variable(servers: dict[str, Server], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_KEY", raising=False)
     with pytest.raises(Refused, match="SPARK_KEY is not set"):
-        client_settings.check(FORMATS["claude-code"], at(servers["keyed"], "SPARK_KEY"))
+        client_check.check(FORMATS["claude-code"], at(servers["keyed"], "SPARK_KEY"))
     monkeypatch.setenv("SPARK_KEY", "another-another-another")
     with pytest.raises(Failed, match="refused with 401"):
-        client_settings.check(FORMATS["claude-code"], at(servers["keyed"], "SPARK_KEY"))
+        client_check.check(FORMATS["claude-code"], at(servers["keyed"], "SPARK_KEY"))
     monkeypatch.setenv("SPARK_KEY", "sesame-sesame-sesame")
-    assert "called get_weather" in client_settings.check(FORMATS["claude-code"], at(servers["keyed"], "SPARK_KEY"))
+    assert "called get_weather" in client_check.check(FORMATS["claude-code"], at(servers["keyed"], "SPARK_KEY"))
 
 
 def test_a_chat_front_end_gets_text_and_nobody_is_unreachable(servers: dict[str, Server], tmp_path: Path) -> None:
-    assert "streamed" in client_settings.check(FORMATS["curl"], at(servers["parsers"]))
+    assert "streamed" in client_check.check(FORMATS["curl"], at(servers["parsers"]))
     gone = Endpoint("http://127.0.0.1:1", "m", None, None, "", pictures=False)
     with pytest.raises(Unreachable, match="no answer"):
-        client_settings.check(FORMATS["curl"], gone)
+        client_check.check(FORMATS["curl"], gone)

@@ -481,7 +481,8 @@ def test_a_clients_settings_have_the_key_and_the_models_of_that_client(gate: Gat
     assert "# GATEWAY_KEY is to hold the key of bob, from the file ~/bob.key" in shown(
         "--for", "curl", "--client", "bob"
     )
-    assert "key        $ALICE_KEY: the key of alice" in shown("--client", "alice")
+    assert "model      fast\nkey        $ALICE_KEY: the key of alice" in shown("--client", "alice")
+    assert shown("--client", "carol").startswith("5 ") and "$CAROL_KEY" not in shown("--client", "carol")
     assert shown("--for", "codex", "--client", "carol").startswith("5 ")
     assert "carol may use other, and sandbox serves qwen3.5-35b" in shown("--for", "codex", "--client", "carol")
     unknown = shown("--for", "codex", "--client", "alicia")

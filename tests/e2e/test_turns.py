@@ -118,6 +118,8 @@ def test_no_command_wakes_the_one_that_is_asleep(turns: Turns) -> None:
     assert (deployed.code, deployed.recap["changed"]) == (0, 0) and "is asleep (since" in deployed.recap["msg"]
     verified = turns.desk.run("verify", "--host", "sandbox", "--recipe", SMALL)
     assert verified.code == 0 and "wakes and verifies it" in verified.out
+    client = turns.desk.run("client", "--host", "sandbox", "--recipe", SMALL)
+    assert client.code == 1 and "is asleep: it is the turn of qwen35" in client.out + client.err
     assert turns.policies() == before
 
 

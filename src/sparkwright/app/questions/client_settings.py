@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Thread
@@ -16,21 +13,17 @@ from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters, gateways, recipes
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.plans.recipes import rendered
-from sparkwright.app.questions import client_files, client_formats
+from sparkwright.app.questions import client_check, client_files, client_formats
 from sparkwright.app.questions.client_formats import Endpoint, Format
 from sparkwright.app.questions.host_requests import ask_module, host_row
 from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
-from sparkwright.engines import api_paths, dialects, openai_api
-from sparkwright.engines.dialects import Dialect
+from sparkwright.engines import api_paths, openai_api
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.model import chat_template
 from sparkwright.engines.model.chat_template import ChatTemplate
-from sparkwright.engines.probes import fields
-from sparkwright.engines.probes.probe import Reply, quoted
-from sparkwright.errors import Failed, Inconclusive, Refused, Unreachable
+from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member
-from sparkwright.measure import http_probe, stream
 from sparkwright.project import recipe
 from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
@@ -38,10 +31,8 @@ from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe.recipe import KEY_VARIABLE
-from sparkwright.transport import connection, http
-from sparkwright.transport.connection import TransportError
-from sparkwright.trust import bounds
-from sparkwright.visible import count, one_line
+from sparkwright.transport import connection
+from sparkwright.visible import one_line
 
 #: environment variable for a gateway's key from another source
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
@@ -97,8 +88,9 @@ def show(selection: Selection, *, json: bool, wanted: Wanted = Wanted()) -> list
             if form is not None:
                 _of_client(form, wanted, _endpoint(selection, host, answers[host], wanted.user))
                 continue
+            more = (*_behind(selection, answers[host], wanted.user), *_silent_addresses(answers[host].url))
             say(text(selection.project, answers[host]), end="")
-            for line in (*_behind(selection, host, wanted.user), *_silent_addresses(answers[host].url)):
+            for line in more:
                 say(line)
     return codes
 
@@ -111,18 +103,20 @@ def _of_client(form: Format, wanted: Wanted, endpoint: Endpoint) -> None:
     for line in lines:
         say(line)
     if wanted.check:
-        say(f"{'# ' if not wanted.write else ''}{check(form, endpoint)}")
+        say(f"{'# ' if not wanted.write else ''}{client_check.check(form, endpoint)}")
 
 
-def _behind(selection: Selection, name: str, user: str) -> list[str]:
+def _behind(selection: Selection, served: Served, user: str) -> list[str]:
     """Return the lines for each gateway in front of a host, as its model answers there while the server is replaced.
 
-    Raises Refused if none of them has this client.
+    Raises Refused if none of them has this client, or if it may not use the model.
     """
     lines = []
-    for gateway in _gateways(selection, name, user):
+    for gateway in _gateways(selection, served.host, user):
+        model = _model_for(gateway, user, served)
         url, source = gateways.base_url(selection.inventory, gateway)[0], _key_source(gateway, user)
         lines.append(f"\n# the same through the gateway {gateway.name}\nbase URL   {url}")
+        lines += [f"model      {one_line(model)}"] if model != served.served_name else []
         if source is not None:
             lines.append(f"key        {_variable(source)}: {_owner(gateway, user)}, from {secret_source.named(source)}")
     return lines
@@ -324,88 +318,3 @@ def text(project: Project, served: Served) -> str:
         "thinking": thinking(served),
     }
     return rendered(project.root, "client.j2", names)
-
-
-#: time limit of the whole answer, in seconds
-TIMEOUT_S = 180.0
-SHOWN_CHARS = 300
-#: request of a client that is not an agent; a thinking model needs room for its thoughts
-SAY = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
-
-
-def check(form: Format, endpoint: Endpoint) -> str:
-    """Send a streamed request through the API that a client uses, with a tool for an agent, and return the result as text.
-
-    Raises:
-        Refused: the environment does not hold the key.
-        Unreachable: the server does not answer.
-        Inconclusive: the answer ended too early to judge.
-        Failed: the server refuses, breaks off, or answers in a way that the client can't use.
-    """
-    dialect = dialects.BY_PATH[form.path]
-    body = dialect.request(
-        {"model": endpoint.model, **(fields.TOOL_CALL_PROBE.body if form.agent else SAY), "stream": True}
-    )
-    began_s = time.monotonic()
-    events = _events(dialect, endpoint, body)
-    took = f"{form.path}, streamed, in {time.monotonic() - began_s:.1f} s"
-    if disorder := dialect.disorder(events):
-        raise Failed(f"{took}: {disorder}.", where=endpoint.url)
-    read = dialect.assembled(events)
-    return f"{took}: {_seen(form, Reply(200, '', read), endpoint)}{_usage(read)}"
-
-
-def _events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) -> list[Any]:
-    url = f"{endpoint.url}{dialect.path}"
-    headers = {"Content-Type": "application/json"}
-    if endpoint.key_variable:
-        key = os.environ.get(endpoint.key_variable, "")
-        if not key:
-            raise Refused(
-                f"{endpoint.key_variable} is not set.", where="--check", fix="Export the key that clients send."
-            )
-        headers["Authorization"] = f"Bearer {key}"
-    try:
-        answer = http.request("POST", url, headers=headers, body=json.dumps(body).encode(), timeout_s=TIMEOUT_S)
-    except TransportError as error:
-        raise Unreachable(f"no answer: it {error}.", where=url) from None
-    if answer.status != 200:
-        raise Failed(f"refused with {answer.status}: {_words(answer.body)}", where=url)
-    try:
-        return stream.events_in(answer.body, dialect.last)
-    except stream.StreamError as error:
-        raise Failed(f"{error}.", where=url) from None
-
-
-def _words(body: bytes) -> str:
-    try:
-        words = http_probe.message(bounds.json_of(body))
-    except ValueError:
-        words = ""
-    return one_line(words or body[:SHOWN_CHARS].decode(errors="replace"), at_most=SHOWN_CHARS)
-
-
-def _seen(form: Format, reply: Reply, endpoint: Endpoint) -> str:
-    """Return what the answer contains.
-
-    Raises Failed for a wrong answer, and Inconclusive for an answer that ended too early to judge.
-    """
-    if form.agent:
-        seen = fields.judge_tool_call(reply)
-        if seen.verdict == "disproved":
-            raise Failed(f"{seen.evidence}.", where=f"{endpoint.url}{form.path}")
-        if seen.verdict == "inconclusive":
-            raise Inconclusive(f"{seen.evidence}.", where=f"{endpoint.url}{form.path}")
-        return seen.evidence
-    if not reply.content:
-        kind = Inconclusive if reply.cut else Failed
-        raise kind("the answer has no text.", where=f"{endpoint.url}{form.path}")
-    return quoted(reply.content)
-
-
-def _usage(read: dict[str, Any]) -> str:
-    usage = read.get("usage") or {}
-    prompt, made = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if prompt is None or made is None:
-        return ""
-    return f" ({count(prompt, 'token')} read, {made} generated)"

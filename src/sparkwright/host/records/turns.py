@@ -35,8 +35,8 @@ def in_place_of(state: StateFolder) -> str:
     return now if state.server in names(state) and now != state.server else ""
 
 
-def refuse_start(state: StateFolder) -> None:
-    """Raise Failed if it is another server's turn: both together would not fit into memory."""
+def refuse_asleep(state: StateFolder) -> None:
+    """Raise Failed if it is another server's turn: this one must not start, for both together would not fit into memory."""
     if now := in_place_of(state):
         raise Failed(f"{state.server} is asleep: it is the turn of {now}.", fix="`invoke switch` wakes it.")
 

@@ -19,7 +19,7 @@ from sparkwright.host.containers import (
 from sparkwright.host.containers.inspection import status_of
 from sparkwright.host.containers.running_server import Running, ended_ago, start_of
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import good_states
+from sparkwright.host.records import good_states, turns
 from sparkwright.measure import http_probe
 from sparkwright.modules.server.container import Found, drift, verified_spec
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
@@ -74,6 +74,8 @@ class InspectServer(Module["InspectServer.Args"]):
         if inspected is None and good:
             name = str(good["spec"]["name"])
             inspected = containers.inspect(client, name)
+        if inspected is None or inspected["State"]["Status"] != "running":
+            turns.refuse_asleep(context.state)
         if inspected is None:
             return _absent(args, context)
         if inspected["State"]["Status"] != "running":

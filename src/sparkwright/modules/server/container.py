@@ -132,7 +132,7 @@ class Container(StateModule["Container.Args", Found]):
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         from docker.errors import APIError
 
-        turns.refuse_start(context.state)
+        turns.refuse_asleep(context.state)
         forbidden = host_lost.forbids(context.state, args.spec, str(found.container.get("Id", "")))
         host_lost.refuse(context, forbidden, Failed)
         spec = ContainerSpec.from_json(args.spec)

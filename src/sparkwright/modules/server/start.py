@@ -59,7 +59,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
 
         if not found:
             raise Failed(f"there is no container {args.name}.")
-        turns.refuse_start(context.state)
+        turns.refuse_asleep(context.state)
         spec = good_states.spec_of(context.state, found["Id"])
         if not found["State"]["Running"]:
             host_lost.refuse(context, host_lost.forbids(context.state, spec, found["Id"]), Failed)
