@@ -33,7 +33,7 @@ ROUNDS = 12
 REFUSED = 5
 SPARKWRIGHT = [sys.executable, "-c", "from sparkwright.cli import main; main()"]
 DEPLOY = [*SPARKWRIGHT, "deploy", "--host", "sandbox", "--json"]
-#: an engine and a recipe of it; vLLM's, which the others are held against, first
+#: an engine and a recipe of it; vLLM's, which the others are compared with, first
 RECIPES = {
     "vLLM": "qwen3.5-35b",
     "llama.cpp": "gpt-oss-120b-gguf",

@@ -131,7 +131,7 @@ def _measure(direct: int, shape: tuple[int, float, int], haproxy: psutil.Process
         added = "".join(f"{medians[way] - medians[DIRECT]:+13.3f} ms" for way in (ONE, TWO, MESSAGES, COUNTED))
         print(f"{streams:7} {within_s:6g} s  {name:11} {medians[DIRECT]:8.3f} ms{added}  {AIM_MS[name]} ms", flush=True)
     cost = "".join(f"{1000 * spent_s[way] / streams / rounds:13.2f} ms" for way in (ONE, TWO, MESSAGES, COUNTED))
-    print(f"{'':18}its processor time, a stream{cost[3:]}", flush=True)
+    print(f"{'':18}its CPU time, a stream{cost[3:]}", flush=True)
     return met
 
 
@@ -146,7 +146,7 @@ def _measure_short(haproxy: psutil.Process) -> bool:
             rows += [(stream.read[-1][0] - stream.asked_ns) / 1e6 for stream in _round(PORT, way, requests, within_s)]
             spent_ms[way] += 1000 * (sum(haproxy.cpu_times()[:2]) - before_s) / requests / rounds
     medians = {way: statistics.median(rows) for way, rows in took_ms.items()}
-    for name, figures in (("whole answer", medians), ("its processor time", spent_ms)):
+    for name, figures in (("whole answer", medians), ("its CPU time", spent_ms)):
         shown = f"one key {figures[SHORT]:.3f} ms   one of {CLIENTS} {figures[SHORT_COUNTED] - figures[SHORT]:+.3f} ms"
         print(f"{requests * rounds} short requests, {name:18}  {shown}   aim {SHORT_AIM_MS} ms", flush=True)
     return medians[SHORT_COUNTED] - medians[SHORT] <= SHORT_AIM_MS

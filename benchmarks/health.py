@@ -1,10 +1,10 @@
-"""What a health check costs the host: processor time of the program that its clock starts, with everything it runs.
+"""What a health check costs the host: CPU time of the program that its clock starts, with everything it runs.
 
     make bench-health                   (or: .venv/bin/python benchmarks/health.py [CHECKS])
 
 On the sandbox: the engine, the GPU's program and the server are its, the check is the real one, from a shipped runtime, each time
 in a process of its own.
-The aim: under 0.5 s of processor time a check.
+The aim: under 0.5 s of CPU time a check.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def report(env: dict[str, str], words: list[str], count: int) -> None:
         cpu, wall = [row[0] for row in rows], [row[1] for row in rows]
         print(f"{label:>28} {statistics.median(cpu):>7.2f} {max(cpu):>6.2f} {statistics.median(wall):>7.2f}")
         if not smoke_every_s and statistics.median(cpu) > AIM_S:
-            sys.exit(f"more than {AIM_S} s of processor time")
+            sys.exit(f"more than {AIM_S} s of CPU time")
 
 
 def check(words: list[str], env: dict[str, str]) -> None:

@@ -162,7 +162,7 @@ def many_streams(clients: Sequence[Client], counts: Sequence[int], folder: Path)
 
 
 def start_s(client: Client, streams: int, folder: Path) -> float | None:
-    """The processor time of a program's start; a library's is known from each of its runs."""
+    """The CPU time of a program's start; a library's is known from each of its runs."""
     if isinstance(client, libraries.Library):
         return None
     with server() as url:

@@ -3,7 +3,7 @@
     molecule/bed/bed.py up --hosts 3 && make bench-own_cluster          (needs openssh-server and cc)
 
 As own_hosts.py: what the cluster's two hosts and a third one, which serves alone, said in a real deploy is kept with its pace,
-and said again by sshds that use no processor time. Of RUNS real deploys of each the fastest is kept, for other load only adds
+and said again by sshds that use no CPU time. Of RUNS real deploys of each the fastest is kept, for other load only adds
 to one. The two members share this machine's cores while they are recorded, which the one host does not. The replays take turns.
 """
 

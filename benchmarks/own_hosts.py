@@ -4,7 +4,7 @@
 
 A machine of few cores can't be a laptop and eight Sparks at once. So one pretend Spark of the bed is deployed to for real and
 what it said is kept, with its pace; then every host is an sshd of its own whose program says the same at the same pace and uses
-no processor time (replayed_host.c). The laptop's side is the real one. One host for real stands beside one that is replayed:
+no CPU time (replayed_host.c). The laptop's side is the real one. One host for real stands beside one that is replayed:
 they must take the same, or the rest means nothing.
 """
 

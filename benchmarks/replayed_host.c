@@ -1,4 +1,4 @@
-/* A host that answers as another one did, at the same pace, and costs next to no processor time: for measuring a laptop with
+/* A host that answers as another one did, at the same pace, and costs next to no CPU time: for measuring a laptop with
    many hosts on a machine of few cores.
 
      cc -O2 -o replayed_host replayed_host.c

@@ -1,4 +1,4 @@
-"""What a command printed with --json, held against the schema that docs/schemas has of it."""
+"""What a command printed with --json, checked against the schema that docs/schemas has of it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class CommandLine:
         return self._run(url, streams, streams, folder)
 
     def start_cpu_s(self, url: str, streams: int, folder: Path) -> float:
-        """The processor time of the same with one request: its start, with all the workers it starts for so many streams."""
+        """The CPU time of the same with one request: its start, with all the workers it starts for so many streams."""
         return self._run(url, streams, 1, folder).cpu_s
 
     def _run(self, url: str, streams: int, requests: int, folder: Path) -> Said:

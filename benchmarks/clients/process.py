@@ -14,7 +14,7 @@ TIMEOUT_S = 180
 
 
 def run(words: Sequence[str], folder: Path, env: Mapping[str, str]) -> tuple[str, float]:
-    """What a command prints, and the processor time of it and its children, seconds; one that fails ends the benchmark."""
+    """What a command prints, and the CPU time of it and its children, seconds; one that fails ends the benchmark."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         limited = ["timeout", str(TIMEOUT_S), *words]
         process = subprocess.Popen(

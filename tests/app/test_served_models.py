@@ -1,4 +1,4 @@
-"""A host with an invalid answer about its models fails alone, with a sentence in which control characters are visible."""
+"""A host that returns an invalid answer about its models is the only one that fails, with a readable message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER = {
 }
 
 
-def test_an_answer_is_as_it_was() -> None:
+def test_a_valid_answer_is_returned_unchanged() -> None:
     assert host_requests.checked("models", {"models": [FOLDER]}, host="spark1") == {"models": [FOLDER]}
 
 
@@ -37,13 +37,13 @@ def test_an_answer_is_as_it_was() -> None:
         ({"models": [{**FOLDER, "used_by": [None]}]}, r"models\.models\[0\]\.used_by\[0\] is "),
     ],
 )
-def test_nonsense_is_a_sentence(found: Any, place: str) -> None:
+def test_an_invalid_answer_fails_with_the_invalid_place(found: Any, place: str) -> None:
     with pytest.raises(Failed, match=f"its answer can't be used: {place}") as error:
         host_requests.checked("models", found, host="spark1")
     assert error.value.where == "spark1"
 
 
-def test_any_answer() -> None:
+def test_no_answer_raises_anything_but_failed() -> None:
     verified = {"dir": "/m", "wrong": ["a"], "files": 3, "size_bytes": 7}
     removed = {**verified, "freed_bytes": 1, "left": 0}
     for module, found in {
@@ -75,7 +75,7 @@ SERVER = {
         ({"loopback": None}, "loopback"),
     ],
 )
-def test_nonsense_about_a_server_makes_no_settings_of_a_client(wrong: dict[str, Any], place: str) -> None:
+def test_an_invalid_answer_about_a_server_yields_no_client_settings(wrong: dict[str, Any], place: str) -> None:
     assert host_requests.checked("inspect_server", SERVER, host="spark1") == SERVER
     with pytest.raises(Failed, match=f"its answer can't be used: inspect_server.{place}"):
         host_requests.checked("inspect_server", {**SERVER, **wrong}, host="spark1")

@@ -71,7 +71,7 @@ def test_a_rate_needs_two_looks_at_one_server() -> None:
     rates = Rates()
     assert rates.of("spark1", answer(100), 10.0).tok_per_s is None
     assert rates.of("spark1", answer(350), 15.0) == Traffic(1, None, 50.0, None)
-    assert rates.of("spark1", answer(20), 20.0).tok_per_s is None  # another server: its counter begins anew
+    assert rates.of("spark1", answer(20), 20.0).tok_per_s is None  # another server: its counter begins again
     assert rates.of("spark1", answer(None), 25.0) == Traffic()
 
 

@@ -1,4 +1,4 @@
-"""A host whose servers share its memory by turns: one is awake, `invoke switch` swaps them, and a gateway's clients wait."""
+"""A host whose servers take turns in its memory: one is awake, `invoke switch` swaps them, and a gateway's clients wait."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_switch_that_was_cut_off_is_finished_by_the_same_command(turns: Turns)
 
 
 def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns: Turns) -> None:
-    """Two that do not fit together do by turns; a third beside the largest does not."""
+    """Two servers that do not fit together fit if they take turns; a third one alongside the largest does not."""
     text, recipe = turns.hosts.read_text(), turns.desk.root / f"recipes/{ALWAYS}.yml"
     kept = recipe.read_text()
     turns.desk.edit(f"recipes/{ALWAYS}.yml", "utilization: 0.05", "utilization: 0.3")

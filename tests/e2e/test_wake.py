@@ -30,7 +30,7 @@ DEADLINE_S = 60.0
 
 
 class Lab(Turns):
-    """Two servers by turns behind a gateway; times of minutes in the host's files are seconds in its records."""
+    """Two servers that take turns behind a gateway; intervals of minutes in the host's files are seconds in its records."""
 
     def wake(self, *, large: str = "", small: str = "wake: on_request, sleep_after: 30m") -> None:
         """Write the keys of both entries."""

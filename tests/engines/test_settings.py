@@ -1,4 +1,4 @@
-"""Two starts held against each other, by the config dumps of real logs of vLLM 0.32.0."""
+"""Two starts compared with each other, by the config dumps of real logs of vLLM 0.32.0."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def feed(read: Callable[[Any], object], cases: Iterator[Any], refuses: tuple[typ
         except Exception as error:
             raise AssertionError(f"{type(error).__name__}: {error}\n{_shown(number, case)}") from error
         took = time.process_time() - began
-        assert took < CPU_S, f"{took:.1f} s of processor time: {_shown(number, case)}"
+        assert took < CPU_S, f"{took:.1f} s of CPU time: {_shown(number, case)}"
         growth_kib = _rss_kib() - before
         assert growth_kib < GROWTH_KIB, f"{growth_kib // 1024} MiB more: {_shown(number, case)}"
 

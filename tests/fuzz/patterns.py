@@ -1,4 +1,4 @@
-"""Every regular expression of the tree, and texts that make one with a quadratic or worse search show it."""
+"""Every regular expression in the source tree, and inputs that expose a quadratic or worse search."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 import sparkwright
 from sparkwright.engines.log.text import Line
 
-#: the small ones first: a quadratic search of the largest takes a minute, a cubic one does not end
+#: smallest first: on the largest a quadratic search takes a minute, and a cubic one never ends
 SIZES = (1 << 12, 1 << 14, 1 << 16)
-#: one of each kind of character that patterns tell apart
+#: one character of each kind that patterns distinguish
 LETTERS = "a1 .,:/-_'\"[](){}=`|A\t\\"
-#: classes with a letter of them, and their spelling
+#: character classes, each with a member and its spelling
 CATEGORIES = {
     sre.CATEGORY_DIGIT: ("1", r"\d"),
     sre.CATEGORY_SPACE: (" ", r"\s"),
@@ -32,7 +32,7 @@ READERS = ("compile", "search", "match", "fullmatch", "findall", "finditer", "su
 
 
 def modules() -> dict[str, list[str]]:
-    """Every module of the tree that can be imported, by its package; none is imported for it."""
+    """Return the importable modules of the tree by package, without importing them."""
     top = Path(sparkwright.__file__).parent
     found: dict[str, list[str]] = {}
     for path in sorted(top.rglob("*.py")):
@@ -43,9 +43,9 @@ def modules() -> dict[str, list[str]]:
 
 
 def of_module(module: str) -> dict[tuple[str, str], str]:
-    """The patterns of a module and how `re` is asked for each; with its line or name.
+    """Return the patterns of a module, each with the `re` function that uses it, and its line or name.
 
-    What the module holds counts, rows of tables too, and what is written into calls of `re`.
+    These are the patterns in module-level values, nested ones too, and literals in calls of `re`.
     """
     found: dict[tuple[str, str], str] = {}
     loaded = importlib.import_module(module)
@@ -58,7 +58,7 @@ def of_module(module: str) -> dict[tuple[str, str], str]:
 
 
 def asked(pattern: str, how: str, text: str) -> None:
-    """Look for it as the code does: at the beginning, over the whole text, or everywhere."""
+    """Apply a pattern to a text as the code does: match, fullmatch or search."""
     compiled = re.compile(pattern)
     if how == "fullmatch":
         compiled.fullmatch(text)
@@ -71,7 +71,7 @@ def asked(pattern: str, how: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A text of any size: something again and again, with its beginning and its end."""
+    """A text of any size: a repeated part between a beginning and an end."""
 
     begin: str
     again: str
@@ -82,7 +82,7 @@ class Shape:
 
 
 def shapes(pattern: str) -> Iterator[Shape]:
-    """Texts on which a search for the pattern goes wrong late, and many times."""
+    """Yield shapes on which a search for the pattern fails late, and from many positions."""
     starts = {""}
     before = ""
     for node in _parser.parse(pattern):
@@ -99,14 +99,14 @@ def shapes(pattern: str) -> Iterator[Shape]:
 
 
 def _told_apart(pattern: str) -> list[str]:
-    """One letter of each set that no part of the pattern tells apart."""
+    """Return one letter per group of letters that no part of the pattern distinguishes."""
     atoms = [re.compile(atom) for atom in sorted(set(_atoms(_parser.parse(pattern))))]
     kinds = {tuple(bool(atom.fullmatch(letter)) for atom in atoms): letter for letter in LETTERS}
     return sorted(kinds.values())
 
 
 def _atoms(nodes: Any) -> Iterator[str]:
-    """Every single character or class in a pattern, as a pattern of its own."""
+    """Yield every single character or class in a pattern, as its own pattern."""
     for kind, of in nodes:
         if kind is sre.LITERAL:
             yield re.escape(chr(of))
@@ -127,7 +127,7 @@ def _atoms(nodes: Any) -> Iterator[str]:
 
 
 def _held(value: Any, deeper: int = 4) -> Iterator[re.Pattern[str]]:
-    """The patterns in a value."""
+    """Yield the patterns in a value."""
     if isinstance(value, re.Pattern):
         if isinstance(value.pattern, str):
             yield value
@@ -146,12 +146,12 @@ def _written(path: Path) -> Iterator[tuple[int, str, str]]:
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Call(ast.Attribute(ast.Name("re"), attr), [ast.Constant(str() as text), *_]) if attr in READERS:
-                if attr != "compile":  # those are held
+                if attr != "compile":  # found by _held
                     yield node.lineno, text, attr
 
 
 def _sample(node: tuple[Any, Any]) -> str:
-    """A text that one node of a pattern matches; what it only looks at is no part of it."""
+    """Return a text that a node of a pattern matches; empty for a lookaround."""
     kind, of = node
     match kind:
         case sre.LITERAL:

@@ -69,7 +69,7 @@ class Steady:
     #: of each stream
     tokens: int = 40
     clients: int = 8
-    #: each client speaks them by turns
+    #: each client cycles through them
     dialects: tuple[str, ...] = ("chat",)
     asked: list[Asked] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)

@@ -1,4 +1,4 @@
-"""The decode rate at depth: kept with the throughput baseline, held against it, bounded in time."""
+"""The decode rate at depth: kept with the throughput baseline, compared with it, bounded in time."""
 
 from __future__ import annotations
 

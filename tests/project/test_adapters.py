@@ -1,4 +1,4 @@
-"""LoRA adapters of a recipe: given to the engine by name and path, held against the model, and refused where they can't be served."""
+"""LoRA adapters of a recipe: given to the engine by name and path, checked against the model, and refused where they can't be served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the options of `vllm serve`, asked of the real one again: its parser and its config classes."""
+"""The recorded options of `vllm serve` match those of the real parser and config classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASK = Path(__file__).parent / "ask_parser.py"
 ASK_SPECULATION = Path(__file__).parent / "ask_speculation.py"
 
 
-def test_the_parser_says_what_was_kept_of_it(engine: Engine, tmp_path: Path) -> None:
+def test_the_parser_matches_its_record(engine: Engine, tmp_path: Path) -> None:
     env = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
     line = [str(engine.python), str(ASK), str(tmp_path)]
     subprocess.run(line, env=env, check=True, timeout=900)
@@ -25,7 +25,7 @@ def test_the_parser_says_what_was_kept_of_it(engine: Engine, tmp_path: Path) -> 
         assert (tmp_path / name).read_text() == (DATA / name).read_text(), f"{name} is no longer what this engine says"
 
 
-def test_the_configuration_takes_the_speculation_that_was_kept_of_it(engine: Engine, tmp_path: Path) -> None:
+def test_the_speculative_config_matches_its_record(engine: Engine, tmp_path: Path) -> None:
     env = {**os.environ, **ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([str(engine.python), str(ASK_SPECULATION), str(tmp_path)], env=env, check=True, timeout=300)
     name = "speculative-config.json"

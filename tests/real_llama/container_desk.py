@@ -1,7 +1,7 @@
-"""A user's project on this machine's own Docker Engine: images in a registry, a model on a hub, all on loopback.
+"""A user's project on this machine's Docker Engine: images in a registry and a model on a hub, all on loopback.
 
-The images hold an entry point and nothing else: this machine's programs, its Python and this checkout are mounted read-only, for
-without a network no base image can be had. One image runs the real llama-server, the other the sandbox's vLLM.
+The images only contain an entry point. The machine's programs, its Python and this checkout are mounted read-only, because
+no base image can be pulled without a network. One image runs the real llama-server, the other the sandbox's vLLM.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.remote.sshd import free_port
 TOP = Path(__file__).parents[2]
 GGUF_REPO, VLLM_REPO = "tests/tiny-GGUF", "zai-org/GLM-4.7-Flash"
 GOOD, BROKEN = "tiny-llama.gguf", "broken-llama.gguf"
-#: what a merged /usr has at the top
+#: top-level links of a merged /usr
 LINKS = {name: f"usr/{name}" for name in ("bin", "lib", "lib64", "sbin") if Path("/", name).is_symlink()}
 PROGRAMS = {
     "app/llama-server": "tests.real_llama.llama_server --threads 1 --threads-http 4",
@@ -42,7 +42,7 @@ PROGRAMS = {
 }
 ENTRIES = {"llama.cpp:server-b11549": ["/app/llama-server"], "vllm-openai:v0.32.0": ["/app/vllm", "serve"]}
 SERVES = ("--ctx-size", "8192", "--parallel", "2", "--metrics", "--host", "0.0.0.0")
-#: how llama-server is asked, in the words of a recipe
+#: llama-server's HTTP interface, in the form of a recipe
 DESCRIPTION = {
     "port": 8080,
     "health": "/health",
@@ -59,16 +59,16 @@ DESCRIPTION = {
 
 
 def mounts() -> list[str]:
-    """What the entry points need of this machine, read-only, each once."""
+    """Return the read-only mounts that the entry points need from this machine, without duplicates."""
     needed = sorted({"/usr", sys.base_prefix, sys.prefix, str(TOP)})
     outer = [item for item in needed if not any(item.startswith(f"{other}/") for other in needed)]
     return [f"{item}:{item}:ro" for item in outer]
 
 
 def rootfs(salt: str) -> bytes:
-    """The tar of an image: links into the mounted /usr, a folder for what is written, the entry points.
+    """Return an image as a tar: links into the mounted /usr, writable folders, the entry points.
 
-    salt: makes the layer this image's own. An engine does not pull a layer that another image, of a run that was killed, left there.
+    salt: makes the layer unique to this image. An engine does not pull a layer left behind by another image, such as of a killed run.
     """
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
@@ -93,7 +93,7 @@ def rootfs(salt: str) -> bytes:
 
 
 def spare_the_page_cache(playbooks: Path) -> None:
-    """As root each drop empties the page cache of the whole machine, and whatever runs beside reads itself from the disk again."""
+    """Disable dropping: as root it empties the page cache of the whole machine, and slows down everything else that runs."""
     given = re.compile(
         r"( page_cache:\n)( +)(model_dir: .*\n(?: +models: .*\n)?)(?: +(?:policy|utilization|needs_bytes|engine_memory|reserve_gib): .*\n)*"
     )
@@ -111,7 +111,7 @@ def docker(*words: str, given: bytes | None = None, check: bool = True) -> str:
 
 @dataclass
 class Images:
-    """In a registry, by their short names; `remove` leaves none in the engine."""
+    """The images in a registry, by their short names; `remove` deletes them from the engine."""
 
     registry: str
     repository: str = field(default_factory=lambda: f"test-{secrets.token_hex(4)}")
@@ -133,7 +133,7 @@ class Images:
 
 @contextlib.contextmanager
 def published(folder: Path) -> Iterator[Images]:
-    """The images in a registry of their own, which keeps them in this folder. Without a registry or an engine the test is skipped."""
+    """Serve the images from a registry that stores them in this folder. Skips the test without a registry or an engine."""
     if PROGRAM is None:
         pytest.skip("no docker-registry (Debian's package of that name)")
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
@@ -150,16 +150,16 @@ def published(folder: Path) -> Iterator[Images]:
 
 
 class Names(Protocol):
-    """Who knows the images' whole names."""
+    """A lookup of the images' full names."""
 
     def name(self, short: str) -> str:
         """REGISTRY/REPOSITORY:TAG."""
 
 
 class Desk:
-    """A project with one host, `here`, that is this machine. Its container's name is its own.
+    """A project with a single host, `here`, which is this machine. Its container has a unique name.
 
-    haste: what the playbooks' modules are given beside.
+    haste: additional arguments for modules in the playbooks, which shorten waits.
     """
 
     haste: ClassVar[dict[str, str]] = HASTE
@@ -196,7 +196,7 @@ class Desk:
         more: dict[str, Any] | None = None,
         **box: Any,
     ) -> None:
-        """What the host serves from the next deploy on. more: further keys of the recipe. box: of its container."""
+        """Write the recipe for the next deploy. more: further keys of the recipe. box: further keys of its container."""
         inside = 8000 if engine == "vllm" else 8080
         container = {"name": self.name, "gpus": "", "ports": [f"127.0.0.1:{self.port}:{inside}"], "volumes": mounts()}
         stated = {
@@ -212,17 +212,17 @@ class Desk:
         self.serves(stated)
 
     def serves(self, stated: dict[str, Any]) -> None:
-        """The recipe of the host, from the next deploy on."""
+        """Write the host's recipe for the next deploy."""
         (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
 
     def llama(self, *, file: str = GOOD, **flags: Any) -> None:
-        """The real llama-server. flags: beside the usual, with `_` for `-`."""
+        """Serve with the real llama-server. flags: additional ones, with `_` for `-`."""
         more = {key.replace("_", "-"): value for key, value in flags.items()}
         usual = {"alias": "tiny", "ctx-size": 8192, "parallel": 2}
         self.recipe("llama.cpp:server-b11549", "llama_cpp", {"id": GGUF_REPO, "file": file}, {**usual, **more})
 
     def described(self, *words: str, more: dict[str, Any] | None = None, **section: Any) -> None:
-        """The same llama-server as one that no release knows: its paths and metrics stand in the recipe. words: of its command."""
+        """Serve with llama-server as an unknown engine, whose recipe describes paths and metrics. words: added to its command."""
         flags = {
             "served_name": "tiny",
             "command": ["-m", f"/models/tiny/{GOOD}", "--alias", "tiny", *SERVES, "--port", "8080", *words],
@@ -234,7 +234,7 @@ class Desk:
         self.recipe("llama.cpp:server-b11549", "openai", model, flags, more, entrypoint=["/app/llama-server"])
 
     def vllm(self) -> None:
-        """The sandbox's vLLM, which takes no time."""
+        """Serve with the sandbox's vLLM, without simulated delays."""
         flags = {"served-model-name": "glm", "max-model-len": 8192, "gpu-memory-utilization": 0.1}
         at_once = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
         self.recipe("vllm-openai:v0.32.0", "vllm", {"id": VLLM_REPO}, flags, env=at_once)
@@ -250,7 +250,7 @@ class Desk:
         return dict(json.loads(docker("inspect", self.name))[0])
 
     def status(self, path: str, body: bytes | None = None) -> int:
-        """The status with which the server answers, asked without a key."""
+        """Return the status of the server's answer to a request without a key."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", body, timeout=10) as answer:
                 return int(answer.status)

@@ -1,4 +1,4 @@
-"""What sparkwright knows of llama-server's options, held against its own --help and its own parser."""
+"""What sparkwright knows of llama-server's options, checked against its own --help and its own parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sparkwright takes for true of llama-server's HTTP side, held against the real one."""
+"""What sparkwright takes for true of llama-server's HTTP side, checked against the real one."""
 
 from __future__ import annotations
 

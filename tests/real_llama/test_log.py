@@ -1,4 +1,4 @@
-"""What sparkwright reads in the real llama-server's log, held against what the same server answers over HTTP."""
+"""What sparkwright reads in the real llama-server's log, checked against what the same server answers over HTTP."""
 
 from __future__ import annotations
 

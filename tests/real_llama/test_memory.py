@@ -1,4 +1,4 @@
-"""What sparkwright says of a model file and of its memory, held against the real server's own log."""
+"""What sparkwright says of a model file and of its memory, checked against the real server's own log."""
 
 from __future__ import annotations
 

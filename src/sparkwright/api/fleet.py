@@ -197,7 +197,7 @@ class Fleet:
         return self._play("restart", hosts, options, keep=keep, anyway=anyway)
 
     def switch(self, hosts: str, to: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
-        """Wake the server of a recipe that shares its host's memory by turns.
+        """Wake the server of a recipe that takes turns with others in its host's memory.
 
         Args:
             to: the recipe.

@@ -157,7 +157,7 @@ def prune_caches(host: str = "", check: bool = False, yes: bool = False, json: b
     """Remove a host's unused compile caches, after asking.
 
     Kept are those of its containers, of the last verified state, and of the one that a rollback goes to. The next
-    start of what they were for compiles anew.
+    start of what they were for compiles from scratch.
     """
     from sparkwright.app.connect import machines, reach
 

@@ -1,4 +1,4 @@
-"""Findings about a recipe and ways to resolve them, and the registry of the rules that return them."""
+"""Findings about a recipe, ways to resolve them, and the registry of the rules that report them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of a recipe."""
+    """A problem in a recipe."""
 
     #: error: the engine refuses to start, or the result is wrong
     severity: Severity
@@ -38,21 +38,21 @@ class Finding:
         return {**asdict(self), "ways_out": [asdict(way) for way in self.ways_out], "flag": self.flag or None}
 
 
-#: types of an engine's cases, and of its rules' examples
+#: type of an engine's cases, and of the examples of its rules
 C = TypeVar("C")
 E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[C, E]):
-    """A rule."""
+    """A rule that reports findings about a recipe."""
 
-    #: as in findings
+    #: the name that its findings carry
     name: str
     title: str
     #: why the rule applies
     reason: str
-    #: where that is documented
+    #: references for the reason
     sources: tuple[str, ...]
     #: a case for which the rule has a finding
     example: E
@@ -71,7 +71,7 @@ class Explained:
     finding: Finding
     #: name of the engine; empty for a rule about every engine
     engine: str = ""
-    #: the example's flags, image, engine's version, container options and split
+    #: the example's flags, image, engine version, container options and parallelism
     flags: Mapping[str, Any] = field(default_factory=dict)
     image: str = ""
     version: str | None = None
@@ -88,11 +88,11 @@ class Rules(dict[str, Rule[C, E]]):
         shown: Callable[[E], Mapping[str, Any]] = lambda example: {},
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin without rules.
+        """Create an empty registry.
 
         Args:
-            case: returns the case of an example.
-            shown: returns what an explanation shows of an example, by the fields of Explained.
+            case: converts an example to a case.
+            shown: returns the fields of Explained that describe an example.
             aliases: other names under which rules are explained.
         """
         super().__init__()
@@ -123,7 +123,7 @@ class Rules(dict[str, Rule[C, E]]):
         return {rule.name: rule.title for rule in self.values()}
 
     def explained(self, name: str) -> Explained | None:
-        """Return a rule by name; None if there is none."""
+        """Return the explanation of a rule by its name or alias; None if there is no such rule."""
         rule = self.get(self._aliases.get(name, name))
         if rule is None:
             return None
@@ -132,5 +132,5 @@ class Rules(dict[str, Rule[C, E]]):
 
 
 def _paragraphs(text: str) -> str:
-    """Return a text without line breaks, except those between paragraphs."""
+    """Return a text with its lines joined, one line per paragraph."""
     return "\n\n".join(" ".join(word.split()) for word in text.split("\n\n"))

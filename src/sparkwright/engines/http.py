@@ -1,4 +1,4 @@
-"""The HTTP interface of an engine as data: its paths, its metrics by role, the keys of its requests, and its API key."""
+"""Description of an engine's HTTP interface: paths, metrics by role, keys of requests, and the API key."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sparkwright.trust.bounds import number_of
 Task = Literal["generate", "embed", "rerank"]
 GENERATE: Task = "generate"
 
-#: roles of metrics, which have another name in every engine. GENERATED: generated tokens; HEARTBEAT: changes with every step
-#: while anything is generated. They are one counter in an engine that counts as it goes; SGLang and llama.cpp add generated
-#: tokens only when a request ends.
+#: roles of metrics, whose names differ between engines. GENERATED: generated tokens; HEARTBEAT: changes with every step while
+#: anything is generated. Both are the same counter in an engine that counts each token immediately; SGLang and llama.cpp
+#: count generated tokens only when a request ends.
 GENERATED = "generated"
 HEARTBEAT = "heartbeat"
 RUNNING = "running"
@@ -29,7 +29,7 @@ PREFIX_QUERIES = "prefix_queries"  # prompt tokens
 PREFIX_HITS = "prefix_hits"  # prompt tokens found in the cache
 DRAFTS = "drafts"
 ACCEPTED_TOKENS = "accepted_tokens"
-#: followed by a position, from 0: drafts whose token at that position was accepted
+#: prefix of a role, followed by a position from 0: drafts whose token at that position was accepted
 ACCEPTED_AT = "accepted_at_"
 MOST_POSITIONS = 64
 KV_CACHE_USED = "kv_cache_used"  # 0 to 1
@@ -48,13 +48,13 @@ class Sample:
     """A metric by its name in the Prometheus text."""
 
     name: str
-    #: as `mode="decode"`, which a line must hold; empty: the sum over all lines
+    #: a label that a line must have, such as `mode="decode"`; empty: the sum over all lines
     label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The keys of an answer that tell its tokens."""
+    """The keys of an answer that hold its token counts."""
 
     #: the object that has these keys
     object: str
@@ -63,7 +63,7 @@ class Usage:
     generated: str
 
 
-#: the usage of OpenAI's chats, and that of its responses and of Anthropic's messages, which count cached tokens apart
+#: usage in OpenAI's chat API; and in its responses API and Anthropic's messages API, where cached tokens are counted separately
 USAGES = (
     Usage("usage", ("prompt_tokens",), "completion_tokens"),
     Usage("usage", ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"), "output_tokens"),
@@ -124,7 +124,7 @@ class Http:
     removable: tuple[tuple[str, ...], ...] = ()
     #: keys of a chunk that hold the number of tokens so far
     counted: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
-    #: keys of a whole answer, or of the end of a stream, that tell its tokens
+    #: keys of a complete answer, or of the last chunk of a stream, that hold its token counts
     usages: tuple[Usage, ...] = USAGES
     #: paths that need no API key
     public: frozenset[str] = frozenset(("/health",))
@@ -138,7 +138,7 @@ class Http:
     speculation: tuple[str, ...] = ()
     #: metric of accepted tokens by draft position, labelled `position`; empty if there is none
     positions: str = ""
-    #: returns the priority of a request that yields to every other, from the server's command
+    #: returns the priority with which a request yields to all others, from the server's command
     low_priority: Callable[[Sequence[str]], int] = _no_priority
     #: returns the cache settings in the metrics' text
     cache_of: Callable[[str], dict[str, str]] = _nothing
@@ -146,15 +146,15 @@ class Http:
     hits_apart: bool = False
     #: tokens per block of the prefix cache, if the server does not report it; 1 if it matches single tokens
     prefix_block: int = 16
-    #: least block size, in tokens, for a recurrent model, whose states are kept at the ends of such blocks only
+    #: minimum block size in tokens for a recurrent model, whose states are only kept at the ends of blocks
     recurrent_block: int = 1
     #: task of the server
     task: Task = GENERATE
     #: metrics that differ from `roles` if the task is not text generation
     unlike: Mapping[str, Sample] = field(default_factory=dict)
-    #: paths that render the prompt of a conversation, without generating: the first takes the messages, the second its tokens
+    #: paths that render a conversation's prompt without generating: the first takes messages, the second tokens
     render: tuple[str, ...] = ()
-    #: seconds for which all of MOVES may stay unchanged on a slow but working model
+    #: seconds for which all of MOVES may stay unchanged while a slow model works
     still_s: int = 0
     #: paths that clients use and a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI
@@ -170,7 +170,7 @@ class Http:
 
     @property
     def apart(self) -> bool:
-        """True if the heartbeat is another counter than that of the generated tokens."""
+        """True if the heartbeat and the generated tokens are different counters."""
         return self.roles.get(HEARTBEAT) != self.roles.get(GENERATED)
 
     def counters(self, metrics_text: str) -> dict[str, float]:
@@ -199,7 +199,7 @@ def _position(labels: str) -> str:
     return f"{ACCEPTED_AT}{int(found[1])}" if found and int(found[1]) < MOST_POSITIONS else ""
 
 
-#: valid in an Authorization header and as an argument's value; the minimum length is ours: short keys can be guessed
+#: valid both in an Authorization header and as an argument; the minimum length is our choice, as short keys can be guessed
 _KEY = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
 VALID = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
 #: fix for a server that needs an unknown key
@@ -213,29 +213,29 @@ def valid(key: str) -> bool:
 
 
 def line_of(key: str) -> str:
-    """Return a file of keys, one per line, with this key."""
+    """Return the content of a key file with one key per line."""
     return f"{key}\n"
 
 
 def key_of_lines(written: str) -> str:
-    """Return the first key in a file of keys; empty if it holds none."""
+    """Return the first key in a key file; empty if it holds none."""
     lines = (line.strip() for line in written.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerKey:
-    """The way in which one engine reads its key from a file that only its container sees."""
+    """The way an engine reads its key from a file that is only visible in its container."""
 
-    #: flag that would hold the key itself, readable by everybody
+    #: flag that takes the key itself, readable by everybody
     flag: str
-    #: environment variable that would hold the key itself, readable by everybody
+    #: environment variable that takes the key itself, readable by everybody
     variable: str
     #: flag that names the file; if empty, a shell in the container sets `variable` from the file before the engine starts
     option: str
     #: path of the file in the container
     mount: str
-    #: why `option` can't be used for anything else, as the end of a sentence
+    #: the end of a sentence that explains why recipes can't set `option`
     alone: str
     #: returns the file's content for a key
     text: Callable[[str], str] = line_of
@@ -244,11 +244,11 @@ class ServerKey:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of a command that name the file."""
+        """The arguments that name the file."""
         return (f"--{self.option}", self.mount) if self.option else ()
 
     def program(self, entrypoint: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Return the entrypoint with which the engine gets its key."""
+        """Return an entrypoint that passes the key to the engine."""
         if self.option or entrypoint is None:
             return entrypoint
         return "sh", "-c", f'export {self.variable}="$(cat {self.mount})"; exec "$@"', "sh", *entrypoint

@@ -27,7 +27,7 @@ ID_CHARS, BEGIN_BYTES = 64, 4096
 BEGIN_S, LEAST_BYTES = 60, 60
 NAME = "[A-Za-z0-9_-]"
 UNKNOWN_RESPONSE = (
-    "The gateway knows no server that made a response of this name; it forgets them when it reads its files anew."
+    "The gateway knows no server that made a response of this name; it forgets them when it reloads its files."
 )
 #: a body is bytes: HAProxy's own regular expressions end at the first zero
 _SCRIPT = """-- Written by sparkwright. It returns the field `model` of a multipart form, or nothing.

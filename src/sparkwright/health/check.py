@@ -257,6 +257,6 @@ def _who_works(context: Context) -> str:
 
 
 def _cpu_s() -> float:
-    """Return the processor time of this process and of the programs it waited for."""
+    """Return the CPU time of this process and of the programs it waited for."""
     now = os.times()
     return now.user + now.system + now.children_user + now.children_system

@@ -1,7 +1,6 @@
-"""Requests to one server: prompts of a given length in its own tokens, with the options that its engine accepts; one long prefix.
+"""Requests to a server: prompts of a given length in tokens, with options that its engine accepts, and one long prefix.
 
-A Ruler learns from two prompts, whose tokens the server counted itself, how many words make a token. They are the warm-up at the
-same time.
+A Ruler learns the number of tokens per word from two prompts whose tokens the server counted. These also serve as the warm-up.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from sparkwright.measure.load import Request
 
 @dataclass(frozen=True, slots=True)
 class Ruler:
-    """The number of tokens that a server makes of a prompt."""
+    """An estimate of the number of tokens in a prompt on a given server."""
 
-    #: tokens of each word
+    #: tokens per word
     per_word: float = 1.0
-    #: tokens of the template and the random text
+    #: tokens of the chat template and the random prefix
     fixed: float = 24.0
 
     @classmethod
@@ -40,13 +39,13 @@ class Ruler:
         return cls(per_word, max(0.0, tokens - per_word * words))
 
     def text(self, tokens: int) -> str:
-        """Return a prompt of about this many tokens that was never sent before."""
+        """Return a prompt of about this many tokens that is unlike any before, so no cache holds it."""
         return words_text(max(0, round((tokens - self.fixed) / self.per_word)))
 
 
 @dataclass
 class Asker:
-    """The requests to one server."""
+    """A sender of requests to one server."""
 
     http: Http
     model: str
@@ -67,9 +66,9 @@ class Asker:
         return self.request(self.ruler.text(prompt_tokens), tokens, at_s=at_s, group=group)
 
     def run(self, request: Request, **how: Any) -> stream.Stream:
-        """Send a request now, and learn which options this server refuses. Raises stream.StreamError.
+        """Send a request now, and remember the options that the server refuses. Raises stream.StreamError.
 
-        Further keywords are those of `stream.record`.
+        Further keywords are passed to `stream.record`.
         """
         body = request.body
         while True:
@@ -92,7 +91,7 @@ COMMON = "the of and to in is was he for it with as his on be at by had not are 
 
 
 def words_text(words: int) -> str:
-    """Return a prefix of this many words that was never sent before."""
+    """Return a random text of this many words, which no prefix cache can hold."""
     choices = COMMON.split()
     pick = random.Random(secrets.randbits(64))
     return " ".join([secrets.token_hex(16), *(pick.choice(choices) for _ in range(words))])
@@ -109,7 +108,7 @@ def sight_prefix(
     timeout_s: float = 60,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Sighting]:
-    """Return the sightings, the first one cold. Raises stream.StreamError.
+    """Send a prefix repeatedly and return the sightings, the first one cold. Raises stream.StreamError.
 
     Args:
         http: the engine's HTTP API.
@@ -119,7 +118,7 @@ def sight_prefix(
         counters: returns the current values of /metrics.
         api_key: of the server.
         timeout_s: of each request.
-        progress: called with the number of finished sightings and of all.
+        progress: called with the number of finished sightings, and the total.
     """
     prefix, found = words_text(words), []
     before = counters()

@@ -25,7 +25,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     else assumed), what a cold start compiles with, the host's other servers, the host itself, and the reserve. The host itself
     holds what is taken now, without what goes: the running server (as recorded when it was verified, else as its processes show
     it) and, unless Ollama is left alone, its models. Where that is not known, `memory` sees it once the server has stopped. Of a
-    host with several servers all of them must fit together, running or not; of those that share memory by turns the largest.
+    host with several servers all of them must fit together, running or not; only the largest counts of those that take turns.
     Limits (/dev/shm) are shown and not added. A start with whose image and arguments the host went down before is refused, until
     a person says `--anyway`.
 

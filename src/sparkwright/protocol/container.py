@@ -1,8 +1,8 @@
-"""The container of a recipe, as data.
+"""The options of a recipe's container, as data.
 
-Each field has beside it how it is created, read back, compared, described in the recipe's schema and written into the docker run
-script: one more option of `docker run` is one more field with `option`. Where a difference depends on more than the option's own
-value, the rule is in host/containers/option_table.py.
+Each field declares how the option is created, read back, compared, described in the recipe's schema and written to the docker
+run script: to support another option of `docker run`, add a field with `option`. If a difference depends on more than the
+option's own value, the rule is in host/containers/option_table.py.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from sparkwright.trust import process_words as process
 from sparkwright.trust import security_words as rights
 from sparkwright.trust.shapes import optional
 
-#: prefix of sparkwright's own labels: no recipe sets them, and they are never compared
+#: prefix of sparkwright's own labels: recipes can't set them, and they are never compared
 OWN_LABELS = "sparkwright."
-#: suffixes of containers that sparkwright names itself, forbidden in recipes: a server kept for a rollback, an interim server
+#: name suffixes that sparkwright uses itself, forbidden in recipes: a server kept for a rollback, an interim server
 PREVIOUS, INTERIM = "-previous", "-interim"
 TAKEN_ENDINGS, TAKEN_NAMES = (PREVIOUS, INTERIM), ("gateway", "gateway-check")
-#: prefixes of a server key in a spec: a secret that comes with the run, or a key that the host keeps, by its fingerprint
+#: prefixes of a server key in a spec: a secret sent with the run, or the fingerprint of a key stored on the host
 GIVEN, KEPT = "given:", "kept:"
 
 #: on every container that sparkwright created: its owner, its role, the server's container name, and the run that created it
 OWNER_LABEL, ROLE_LABEL, SERVER_LABEL = "sparkwright.owner", "sparkwright.role", "sparkwright.server"
 RUN_LABEL = "sparkwright.run"
 
-#: on a container that the lab started; its value is the arm
+#: label of a container that the lab started; its value is the arm
 LAB_LABEL = "sparkwright.bench"
 
-#: on a container of a cluster's member: the cluster's name, the member's rank, and all members' names by rank
+#: labels of a cluster member's container: the cluster's name, the member's rank, and all members' names by rank
 CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL = "sparkwright.cluster", "sparkwright.rank", "sparkwright.members"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """The options of `docker run` for a container, in its order and with its terms."""
+    """The options of `docker run` for a container, in Docker's order and terms."""
 
     name: str
     #: "repo:tag@sha256:..."
     image: str
-    #: the policy, enabled when verification has passed
+    #: the restart policy, enabled once the server is verified
     restart: str = "unless-stopped"
     #: "all", "device=0,1" or "" for none
     gpus: str = option(
@@ -318,44 +318,44 @@ class ContainerSpec:
     log_options: dict[str, str] = option(
         "--log-opt", dict, about='options of the log driver, as max-size: "100m"', why_not=process.log_options
     )
-    #: None for the image's
+    #: None: the image's own
     entrypoint: tuple[str, ...] | None = None
-    #: the words after the image
+    #: the arguments after the image
     command: tuple[str, ...] = ()
     image_ids: tuple[str, ...] = ()
-    #: "" for none, else GIVEN or KEPT and its name; never the key itself
+    #: empty for none, else GIVEN or KEPT followed by its name; never the key itself
     server_key: str = ""
-    #: files of the container, mounted read-only: the SHA-256 of the content by path
+    #: files mounted read-only in the container: SHA-256 of the content, by path
     files: dict[str, str] = field(default_factory=dict)
-    #: the key of the folder in which the host keeps what its engine compiles; "" for none
+    #: the key of its compile cache on the host; empty for none
     caches: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; `from_json` is its inverse. Empty values are left out, so that an older release reads it too."""
+        """Return plain JSON; `from_json` is its inverse. Default values are left out, so that older releases can read it."""
         usual = asdict(ContainerSpec("", ""))
         return {name: value for name, value in asdict(self).items() if name not in LATER or value != usual[name]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
-        """Return the spec of plain JSON. Raises TypeError for an unknown key."""
+        """Return a spec from plain JSON. Raises TypeError for an unknown key."""
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         return cls(**given)
 
     def docker_options(self) -> Iterator[tuple[str, str]]:
-        """Yield the options of `docker run` with their values, "" for a switch.
+        """Yield the options of `docker run` with their values; the value of a switch is empty.
 
-        The script adds name, restart policy, entrypoint, the key's mount and further networks.
+        Name, restart policy, entrypoint, the key's mount and further networks are added by the template.
         """
         for name, docker_option in DOCKER_OPTIONS.items():
             yield from docker_option.words(docker_option.flag, getattr(self, name))
 
     def further_networks(self) -> list[list[str]]:
-        """Return the arguments of `docker network connect` for each network but the first; the container's name follows them."""
+        """Return the arguments of `docker network connect`, without the container's name, for each network but the first."""
         found = map(net.parts, self.networks)
         return [[*(word for alias in aliases for word in ("--alias", alias)), name] for name, aliases in found]
 
 
-#: the options by their fields, in the fields' order
+#: the options by field name, in the order of the fields
 DOCKER_OPTIONS: dict[str, DockerOption] = {
     field.name: field.metadata["option"] for field in fields(ContainerSpec) if "option" in field.metadata
 }
@@ -367,13 +367,13 @@ LATER = {
 
 
 def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the Ids that an image of a lock's entry may have, of every platform and store; empty without manifests."""
+    """Return the Ids that a locked image may have, for all platforms and image stores; empty without manifests."""
     manifests = (entry or {}).get("manifests") or ()
     return tuple(manifest[key] for manifest in manifests for key in ("config", "digest"))
 
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
-    """Return the fingerprint of a container's command and environment, in any order; 12 hexadecimal digits."""
+    """Return the fingerprint of a container's command and environment, 12 hex digits that do not depend on order."""
     about = [sorted(options(spec.get("command") or ())), sorted((spec.get("env") or {}).items())]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
 
@@ -386,7 +386,7 @@ def start_key(spec: Mapping[str, Any], commit: str) -> dict[str, str]:
 
 
 def options(words: Sequence[Any]) -> list[str]:
-    """Return the options of a command, each with its values, so that they can be sorted."""
+    """Return the options of a command, each joined with its values, so that they can be sorted."""
     grouped: list[str] = []
     for word in map(str, words):
         if word.startswith("--") or not grouped:

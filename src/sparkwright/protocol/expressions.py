@@ -207,7 +207,7 @@ def _shown(text: str, line: int) -> str:
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
 
 
-# Limits on the cost of one expression for the process that evaluates it: processor time and memory.
+# Limits on the cost of one expression for the process that evaluates it: CPU time and memory.
 #
 # jinja_limits.py counts what the template itself asks for, and refuses it before it is made.
 #
@@ -245,7 +245,7 @@ def memory() -> Iterator[None]:
 
 
 def timed(call: Callable[[], Any]) -> Any:
-    """Return the result of CALL. Raises OutOfBounds from within it if it takes more than TIME_S of processor time.
+    """Return the result of CALL. Raises OutOfBounds from within it if it takes more than TIME_S of CPU time.
 
     It is traced line by line, in its own thread: a signal would only reach the main one.
     """

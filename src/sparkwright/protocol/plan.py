@@ -113,7 +113,7 @@ class Plan:
     cluster: Cluster | None = None
     #: the name of the container, on a host that serves several
     server: str = ""
-    #: it shares memory with other servers by turns
+    #: it takes turns in memory with other servers
     by_turns: bool = False
     #: the memory that the guard over a start keeps for the host, GiB; 0: a share of its memory
     guard_gib: float = 0

@@ -2,7 +2,7 @@
 
 Nothing is checked out, so neither symlinks nor filters nor hooks of a stranger's repository take effect: files are read by commit
 and path. A repository of a few kilobytes can unpack to gigabytes (one large file under many names, folders within folders,
-deltas), so every step has a limit: time, processor time, the pack's size, git's memory, the list of files, the files together.
+deltas), so every step has a limit: time, CPU time, the pack's size, git's memory, the list of files, the files together.
 """
 
 from __future__ import annotations

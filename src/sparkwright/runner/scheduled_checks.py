@@ -1,10 +1,10 @@
-"""The program of the host's scheduler, with no laptop: one check of each of its servers, or the service that wakes them.
+"""The program that the host's scheduler runs, without a laptop: one check of each server, or the service that wakes servers.
 
-    python -I .../sparkwright/runner/scheduled_checks.py [wake] TAG-FILE (a shipped runtime: the tag says what it was made for)
-    python -I .../sparkwright/runner/scheduled_checks.py [wake]          (sparkwright as it is installed here)
+    python -I .../sparkwright/runner/scheduled_checks.py [wake] TAG-FILE (a shipped runtime; the tag says which Python it is for)
+    python -I .../sparkwright/runner/scheduled_checks.py [wake]          (an installed sparkwright)
 
-A check exits with 0 if it checked, whatever the state: a failed systemd unit means that the check itself failed. The service
-exits at once if it runs already.
+A check exits with 0 if it could check, whatever the server's state: a failed systemd unit means that the check itself failed. The
+service exits immediately if it is already running.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ def main(words: list[str]) -> int:
     """Check every server once, or run the service until SIGTERM.
 
     Returns:
-        75 if this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one.
+        75 if this runtime is damaged or was built for another Python: `sparkwright health.install` ships the right one.
     """
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["LC_ALL"] = "C"
@@ -74,7 +74,7 @@ def _check() -> int:
         print(f"{of}{sentence(record)}", flush=True)
         if record.healed:
             print(f"{of}{record.healed}", flush=True)
-    for of, context, state in checked:  # last: it lowers the priority of this process for good
+    for of, context, state in checked:  # last, because it permanently lowers the priority of this process
         if hashed := model_hashes.go_on(context, Settings.of(state)):
             print(f"{of}{hashed}", flush=True)
     return failed
@@ -114,7 +114,7 @@ def _wake() -> int:
         pause_s = 0.0
         while not ended.wait(pause_s):
             try:
-                state.refuse_newer()  # a newer laptop may write to it while this runs
+                state.refuse_newer()  # a laptop with a newer version may write to it meanwhile
                 pause_s = POLL_S if waker.poll() else IDLE_S
             except (SparkwrightError, OSError) as error:
                 print(error, flush=True)

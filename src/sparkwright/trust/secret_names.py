@@ -1,6 +1,6 @@
-"""The names of variables that hold a secret, and those that merely look like one. Data.
+"""Names of variables that hold a secret, and names that merely resemble one, as data.
 
-Used by the checks that refuse a secret in the wrong place, and by secret_patterns.py, which hides secrets.
+Used by the checks that refuse a secret in the wrong place, and by secret_patterns.py, which redacts secrets.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Any
 
 #: the last word, or the last two, of a name that holds a secret itself
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|PAT)$|PASSWORD|SECRET")
-#: further names that may be of a secret in other programs' text: display hides too much rather than too little
+#: further names that may hold a secret in the output of other programs: it is better to hide too much than too little
 _MAYBE = re.compile(
     r"(^|_)(PASS|PWD|AUTH|APIKEY|SECRETS|BEARER|JWT|COOKIE|SIGNATURE|SAS|DSN|WEBHOOK(_URL)?|REQUIREPASS|MASTERAUTH|BASICAUTH(_USERS)?|"
     r"(API|ACCESS|AUTH|SECRET|PRIVATE|MASTER)_?(KEYS?|TOKENS?))$|PASSWORD|PASSWD"
 )
-#: suffixes of names for the place or a property of a secret
+#: suffixes of names for the location or a property of a secret
 _ABOUT = re.compile(r"_(FILE|PATH|DIR|FOLDER|URL|URI|NAME|ID|ENV|TTL|TYPE|LENGTH|SIZE|LIMIT|COUNT|TOKENS)$")
 #: keys and tokens that are public
 _OPEN = re.compile(
     r"(^|_)(PUBLIC|CACHE|SORT|PRIMARY|FOREIGN|PARTITION|GROUP|INDEX|BASELINE|HOST|PAD|EOS|BOS|UNK|MASK|SEP|STOP|START|END|"
     r"IMPLICIT)_(KEY|TOKEN)$"
 )
-#: values that are settings, whatever the name: numbers, switches, nothing
+#: values that are settings whatever their name: numbers, switches, empty
 _SETTING = re.compile(r"[+-]?[0-9]{0,7}([.][0-9]*)?|true|false|yes|no|on|off|none|null|auto", re.I)
-#: tokens that are recognizable by their form, as their issuers document: Hugging Face, OpenAI, Anthropic, Groq, GitHub, GitLab,
+#: tokens with a recognizable format, documented by their issuers: Hugging Face, OpenAI, Anthropic, Groq, GitHub, GitLab,
 #: Slack, NVIDIA, AWS, Google, Stripe, SendGrid, npm, PyPI, Replicate; a JSON web token; the address of a Slack or Discord webhook
 TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_|sk-|sk_live_|sk_test_|rk_live_|gsk_|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|xapp-|nvapi-|AKIA|ASIA|AIza|"
@@ -37,11 +37,11 @@ _ASSIGNED = re.compile(
     r"""^\s*(?:-\s+|export\s+)?["']?([A-Za-z_][\w.-]{0,100})["']?\s*[:=]\s*"""
     r"""["']?([^\s"',#{}\[\]()]{8,500})["']?\s*(?:,\s*)?(?:#.*)?$"""
 )
-#: a URL with a user's password in it, as a proxy's
+#: a URL that contains a user's password, such as a proxy's
 _WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
-#: an expression or a shell's variable refers to a secret, and holds none
+#: an expression or a shell variable, which refers to a secret and holds none
 _REFERENCE = re.compile(r"\A(?:(?:\{\{[^{}]*\}\})+|\$\{?\w+\}?)\Z")
-#: proxies of the network; such a URL with a password is a secret, and is set in the environment of the host's side
+#: proxy variables; a proxy URL with a password is a secret, and is set in the environment of the host side
 PROXIES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
 
@@ -55,7 +55,7 @@ def names_a_secret(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return True if a value with this name is a secret itself, not a setting and not a reference to one."""
+    """Return True if a value with this name is itself a secret, and neither a setting nor a reference to a secret."""
     if not isinstance(value, str):
         return False
     text = value.strip()
@@ -67,26 +67,26 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def may_name_a_secret(name: str) -> bool:
-    """Return True if a value with this name in another program's text is hidden on display: a secret, and a few more."""
+    """Return True if a value with this name is hidden in another program's output. Broader than `names_a_secret`."""
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
     maybe = bool(_MAYBE.search(plain)) and not _OPEN.search(plain) and plain not in ("PWD", "OLDPWD")
     return names_a_secret(name) or (maybe and (plain.endswith("WEBHOOK_URL") or not _ABOUT.search(plain)))
 
 
 def is_setting(value: str) -> bool:
-    """Return True if a value is no secret whatever its name: a number, a switch, a reference, the name of a variable."""
+    """Return True if a value is never a secret: a number, a switch, a reference or a variable's name."""
     text = value.strip()
     return bool(_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
 
 
 def password_of(url: str) -> str:
-    """Return the password in a URL (http://user:PASSWORD@proxy:3128), as written; empty without one, or with an expression."""
+    """Return the password in a URL (http://user:PASSWORD@proxy:3128), as written; empty for none or an expression."""
     found = _WITH_PASSWORD.match(url.strip())
     return found[1] if found and not _REFERENCE.fullmatch(found[1]) else ""
 
 
 def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the place of each secret in a YAML value, as names and indexes; a text in a list has the list's name."""
+    """Yield the path of each secret in a YAML value, as keys and indexes. A list item is judged by the list's name."""
     if isinstance(values, dict):
         for name, value in values.items():
             yield from plain_secrets(value, (*at, name))
@@ -98,7 +98,7 @@ def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple
 
 
 def token_line(line: str) -> bool:
-    """Return True if a line of a file holds a secret: a token of a known kind anywhere, or a value with the name of a secret."""
+    """Return True if a line holds a secret: a token of a known format anywhere, or a value assigned to a secret's name."""
     if TOKEN.search(line):
         return True
     found = _ASSIGNED.match(line)

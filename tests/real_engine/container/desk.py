@@ -49,7 +49,7 @@ class Shelf:
                 docker("rmi", image, check=False)
 
 
-#: run by root it empties the page cache of the machine, and the engine's programs are read anew at each start
+#: run by root it empties the page cache of the machine, and the engine's programs are read again at each start
 CACHE_DROPPED = re.compile(r"^(( *)page_cache:\n(?:\2 +.+\n)+)(?:\2when: .+\n)?", re.M)
 
 

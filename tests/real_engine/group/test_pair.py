@@ -1,4 +1,4 @@
-"""What sparkwright says of a cluster, held against a real one: it is proved when it is there, and told when it is not."""
+"""sparkwright's verdict on a cluster, tested with a real one: complete if all ranks have joined, with the reason otherwise."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What sparkwright says of each release of vLLM, held against that release itself."""
+"""What sparkwright says of each release of vLLM, compared with that release itself."""

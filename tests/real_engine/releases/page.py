@@ -51,7 +51,7 @@ DATED = """## What the tables date, and who stood for it
 WHOLE = """## {version}, whole
 
 "nothing" where the model has no `config.json` or the flags are raw words, which no recipe can hold. Of a server that started, the
-settings are its own (`/server_info`), and what was read in its log was held against them. Of a refusal: its exit code, and the
+settings are its own (`/server_info`), and what was read in its log was compared with them. Of a refusal: its exit code, and the
 sentence that a user is shown for it.
 """
 

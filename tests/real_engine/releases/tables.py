@@ -1,4 +1,4 @@
-"""What sparkwright's tables say of releases, held against what real engines showed. Pure: it works on the reports alone."""
+"""What sparkwright's tables say of releases, checked against what real engines showed. Pure: it works on the reports alone."""
 
 from __future__ import annotations
 

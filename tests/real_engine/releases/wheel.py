@@ -1,8 +1,8 @@
-"""What the Python files of a wheel tell of a release that cannot be run here: its options, architectures and variables, by name.
+"""The options, architectures and variables of a release that cannot be run here, by name, from the Python files in its wheel.
 
-    PYTHONPATH=src python -m tests.real_engine.releases.wheel vllm-0.33.0-*.whl        # prints how many of each
+    PYTHONPATH=src python -m tests.real_engine.releases.wheel vllm-0.33.0-*.whl        # prints the number of each
 
-Nothing of the wheel is run: its source is parsed. What an option takes, its default and what a setting comes to are not known so.
+Nothing in the wheel is executed, only its source is parsed. So the values and default of an option, and the resolved settings, are unknown.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from tests.real_engine.releases.kept import Report
 
 #: where options are added to the parser of `vllm serve`
 PARSERS = ("vllm/engine/arg_utils.py", "vllm/entrypoints/*cli_args.py", "vllm/entrypoints/cli/serve.py")
-#: where a class with this name pairs switches that are enabled and disabled
+#: the file and the name of a class that pairs --enable-x with --disable-x
 PAIRING, PAIRS = "vllm/utils/argparse_utils.py", "EnableDisableAction"
 OPPOSITES = {"enable-": "disable-", "disable-": "enable-"}
 REGISTRY = "vllm/model_executor/models/registry.py"
 VARIABLES = "vllm/envs.py"
 #: classes whose fields are options
 FRONTEND = ("FrontendArgs", "BaseFrontendArgs")
-#: of the registry, what is no architecture that it has a model for
+#: tables in the registry that do not list supported architectures
 NOT_SERVED = ("_PREVIOUSLY_SUPPORTED_MODELS", "_OOT_SUPPORTED_MODELS", "_SUBPROCESS_COMMAND")
 PREFIX = "VLLM_"
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A release as its source tells it."""
+    """The names found in a release's source."""
 
-    options: frozenset[str]  # without dashes in front
+    options: frozenset[str]  # without the leading dashes
     architectures: frozenset[str]
     variables: frozenset[str]
 
     def report(self, version: str, date: str) -> Report:
-        """The same as a report without cases: shapes and defaults are unknown."""
+        """Return a report with these names and without cases: shapes and defaults are unknown."""
         return Report(
             version=version,
             date=date,
@@ -58,7 +58,7 @@ class Wheel:
 
 
 def read(path: Path) -> Wheel:
-    """Read a wheel. Raises ValueError where it holds none of the files that are looked for."""
+    """Read a wheel. Raises ValueError if the expected files are missing."""
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if any(fnmatch.fnmatch(name, pattern) for pattern in PARSERS)]
         parsers = [ast.parse(archive.read(name)) for name in names]
@@ -86,7 +86,7 @@ def variables(source: bytes | str) -> frozenset[str]:
 
 
 def _options(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Every option, and whether it may have an opposite: not one with a value, or one that is only ever turned on."""
+    """Yield each option, and whether it may have an opposite: one with a value, or one that can only be turned on, has none."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             action = [word for key in node.keywords if key.arg == "action" for word in _words([key.value])]
@@ -100,7 +100,7 @@ def _options(tree: ast.AST) -> Iterator[tuple[str, bool]]:
 
 
 def _architectures(tree: ast.Module) -> Iterator[str]:
-    """Every key of the tables of models, which are dictionaries of names and (module, class)."""
+    """Yield the keys of the model tables, which map a name to (module, class)."""
     for name, value in _assigned(tree):
         if name.endswith("_MODELS") and name not in NOT_SERVED and isinstance(value, ast.Dict):
             yield from _words(key for key in value.keys if key is not None)

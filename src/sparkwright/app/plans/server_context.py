@@ -1,6 +1,6 @@
 """Everything a server's plan depends on besides its own recipe: the other servers of its machine, turns, interim servers.
 
-These are the gateways in front of it, the other servers of its machine, the servers that share its memory by turns, and an
+These are the gateways in front of it, the other servers of its machine, the servers that take turns in its memory, and an
 interim server.
 """
 

@@ -72,7 +72,7 @@ def keep_bytecode() -> None:
     """Let Python write bytecode, unless the user disabled it (-B, PYTHONDONTWRITEBYTECODE).
 
     Invoke disables it. Every command from a checkout would then compile again all modules that no earlier command had imported
-    before that point: 136 modules for a deploy, a fifth of its processor time.
+    before that point: 136 modules for a deploy, a fifth of its CPU time.
     """
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 

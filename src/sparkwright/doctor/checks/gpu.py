@@ -228,7 +228,7 @@ def _spinning(host: Host, pids: list[str]) -> Finding:
     ]
     if not shares:
         return Finding(
-            IDLE_NAME, "unknown", "the processor time of the processes on the GPU is not readable", source=about.source
+            IDLE_NAME, "unknown", "the CPU time of the processes on the GPU is not readable", source=about.source
         )
     shown = f"{max(shares):.0%} of a core without a request on the GPU"
     if max(shares) > known.SPIN_SHARE:
@@ -243,7 +243,7 @@ def _spinning(host: Host, pids: list[str]) -> Finding:
 
 
 def _ticks(host: Host, pid: str) -> int | None:
-    """Return a process's processor time so far, clock ticks; None if it is gone or hidden."""
+    """Return a process's CPU time so far, clock ticks; None if it is gone or hidden."""
     fields = (host.read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     try:
         return int(fields[USER]) + int(fields[SYSTEM])

@@ -1,9 +1,9 @@
-"""The options of llama-server: a row each, as its own --help lists them, with the kind of value that its parser takes.
+"""The options of llama-server, one per line in the order of its --help, with the kind of value that its parser accepts.
 
-NAME KIND OTHER_WORDS... {choices} VARIABLE. The name is the last of the long ones; `--no-x` words switch it off. Kinds: switch (on and
-off), bare (on alone), on (on, off or auto; {on,off}: not auto), int, float, layers (a number, auto or all), json, two (words), text.
-Sources: `llama-server --help` of the two builds (tests/data/llama.cpp), and the parser of the newer one, asked with values of every
-kind (tests/real_llama/test_flags.py). It reads numbers by C's rules: 128k is 128, and 1.5 is 1.
+NAME KIND ALIASES... {choices} VARIABLE. The name is the last of the long names; aliases like `--no-x` turn it off. Kinds: switch (on and
+off), bare (only on), on (on, off or auto; {on,off}: not auto), int, float, layers (a number, auto or all), json, two (words), text.
+Sources: `llama-server --help` of the two builds (tests/data/llama.cpp), and the newer build's parser, tested with values of every
+kind (tests/real_llama/test_flags.py). It parses numbers as C does: 128k is 128, and 1.5 is 1.
 """
 
 OLDER, NEWER = 10434, 11549
@@ -258,26 +258,26 @@ vision-gemma-12b-default bare
 spec-default bare
 """
 
-#: gone in NEWER, with all their words; the other options that are gone have their long name in option_history.json
+#: removed in NEWER, with all aliases; the long names of other removed options are in option_history.json
 GONE = """
 mlock bare LLAMA_ARG_MLOCK
 mmap switch --no-mmap LLAMA_ARG_MMAP
 direct-io switch -dio -ndio --no-direct-io LLAMA_ARG_DIO
 """
 
-#: choices of some texts, which the help has in sentences
+#: choices of some text options, which the help describes in prose
 CHOICES: dict[str, tuple[str, ...]] = {
     "load-mode": ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio"),
     "reasoning-format": ("none", "auto", "deepseek", "deepseek-legacy"),
 }
 
-#: minimum values; others are not known
+#: minimum values, where known
 AT_LEAST = {"n-cpu-moe": 0, "parallel": -1, "repeat-last-n": 0, "checkpoint-min-step": 0, "ctx-size": 0, "port": 1}
 
 #: flags that download an unpinned model when the server starts
 DOWNLOADS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
 
-#: successors of removed options that their last build does not name; "nothing" for none
+#: successors of removed options, where their last build does not name one; "nothing": there is none
 SUCCESSORS: dict[str, str] = {
     "clear-idle": "cache-idle-slots",  # b8929: the same sentence in its help
     "direct-io": "load-mode=dio",  # b10434: "DEPRECATED in favor of `--load-mode`", as of mlock and mmap

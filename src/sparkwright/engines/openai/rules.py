@@ -24,7 +24,7 @@ rule = RULES.rule
 
 @rule("memory-unknown", sources=("sparkwright's memory check",), example=ServerRequest({"served_name": "m"}))
 def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
-    """Without memory_gib nothing is held against the host before a start.
+    """Without memory_gib nothing is checked against the host before a start.
     No release knows what this server takes, so the check before a start says unknown, and a server that is too big fails, or takes
     the host's last memory, after the previous one was stopped.
     """

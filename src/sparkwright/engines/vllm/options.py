@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 #: release of these options
 VERSION = "0.32.0"
-#: the oldest release that KINDS and RANGES were held against
+#: the oldest release that KINDS and RANGES were compared with
 OLDEST = "0.11.2"
 
 #: options by the kind of their value. `?`: also "" and "None", for none. `+`: several words. size: a whole number, or one with a

@@ -67,7 +67,7 @@ class Observation:
     loop: str = ""
     #: why an earlier check disabled its restart policy; empty if none did
     broken: str = ""
-    #: the server whose turn it is, if this one shares memory by turns; empty if it is this one's, or it takes none
+    #: the server whose turn it is, if this one takes turns in memory; empty if it is this one's turn, or it takes none
     asleep: str = ""
     #: what the wake service says about this server's turn; empty for nothing
     wake: str = ""

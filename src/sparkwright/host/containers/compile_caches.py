@@ -1,15 +1,15 @@
-"""The host's folders for the compile caches of engines, one per key; see engines/caches.py.
+"""Folders on the host for the engines' compile caches, one per key; see engines/caches.py.
 
-~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; its contents may be root's
+~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain files of root
                                              /frozen/FOLDER       the copy made when a server was verified
                                              /aside/FOLDER        the last cache that was moved aside, for inspection
 ~/.local/state/sparkwright/compile_caches/KEY.json                see Kept
 
-A container mounts the folders FOLDER alone, side by side, and none of their parents: it cannot replace one. Only this user has
-access to KEY (0700), so any user of the container may have access to them. Each start begins with a copy of the frozen cache, and
-with nothing else: neither leftovers of a failed start, nor files written after the verification (docs/decisions/0035).
+A container mounts each FOLDER but none of their parents, so it cannot replace one. KEY is only accessible to this user (0700), so
+the folders below can be open to any user of the container. Each start begins with a copy of the frozen cache and nothing else: no
+leftovers of a failed start, and no files written after the verification (docs/decisions/0035).
 
-In earlier versions a key was caches/KEY/files, with nested mounts. Such a folder is not used.
+Earlier versions used caches/KEY/files with nested mounts. Those folders are no longer used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FROZEN, ASIDE = "frozen", "aside"
 OLD_FOLDER, OLD_FILES = ".local/share/sparkwright/caches", "files"
 KEY = re.compile(r"[0-9a-f]{32}")
 OPEN = 0o777
-#: disk space that a copy leaves free
+#: disk space that a copy must leave free
 SPARE_BYTES = 1 << 30
 
 
@@ -47,16 +47,16 @@ class Kept:
     """The record of a key's cache."""
 
     key: str
-    container: str = ""  # of the container last created with it, as are the next four
+    container: str = ""  # name of the container last created with it; the next four fields describe that container
     image: str = ""
     image_id: str = ""
     model: str = ""
     commit: str = ""
-    proved: bool = False  # a server that started with it was verified since
+    proved: bool = False  # a server that was started with it has been verified
     warm: bool = False  # the last start found something in it
     container_id: str = ""  # of the container that started last
     used_s: float = 0.0  # since the epoch
-    why_aside: str = ""  # why the contents of ASIDE were moved there
+    why_aside: str = ""  # why the cache in ASIDE was moved there
     frozen: str = ""  # the digest of the copy in FROZEN, see container_files; empty for none
 
 
@@ -83,24 +83,28 @@ def read(state: StateFolder, key: str) -> Kept:
 
 
 def mounted(container: Mapping[str, Any]) -> str:
-    """Return the key of the cache that a container has mounted; empty without one."""
+    """Return the key of the cache that a container mounts; empty if it mounts none."""
     return _mounted(container)[0]
 
 
 def _mounted(container: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the key, and the name that the container had when it was created; both empty without a cache."""
+    """Return the key of a container's cache, and the container's name at creation; both empty without a cache."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     found = (_key_in(str(mount.get("Source"))) for mount in mounts if mount.get("Target") == MOUNT)
     return next((item for item in found if item[0]), ("", ""))
 
 
 def in_use(context: Context) -> dict[str, str]:
-    """Return the keys mounted by a container, running or not, with its name. Raises Failed if the engine cannot be queried."""
+    """Return the keys mounted by running or stopped containers, each with the container's name.
+
+    Raises:
+        Failed: The engine cannot be queried.
+    """
     return {key: name for (key, _), name in _users(context).items()}
 
 
 def _users(context: Context) -> dict[tuple[str, str], str]:
-    """Return the names of the containers that have a cache mounted, by key and name of the live folder."""
+    """Return the names of the containers that mount a cache, by key and name of the live folder."""
     rows = context.docker().api.containers(all=True)
     found = ((item, row["Names"][0].lstrip("/")) for row in rows for item in map(_key_in, _sources(row)) if item[0])
     return dict(found)
@@ -127,11 +131,11 @@ def _key_in(source: str) -> tuple[str, str]:
     return (key, name) if fits else ("", "")
 
 
-# -- of a container ------------------------------------------------------------------------------------------------------
+# -- the cache of a container --------------------------------------------------------------------------------------------
 
 
 def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the additional fields for `POST /containers/create`, "Mounts" and "Env"; empty without caches."""
+    """Return the additional "Mounts" and "Env" for `POST /containers/create`; empty if the container has no caches."""
     caches = engine.of_labels(spec.labels).caches
     if not spec.caches or caches is None:
         return {}
@@ -162,7 +166,7 @@ def _live(context: Context, key: str, name: str) -> Path:
 
 
 def before_start(context: Context, container: Mapping[str, Any]) -> None:
-    """Give a container that is about to start the verified cache, or an empty one, and record which.
+    """Give a container that is about to start a copy of the verified cache, or an empty one, and record which.
 
     Raises:
         Failed: The previous contents cannot be moved away.
@@ -185,7 +189,7 @@ def _before_start(context: Context, container: Mapping[str, Any], key: str, name
         if _holds(folder(context, key) / FROZEN) or _holds(_live(context, key, name)):
             why = "no server that started with it was verified"
             if _moved_aside(context, key, name, why):
-                context.note(f"the compile cache is moved aside: {why}; this start compiles anew.")
+                context.note(f"the compile cache is moved aside: {why}; this start compiles from scratch.")
         was = read(context.state, key)
     warm = _renewed(context, container, key, name)
     now = replace(was, proved=False, warm=warm, container_id=str(container["Id"]), used_s=time.time())
@@ -193,9 +197,9 @@ def _before_start(context: Context, container: Mapping[str, Any], key: str, name
 
 
 def verified(context: Context, container: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> None:
-    """Keep a copy of a verified server's cache, so that its next start is a warm one.
+    """Keep a copy of a verified server's cache, so that its next start is warm.
 
-    A cache that cannot be copied is not kept: the next start is cold, and a note has the reason.
+    A cache that cannot be copied is not kept: the next start is cold, and a note gives the reason.
 
     Args:
         model: the model that it serves.
@@ -209,14 +213,14 @@ def verified(context: Context, container: Mapping[str, Any], model: Mapping[str,
     try:
         frozen = _frozen(context, key, name)
     except (OSError, SparkwrightError) as error:
-        context.note(f"the compile cache is not kept, and the next start compiles anew: {error}")
+        context.note(f"the compile cache is not kept, and the next start compiles from scratch: {error}")
         _write(context, replace(now, proved=False, frozen=""))
         return
     _write(context, replace(now, proved=True, frozen=frozen))
 
 
 def _frozen(context: Context, key: str, name: str) -> str:
-    """Copy the folders that a container has mounted. Returns the digest of the copy."""
+    """Copy the folders that a container mounts. Returns the digest of the copy."""
     at, live = folder(context, key), _live(context, key, name)
     fresh = at / f".{FROZEN}"
     copied = _copied(context, live, fresh)
@@ -232,7 +236,7 @@ def _frozen(context: Context, key: str, name: str) -> str:
 
 
 def _copied(context: Context, source: Path, target: Path) -> container_files.Copied:
-    """Copy one of these folders to a new one. Raises Unfit or OSError and then leaves nothing behind."""
+    """Copy a folder to a new one. If it raises Unfit or OSError, nothing is left behind."""
     if target.exists():
         container_files.discard(context, target)
     room = context.machine.free_bytes(target.parent) - SPARE_BYTES
@@ -245,7 +249,7 @@ def _copied(context: Context, source: Path, target: Path) -> container_files.Cop
 
 
 def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str) -> bool:
-    """Replace a container's cache with a copy of the frozen one, or empty folders. Returns whether it has any contents."""
+    """Replace a container's cache with a copy of the frozen one, or with empty folders. Returns True if it is not empty."""
     at, live, wanted = folder(context, key), _live(context, key, name), read(context.state, key).frozen
     container_files.discard(context, live)
     warm = False
@@ -257,7 +261,7 @@ def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str
         except (OSError, SparkwrightError) as error:
             why = str(error)
         if why:
-            context.note(f"the compile cache is not used, and this start compiles anew: {why}")
+            context.note(f"the compile cache is not used, and this start compiles from scratch: {why}")
         if why and live.exists():
             container_files.discard(context, live)
     live = _live(context, key, name)
@@ -275,7 +279,7 @@ def started_warm(context: Context, container: Mapping[str, Any]) -> bool:
 
 
 def move_aside(context: Context, container: Mapping[str, Any], why: str) -> Path | None:
-    """Move the cache of a stopped container to ASIDE, for inspection; its next start is a cold one.
+    """Move the cache of a stopped container to ASIDE for inspection; its next start is cold.
 
     Returns:
         The folder; None if it cannot be moved, with a note.
@@ -302,7 +306,7 @@ def _moved_aside(context: Context, key: str, name: str, why: str) -> Path | None
 
 
 def _holds(above: Path) -> bool:
-    """Return True if any subfolder is not empty, or cannot be read."""
+    """Return True if any subfolder is not empty or not readable."""
     try:
         return any(not path.is_dir() or next(path.iterdir(), None) is not None for path in above.iterdir())
     except FileNotFoundError:
@@ -312,7 +316,7 @@ def _holds(above: Path) -> bool:
 
 
 def _opened(path: Path) -> Path:
-    """Return a folder that the container can write to, as any user; create it if missing."""
+    """Return a folder that any user in the container can write to; create it if missing."""
     if not path.exists():
         path.mkdir(exist_ok=True)
         path.chmod(OPEN)
@@ -352,10 +356,10 @@ def retire(context: Context) -> None:
 
 
 def old_folders(context: Context) -> dict[Path, str]:
-    """Return the existing folders of earlier versions, each with the container that mounts it, or "".
+    """Return the folders left by earlier versions, each with the container that mounts it, or "".
 
     Raises:
-        Failed: There are some, and the engine cannot be queried.
+        Failed: There are such folders, and the engine cannot be queried.
     """
     old = context.machine.home / OLD_FOLDER
     found = _keys_in(old)
@@ -365,7 +369,7 @@ def old_folders(context: Context) -> dict[Path, str]:
 
 
 def mounted_folders(context: Context) -> list[Path]:
-    """Return the cache folders that a container needs to start again; all of them if the engine cannot be queried."""
+    """Return the cache folders that containers need to start again; all folders if the engine cannot be queried."""
     now = [folder(context, key) for key in in_use_or_unknown(context)]
     try:
         now += [path for path, user in old_folders(context).items() if user]
@@ -382,10 +386,10 @@ def _old_key_in(source: str) -> str:
 
 
 def _renew_old(context: Context, container: Mapping[str, Any]) -> None:
-    """Give a container of an earlier version empty folders: its old ones may contain a link in place of a mount.
+    """Give a container of an earlier version empty folders: its old ones may contain a link in place of a mount point.
 
     Raises:
-        Failed: The old ones cannot be moved away.
+        Failed: The old folders cannot be moved away.
     """
     old = context.machine.home / OLD_FOLDER
     sources = [path for path in mount_sources.of_container(container) if path.is_relative_to(old)]

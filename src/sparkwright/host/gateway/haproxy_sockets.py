@@ -1,4 +1,4 @@
-"""A running gateway over its sockets: HAProxy's commands and state, and requests through it as clients send them."""
+"""Access to a running gateway through its sockets: HAProxy's commands and state, and requests like those of clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGEST_BYTES = 4 * 2**20
 
 
 def ask(sockets: Path, command: str, at: str = SOCKET) -> str:
-    """Return the answer to one command; empty without an answer within ANSWER_S, or if it is far too long.
+    """Return the answer to a command; empty if there is none within ANSWER_S, or if it exceeds LARGEST_BYTES.
 
     Args:
         sockets: the folder of the sockets.
@@ -67,14 +67,14 @@ def socket_path(sockets: Path, name: str) -> Iterator[str]:
 
 
 def running_digest(sockets: Path) -> str:
-    """Return the digest of the files that the running HAProxy was started with; empty if none runs."""
+    """Return the digest of the files that the running HAProxy was started with; empty if it is not running."""
     rows = (line.partition(": ") for line in ask(sockets, "show info").splitlines())
     described = next((value for name, _, value in rows if name.lower() == "description"), "")
     return described.strip().rpartition(" ")[2]
 
 
 def statistics_rows(sockets: Path) -> list[dict[str, str]]:
-    """Return its statistics, a row per frontend, backend and server; empty if they are malformed."""
+    """Return HAProxy's statistics, a row per frontend, backend and server; empty if they are malformed."""
     return statistics.table(ask(sockets, "show stat"))
 
 
@@ -114,7 +114,7 @@ class Answer:
 
 
 def request(at: Door, path: str, body: Any = None, *, key: str = "", timeout_s: float = 60) -> Answer:
-    """Send a request, with a body as JSON, and return the answer within timeout_s. Never raises."""
+    """Send a request, with its body as JSON, and return the answer. Never raises: a timeout is an answer with an error."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
         with _route(at) as route:
@@ -137,7 +137,7 @@ def request(at: Door, path: str, body: Any = None, *, key: str = "", timeout_s: 
 
 @contextlib.contextmanager
 def _route(at: Door) -> Iterator[http.Route]:
-    """Yield the route through the socket that clients cannot saturate; through the port if the gateway has no such socket."""
+    """Yield the route through a socket that clients cannot saturate, or through the port if the gateway has no such socket."""
     tls = Tls(verify=False)
     with contextlib.ExitStack() as stack:
         unix = ""
@@ -148,14 +148,14 @@ def _route(at: Door) -> Iterator[http.Route]:
 
 
 def inspect(state: StateFolder) -> dict[str, Any]:
-    """Return the state of a host's gateway; empty if none was verified and none runs.
+    """Return the state of a host's gateway; empty if none was verified and none is running.
 
     Args:
         state: the host's state folder.
 
     Returns:
-        running; verified: HAProxy uses the files that were verified last; models (gateway/statistics.py); changed: names of
-        files that differ from the verified ones; clients: the usage of clients with their own keys (gateway/clients.py).
+        A dict of running, verified (HAProxy uses the files that were verified last), models (see gateway/statistics.py), changed
+        (names of files that differ from the verified ones), and clients (usage of clients with keys, see gateway/clients.py).
     """
     gateway = place.of(state)
     sockets, verified = place.current(gateway).sockets, place.last_in(gateway)
@@ -181,7 +181,7 @@ def inspect(state: StateFolder) -> dict[str, Any]:
 
 
 def wrong(found: dict[str, Any]) -> str:
-    """Return what is wrong with the gateway, in a sentence, or "". A model without a server is reported for its server."""
+    """Return a sentence about the gateway's problem, or "". A model without a server is reported at that server."""
     if not found["running"]:
         return "the gateway is down"
     if found["changed"]:

@@ -1,4 +1,4 @@
-"""A registry's documents about an image, and its errors as sentences. Every part is validated before use.
+"""Documents about an image from a registry, and readable messages for its errors. Every part is validated before use.
 
 Source: the OCI image specification 1.1 and Docker's image manifest 2.2.
 """
@@ -34,7 +34,7 @@ _CONFIG = {
     "config": optional({"Env": optional([str]), "Labels": optional({str: str})}),
 }
 _DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms": optional([{"os": str, "architecture": str}])}
-#: an engine accepts 127 layers at most; an index of a popular image has about ten platforms, and an attestation for each
+#: an engine accepts 127 layers at most; an index of a popular image has about ten platforms, each with an attestation
 MOST_LAYERS, MOST_PLATFORMS = 1000, 100
 LARGEST_BYTES = 2**50
 CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,30}(?:Z|[+-][0-9:]{4,6})")
@@ -46,7 +46,7 @@ def digest_of(raw: bytes) -> str:
 
 
 def parsed(raw: bytes, what: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises Failed for anything else, and if it is nested too deep."""
+    """Parse a JSON object. Raises Failed for anything else, and for one that is nested too deeply."""
     try:
         found = bounds.parsed(raw)
     except ValueError:
@@ -57,7 +57,7 @@ def parsed(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def distribution(answer: Any, what: str) -> dict[str, Any]:
-    """Return digest and platforms from an engine's answer about an image in a registry; platforms may be empty."""
+    """Return digest and platforms from an engine's description of an image in a registry; platforms may be empty."""
     found = checked(answer, _DISTRIBUTION, what)
     rows = {f"{platform['os']}/{platform['architecture']}" for platform in found.get("Platforms") or ()}
     known = sorted(row for row in rows if PLATFORM.fullmatch(row) and "unknown" not in row)
@@ -65,7 +65,7 @@ def distribution(answer: Any, what: str) -> dict[str, Any]:
 
 
 def is_index(document: dict[str, Any]) -> bool:
-    """Return True if a document is an index: it lists manifests by platform."""
+    """Return True if a document is an image index, which lists manifests by platform."""
     return "manifests" in document
 
 
@@ -151,7 +151,7 @@ class NotThere(Failed):
 
 @contextmanager
 def explained(ref: str) -> Iterator[None]:
-    """Convert the engine's errors about an image reference to sentences."""
+    """Convert the engine's errors about an image reference to readable messages."""
     from docker.errors import APIError
     from requests import RequestException
 
@@ -171,7 +171,7 @@ def unanswered(ref: str, error: TransportError) -> RegistryDown:
 
 
 def explain(ref: str, text: str) -> SparkwrightError:
-    """Return the error for a message about an image reference, as a sentence."""
+    """Return the error for an engine's message about an image reference."""
     low = text.lower()
     if "no space left on device" in low:
         return Failed(

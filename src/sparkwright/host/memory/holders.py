@@ -1,4 +1,4 @@
-"""The holders of a host's memory: a server's share, recorded when it was verified; all present ones, and how to free theirs."""
+"""The holders of a host's memory and how to free it; and a server's own memory, recorded when it was verified."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTERIM = "interim"
 
 
 def before_start(context: Context, available_bytes: int) -> None:
-    """Record the available memory before anything is started."""
+    """Record the available memory before this run starts a server."""
     beside_interim = context.state.read(INTERIM) is not None
     context.state.write(
         "before_start", {"available_bytes": available_bytes, "beside_interim": beside_interim, "run": context.run_id}
@@ -29,7 +29,7 @@ def before_start(context: Context, available_bytes: int) -> None:
 
 
 def available_before(context: Context) -> int | None:
-    """Return MemAvailable before this run started its server, bytes; None if that was not recorded."""
+    """Return MemAvailable in bytes before this run started its server; None if that was not recorded."""
     before = context.state.read("before_start") or {}
     return int(before["available_bytes"]) if before.get("run") == context.run_id else None
 
@@ -59,7 +59,7 @@ def before_stop(context: Context, container: dict[str, Any]) -> None:
 
 
 def _still_held(context: Context, held: int | None, available: int) -> int | None:
-    """Return the recorded bytes of a server, at most those that can be in use now: it may have exited or still be starting."""
+    """Return a server's recorded memory in bytes, capped at what can be in use now: it may have exited or still be starting."""
     before = context.state.read("before_start") or {}
     if held is None or before.get("available_bytes") is None:
         return held
@@ -69,7 +69,7 @@ def _still_held(context: Context, held: int | None, available: int) -> int | Non
 
 
 def stopping(context: Context) -> dict[str, Any]:
-    """Return the record of the last stop: id, available_bytes, held_bytes (None: unknown), run. Empty without one."""
+    """Return the record of the last stop: id, available_bytes, held_bytes (None: unknown), run. Empty if there is none."""
     return context.state.read("stopping") or {}
 
 
@@ -88,32 +88,32 @@ def recorded_share(context: Context, container_id: str) -> int | None:
     return None
 
 
-# The holders of a host's memory, and how to free it.
+# What holds a host's memory, and how to free it.
 #
 # A process holds its own memory (resident, not shared with files) and the GPU memory that nvidia-smi reports for it;
-# on a GB10 only these figures per process exist, the GPU's totals are N/A. A cgroup reveals the container of a
-# process. Memory that the kernel does not account for belongs to the driver, not to any process.
+# a GB10 reports only these per-process figures, its totals are N/A. The container of a process is found by its cgroup.
+# Memory that the kernel does not account for belongs to the driver, not to any process.
 
 
 SHOWN_PROCESSES = 5
 SMALLEST_BYTES = 256 * 2**20
 
-#: the kernel's counters of its own and the processes' memory; the rest of MemTotal is the driver's
+#: counters in /proc/meminfo of memory used by the kernel and by processes; the rest of MemTotal is the driver's
 COUNTED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables", "Percpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process with the memory it holds."""
+    """A process and the memory it holds."""
 
     pid: int
     name: str
     user: str
-    #: resident, without files
+    #: resident, without file mappings
     own_bytes: int
     #: on the GPU
     gpu_bytes: int
-    #: its id; empty without one
+    #: id of its container; empty if it runs in none
     container: str
 
     @property
@@ -122,9 +122,9 @@ class Process:
 
 
 def inspect(context: Context) -> list[dict[str, Any]]:
-    """Return rows of kind, holder, bytes and frees, largest first.
+    """Return what holds memory as rows of kind, holder, bytes and frees (how to free it), largest first.
 
-    kind: container, ollama, process, page cache, shared memory or driver.
+    The kind is container, ollama, process, page cache, shared memory or driver.
     """
     memory = context.machine.meminfo()
     processes = processes_of(context)
@@ -143,13 +143,13 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def of_container(context: Context, container_id: str) -> int | None:
-    """Return the bytes that a container's processes hold; None if none is visible (it runs elsewhere, or in a sandbox)."""
+    """Return the bytes held by a container's processes; None if none is visible (it runs elsewhere, or in a sandbox)."""
     held = [process.bytes for process in processes_of(context) if process.container == container_id]
     return sum(held) if held else None
 
 
 def processes_of(context: Context) -> list[Process]:
-    """Return the host's processes of a relevant size with their memory; empty for a simulated host."""
+    """Return the host's processes that hold more than 16 MiB; empty for a simulated host."""
     import psutil
 
     if context.machine.root:
@@ -192,7 +192,7 @@ def _stop(usage: ollama.Held) -> str:
 
 
 def _containers(context: Context, processes: list[Process]) -> list[dict[str, Any]]:
-    """Return a row per running container: the memory of its processes, else the amount recorded when it was verified."""
+    """Return a row per running container: the memory of its processes, or else what was recorded when it was verified."""
     held: dict[str, int] = defaultdict(int)
     for process in processes:
         if process.container and not _is_ollama(process):
@@ -206,7 +206,7 @@ def _containers(context: Context, processes: list[Process]) -> list[dict[str, An
 
 
 def _others(processes: list[Process]) -> list[dict[str, Any]]:
-    """Return the largest processes outside of containers, without Ollama's: its models have their own rows."""
+    """Return the largest processes outside containers, except Ollama's, whose models have their own rows."""
     mine = sorted(
         (process for process in processes if not process.container and not _is_ollama(process)),
         key=lambda process: -process.bytes,
@@ -226,7 +226,7 @@ def _is_ollama(process: Process) -> bool:
 
 
 def _kernel(memory: Mapping[str, int], processes: list[Process]) -> list[dict[str, Any]]:
-    """Return rows for the page cache, /dev/shm, and the driver's memory; none of the kernel's for a simulated host."""
+    """Return rows for the page cache, /dev/shm and the driver's memory; the last is missing on a simulated host."""
     shared = memory.get("Shmem", 0)
     cache = memory.get("Cached", 0) + memory.get("Buffers", 0) - shared
     rows = [
@@ -247,7 +247,7 @@ def _row(kind: str, holder: str, size_bytes: int, frees: str) -> dict[str, Any]:
     return {"kind": kind, "holder": holder, "bytes": size_bytes, "frees": frees}
 
 
-#: the memory of a server that exited by itself is released a little after its process
+#: how long the memory of a server that exited may take to be released
 RELEASE_S = 10.0
 
 

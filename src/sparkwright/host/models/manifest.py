@@ -1,4 +1,4 @@
-"""The files of a model: verified by hash once, then recognized by their stamp, see `stamp`."""
+"""Manifest of a model's files, which are verified by hash once and then recognized by their stamp (see `stamp`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_model_file
 
 CHUNK_BYTES = 2**20
-#: most that a file being hashed again keeps in the page cache
+#: limit of a file's pages in the page cache while it is hashed again
 DROP_BYTES = 256 * 2**20
 INDEX = ".safetensors.index.json"
 PREFIX = "model-"
@@ -23,7 +23,7 @@ SHA256_DIGITS = 64
 #: number of stamp fields that a link or a rename leaves unchanged
 UNMOVED = 3
 
-#: rows that this process verified and did not save, as in check mode, by the manifest's file
+#: rows that this process verified without saving them (in check mode), by the manifest's file
 _PROVED: dict[Path, dict[str, list[Any]]] = {}
 
 Files = Iterable[Mapping[str, Any]]
@@ -36,21 +36,21 @@ class Manifest:
 
     state: StateFolder
     folder: Path
-    #: path -> [*stamp, hash]; a changed file has to be hashed again, and so has one recorded by an earlier version, whose stamp
-    #: has no ctime
+    #: path -> [*stamp, hash]. A file is hashed again if it has changed, or was recorded by an earlier version, whose stamps have
+    #: no ctime
     rows: dict[str, list[Any]]
     #: path of a safetensors index -> [its stamp, the files it names]
     indexes: dict[str, list[Any]] = field(default_factory=dict)
     #: the model's id and commit, and the paths of all its files
     about: dict[str, Any] = field(default_factory=dict)
-    #: files in the staging folder, in the form of rows
+    #: files in the staging folder, in the same form as rows
     staged: dict[str, list[Any]] = field(default_factory=dict)
-    #: files and about of the previous revision, for as long as a rollback may need them
+    #: rows and about of the previous revision, as long as a rollback may need them
     kept: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: StateFolder, folder: Path) -> Manifest:
-        """Return the manifest of a folder, as last saved or remembered."""
+        """Return a folder's manifest as it was last saved or remembered."""
         found = cls._from(state, folder, state.read(_name(folder)) or {})
         found.rows |= _PROVED.get(found._file, {})
         return found
@@ -87,7 +87,7 @@ class Manifest:
             self.state.write(_name(self.folder), data)
 
     def remember(self) -> None:
-        """Keep the verified files in memory, for the life of this process, without writing."""
+        """Keep the verified rows in memory for the lifetime of this process, without saving them."""
         _PROVED[self._file] = dict(self.rows)
 
     @property
@@ -95,7 +95,7 @@ class Manifest:
         return self.state.path / _name(self.folder)
 
     def forget_gone(self) -> None:
-        """Forget files that are neither part of this revision nor on the disk."""
+        """Forget files that are neither part of this revision nor on disk."""
         paths = set(self.about.get("paths", ()))
         self.rows = {path: row for path, row in self.rows.items() if path in paths or stamp(self.folder / path)}
 
@@ -103,16 +103,16 @@ class Manifest:
         """Keep the saved manifest for a rollback.
 
         Args:
-            first: False keeps what is kept already, since it is the older one.
+            first: if False, keep the manifest that was kept before, which is the older one.
         """
         saved = Manifest.of(self.state, self.folder)
         self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
 
     def restore_kept(self, paths: Iterable[str]) -> None:
-        """Restore the kept manifest after the kept files were moved back.
+        """Restore the kept manifest after its files were moved back.
 
         Args:
-            paths: of those files. Keeping and moving them has changed their ctime.
+            paths: paths of those files, whose ctime has changed because they were linked and moved.
         """
         if self.kept:
             before = self._from(self.state, self.folder, self.kept)
@@ -124,7 +124,7 @@ class Manifest:
             self.save()
 
     def forget_kept(self) -> None:
-        """Forget the kept manifest: the other revision is verified."""
+        """Forget the kept manifest, once the new revision is verified."""
         if self.kept:
             self.kept = {}
             self.save()
@@ -140,11 +140,11 @@ class Manifest:
         return now is not None and self.rows.get(file["path"]) == [*now, wanted(file)]
 
     def changed(self) -> list[str]:
-        """Return the verified files that have changed or are missing. Costs a stat each."""
+        """Return the verified files that have changed or are missing, with one stat per file."""
         return [path for path, row in self.rows.items() if not self._stands(path, row)]
 
     def _stands(self, path: str, row: list[Any]) -> bool:
-        """Return True if a file has the stamp of its row, or its first part as recorded by an earlier version."""
+        """Return True if a file's stamp matches its row; an earlier version's row has only the first part of a stamp."""
         now, known = stamp(self.folder / path), row[:-1]
         return now is not None and known != [] and now[: len(known)] == known
 
@@ -154,12 +154,12 @@ class Manifest:
         return str(self.about.get("commit", ""))
 
     def is_complete(self) -> bool:
-        """Return True if every file of its commit was verified and has not changed since. Costs a stat each."""
+        """Return True if every file of the commit was verified and has not changed since, with one stat per file."""
         paths = self.about.get("paths") or ()
         return bool(paths and self.commit) and all(self._stands(path, self.rows.get(path, [])) for path in paths)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return the files of its commit in the form of spark.lock."""
+        """Return the files of the commit in the format of spark.lock."""
         return [_entry(path, self.rows[path]) for path in self.about.get("paths", ()) if path in self.rows]
 
     def prove(self, files: Files, *, deep: bool = False, on_bytes: OnBytes = lambda count: None) -> list[str]:
@@ -188,7 +188,7 @@ class Manifest:
             self.rows[file["path"]] = [*now, wanted(file)]
 
     def unnamed(self, files: Files) -> list[str]:
-        """Return the files that an index of shards names and the folder lacks. An index is read once, then known by its stamp."""
+        """Return the files that a shard index lists and the folder lacks. An unchanged index is not read again."""
         found = []
         for path in (file["path"] for file in files if file["path"].endswith(INDEX)):
             now = stamp(self.folder / path)
@@ -202,7 +202,7 @@ class Manifest:
 
 
 def _own(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return the rows without paths that lead outside, which versions before 1.0 accepted from a lock."""
+    """Return the rows without paths outside the folder, which versions before 1.0 accepted from a lock."""
     return {path: row for path, row in rows.items() if not why_not_a_model_file(path)}
 
 
@@ -213,7 +213,7 @@ def _entry(path: str, row: list[Any]) -> dict[str, Any]:
 
 
 def wanted(file: Mapping[str, Any]) -> str:
-    """Return the hash that a file must have: sha256 of a large one, git's blob id of a small one."""
+    """Return the expected hash of a file: the sha256 of a large file, git's blob id of a small one."""
     return str(file["sha256"] or file["blob_id"])
 
 
@@ -223,10 +223,10 @@ def sizes(files: Files) -> int:
 
 
 def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count: None, *, drop: bool = False) -> str:
-    """Return a file's hash, of the kind that the lock has for it; "" if it cannot be read.
+    """Return a file's hash, of the same kind as in the lock; "" if it cannot be read.
 
     Args:
-        drop: drop its pages from the cache.
+        drop: drop its pages from the page cache.
     """
     hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
     buffer = bytearray(CHUNK_BYTES)
@@ -250,7 +250,7 @@ def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count
 def stamp(path: Path) -> list[int] | None:
     """Return [size, mtime_ns, inode, ctime_ns] of a file; None if it is missing.
 
-    Anyone with write access can reset a file's mtime. Its ctime is the kernel's: a link, a rename and a chmod change it, too.
+    Anyone with write access can reset a file's mtime. Its ctime is set by the kernel, also by a link, a rename or a chmod.
     """
     try:
         found = path.stat()
@@ -265,7 +265,7 @@ def size_of(path: Path) -> int:
 
 
 def _shards(index: Path) -> list[str]:
-    """Return the files that an index names; empty if it is malformed or far too long."""
+    """Return the files that an index lists; empty if it is malformed or too large."""
     try:
         raw = bounds.bytes_of(index, bounds.INDEX_BYTES)
         named = bounds.json_of(raw, most_bytes=bounds.INDEX_BYTES)["weight_map"].values()

@@ -49,7 +49,7 @@ class GatewayRunningFound:
 class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningFound]):
     """The gateway's container is what the spec says, runs, and HAProxy reads these files.
 
-    Other files alone are read anew without ending a stream. A container that differs is stopped with its requests and
+    Other files alone are read again without ending a stream. A container that differs is stopped with its requests and
     kept as NAME-previous until the new one is verified (`gateway_keep`); else `gateway_restore` brings it back.
 
     Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's own words, and what has its port.
@@ -156,7 +156,7 @@ class GatewayRestoreFound:
 class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreFound]):
     """After a failure the gateway is the last that was verified: its container, with its files. Without one it is removed.
 
-    Where only the files were another's, they are read anew without ending a stream.
+    Where only the files were another's, they are read again without ending a stream.
 
     Returns: restored (whether one runs again), why.
     """

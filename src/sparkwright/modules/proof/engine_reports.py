@@ -66,7 +66,7 @@ SHOWN = 4
 
 class EngineConfig(Module["EngineConfig.Args"]):
     """The settings that an engine really runs with, from the config dump in its own log, or, of an engine that has none, from
-    its other lines; held against another start's.
+    its other lines; compared with another start's.
 
     With `against` it says what differs. Equal dumps prove that the flags in `changed` do nothing, when all of them show
     in the dump; else nothing is proved.

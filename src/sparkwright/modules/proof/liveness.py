@@ -44,7 +44,7 @@ class Liveness(Module["Liveness.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first that the server names", default="")
         ready_s: float = arg("how long a start may take when none was measured, seconds", default=defaults.READY_S)
         timeout_s: float = arg("how long the token may take, seconds", default=defaults.TOKEN_S)
@@ -169,7 +169,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first that the server names", default="")
         adapters: list[str] = arg(
             "names of adapters in requests, each of which must generate too", default_factory=list
@@ -303,7 +303,9 @@ class SameServer(Module["SameServer.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        base_url: str = arg("the server, as http://127.0.0.1:8000; empty for a worker of a cluster, which has none")
+        base_url: str = arg(
+            "the server, such as http://127.0.0.1:8000; empty for a worker of a cluster, which has none"
+        )
         start: dict[str, Any] = arg("its id, started and restarts, as `inspect_server` returns them")
 
     def run(self, args: Args, context: Context) -> Result:

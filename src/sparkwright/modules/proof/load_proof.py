@@ -48,7 +48,7 @@ class LoadProof(Module["LoadProof.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         load: dict[str, Any] = arg("context (tokens of a prompt) and streams; empty: nothing", default_factory=dict)
         baseline_key: dict[str, Any] = arg("what makes measurements comparable; empty: always", default_factory=dict)
@@ -177,7 +177,7 @@ class DepthRates(Module["DepthRates.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         depths: list[int] = arg("tokens of each prompt; empty: nothing is measured", default_factory=list)
         baseline_key: dict[str, Any] = arg("see `smoke_test`; empty: nothing is compared", default_factory=dict)

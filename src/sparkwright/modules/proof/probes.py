@@ -73,7 +73,7 @@ class Probes(Module["Probes.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         probes: list[Any] = arg(
             "what to ask for, as in a recipe's `expect.probes`; empty: nothing", default_factory=list

@@ -50,7 +50,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         container: str = arg("whose log tells the block's size; empty: only /metrics is asked", default="")
         model_dir: str = arg("the model's folder, for its kind; empty: only /metrics is asked", default="")
@@ -188,7 +188,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         adapters: list[str] = arg("names of adapters in requests, each with a text of its own", default_factory=list)
         baseline_key: dict[str, Any] = arg(

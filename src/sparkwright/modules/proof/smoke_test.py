@@ -77,7 +77,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         tok_per_s: float | None = arg("what the recipe expects of one stream; null: nothing", default=None)
         baseline_key: dict[str, Any] = arg(

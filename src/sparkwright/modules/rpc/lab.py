@@ -45,7 +45,7 @@ class Bench(Module["Bench.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         load: dict[str, Any] = arg("what to send: kind, and the numbers of that kind (docs/lab.md)")
         series: str = arg("the experiment that it belongs to")

@@ -100,7 +100,7 @@ class WaitReady(Module["WaitReady.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, such as http://127.0.0.1:8000")
         timeout_s: float = arg("how long a start may take, seconds", default=defaults.READY_S)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -240,4 +240,4 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
         history.append(context, "cache moved aside", container_id=found["Id"], why=why)
         data = {"tok_per_s": args.tok_per_s, "aside": str(aside)}
         change = Change("compile cache", key, f"{key}/{compile_caches.ASIDE}", args.why)
-        return Result(changed=True, diff=[change], msg="stopped; the next start compiles anew", data=data)
+        return Result(changed=True, diff=[change], msg="stopped; the next start compiles from scratch", data=data)

@@ -1,4 +1,4 @@
-"""Modules about servers that stand in for each other: by turns in the same memory, and an interim server during a replacement."""
+"""Modules for servers that stand in for each other: taking turns in the same memory, or as an interim server during a swap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkwright.units import gib
 
 
 class Turn(Module["Turn.Args"]):
-    """Find which of the servers that share memory by turns is to be awake. Changes nothing.
+    """Find which of the servers that take turns in memory is to be awake. Changes nothing.
 
     It is the one that was written down last (`take_turn`). Where nothing was, the one that runs; else the first of the list.
 
@@ -93,7 +93,7 @@ class TakeTurnFound:
 
 
 class TakeTurn(StateModule["TakeTurn.Args", TakeTurnFound]):
-    """It is written down which of the servers that share memory by turns is to be awake; all others are asleep.
+    """The record says which of the servers that take turns in memory is to be awake; all others are asleep.
 
     Do it before one is stopped for the other: what cuts the run off later, the next command and the health check go by it.
 

@@ -79,7 +79,9 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderFound]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, as http://127.0.0.1:8000; empty for one that publishes no port", default="")
+        base_url: str = arg(
+            "the server, such as http://127.0.0.1:8000; empty for one that publishes no port", default=""
+        )
         restart: bool = arg("whether the engine may be restarted", default=False)
 
     def read(self, args: Args, context: Context) -> PortForwarderFound:

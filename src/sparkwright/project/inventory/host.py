@@ -71,7 +71,7 @@ class Host:
     on: str = ""
     #: for one of several servers, the name of its container
     server: str = ""
-    #: for a server on demand, all containers that share memory by turns, in the listed order
+    #: for a server on demand, all containers that take turns in memory, in the listed order
     turns: tuple[str, ...] = ()
     #: for a server on demand, how requests change its turn
     wake: Wake = NEVER

@@ -167,7 +167,7 @@ def _fabric(own: HostFile) -> Fabric | None:
     return Fabric(tuple(end.interfaces), end.address, tuple(end.adapters)) if end else None
 
 
-#: the keys of a host's file that list recipes: served side by side, or sharing memory by turns
+#: the keys of a host's file that list recipes: served side by side, or taking turns in memory
 SERVES, ON_DEMAND = "serves", "on_demand"
 WAKE_KEYS = ("wake", "sleep_after", "stay_awake")
 

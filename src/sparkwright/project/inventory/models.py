@@ -221,7 +221,7 @@ Minutes = Annotated[str, rule(_why_not_a_time)]
 
 
 class ServedFile(Strict):
-    """One of the recipes that a host serves beside each other or by turns."""
+    """One of the recipes that a host serves side by side or taking turns."""
 
     recipe: str = about("the recipe: a file of recipes/, without .yml")
     port: int | None = about("publish this server on this port instead of the recipe's", None, ge=1, le=65535)
@@ -267,7 +267,7 @@ class HostFile(Shared):
         max_length=8,
     )
     on_demand: list[Served] | None = about(
-        "recipes that share memory by turns, at least two: one of them is awake at a time, the first to begin with; "
+        "recipes that take turns in memory, at least two: one of them is awake at a time, the first to begin with; "
         "`invoke switch` swaps them",
         None,
         min_length=1,

@@ -1,4 +1,4 @@
-"""The number of hosts at a time, and the number of failures that are too many."""
+"""Batch sizes of a rolling run, and the number of failures that stops it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOUR = ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
-    ("pace", "wanted"),
+    ("policy", "wanted"),
     [
         (RolloutPolicy(), [8]),
         (RolloutPolicy(canary=1), [1, 8]),
@@ -20,12 +20,12 @@ FOUR = ["a", "b", "c", "d"]
         (RolloutPolicy(serial=(1, "50%")), [1, 4, 4]),
     ],
 )
-def test_the_canary_goes_before_the_batches(pace: RolloutPolicy, wanted: list[int]) -> None:
-    assert [pace.size(n, 8) for n in range(len(wanted))] == wanted
+def test_the_canary_goes_before_the_batches(policy: RolloutPolicy, wanted: list[int]) -> None:
+    assert [policy.size(n, 8) for n in range(len(wanted))] == wanted
 
 
 @pytest.mark.parametrize(
-    ("pace", "n", "failed", "stops"),
+    ("policy", "n", "failed", "stops"),
     [
         (RolloutPolicy(serial=(4,)), 0, [], False),
         (RolloutPolicy(serial=(4,)), 0, ["b"], True),
@@ -36,23 +36,23 @@ def test_the_canary_goes_before_the_batches(pace: RolloutPolicy, wanted: list[in
         (RolloutPolicy(canary=4, max_fail_percentage=90), 1, ["b"], False),
     ],
 )
-def test_what_stops_a_run(pace: RolloutPolicy, n: int, failed: list[str], stops: bool) -> None:
-    why = pace.stops(n, failed, FOUR, rolls=True)
+def test_failures_stop_a_run(policy: RolloutPolicy, n: int, failed: list[str], stops: bool) -> None:
+    why = policy.stops(n, failed, FOUR, rolls=True)
     assert bool(why) == stops
     assert all(name in why for name in failed) or not stops
 
 
-def test_one_batch_alone_goes_on_with_those_that_did_not_fail() -> None:
+def test_a_single_batch_continues_despite_a_failure() -> None:
     assert RolloutPolicy().stops(0, ["b"], FOUR, rolls=False) == ""
 
 
-def test_sizes_are_read_as_they_are_typed() -> None:
+def test_batch_sizes_are_parsed() -> None:
     assert sizes("1,25%") == (1, "25%")
     assert sizes("100%") == ("100%",)
     assert sizes("") == ()
 
 
 @pytest.mark.parametrize("wrong", ["0", "many", "-1", "%", "0%", "101%", "-5%", "1.5", "²", "1,", "9" * 5000])
-def test_what_is_no_batch_size_is_refused(wrong: str) -> None:
+def test_an_invalid_batch_size_is_refused(wrong: str) -> None:
     with pytest.raises(Refused, match="--serial: .*batch size"):
         sizes(wrong)
