@@ -301,7 +301,7 @@ Every check also writes its record as Prometheus text: `health.prom` in the host
 given by `invoke health.install --textfile DIR`, which is node_exporter's `--collector.textfile.directory`.
 
 All metrics are gauges in Prometheus' base units: seconds (timestamps end in `_timestamp_seconds`), bytes, hertz, watts, celsius, ratios
-from 0 to 1. Unknown values have no sample. An alert needs two conditions: a bad state, and a check that no longer runs:
+from 0 to 1. Unknown values have no sample. Alert on two conditions, a bad state and checks that no longer run:
 
 ```
 sparkwright_health_state{state=~"down|wedged|stalled|crash-looping"} == 1

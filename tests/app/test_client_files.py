@@ -98,14 +98,14 @@ def test_a_key_is_read_by_a_command_and_never_written(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("client", "text", "why"),
     [
-        ("opencode", '{"a": 1, // mine\n}', "is no JSON without comments"),
-        ("opencode", "[]", "is no JSON object"),
+        ("opencode", '{"a": 1, // mine\n}', "is not JSON without comments"),
+        ("opencode", "[]", "is not a JSON object"),
         ("codex", "model = ", "is no TOML"),
         ("codex", 'model_providers = {spark = {name = "x"}}\n', "in a form that cannot be replaced"),
-        ("continue", "models: 3\n", "that are no list"),
-        ("aider", "- 3\n", "is no mapping"),
-        ("litellm", "model_list: {a: 1}\n", "that are no list"),
-        ("openclaw", "{models: {}} // mine", "is no JSON without comments"),
+        ("continue", "models: 3\n", "that is not a list"),
+        ("aider", "- 3\n", "is not a mapping"),
+        ("litellm", "model_list: {a: 1}\n", "that is not a list"),
+        ("openclaw", "{models: {}} // mine", "is not JSON without comments"),
         ("aider", "\x00", "is no YAML"),
     ],
 )

@@ -188,7 +188,7 @@ def test_no_hub_is_unreachable(inspect: Inspect) -> None:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "there is no"), ("{", "this is no JSON"), ("[]", "is a JSON object"), ("\x00", "this is no JSON")],
+    [(None, "there is no"), ("{", "this is not JSON"), ("[]", "is a JSON object"), ("\x00", "this is not JSON")],
 )
 def test_what_is_no_config_is_refused(inspect: Inspect, tmp_path: Path, content: str | None, sentence: str) -> None:
     if content is not None:

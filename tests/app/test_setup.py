@@ -118,7 +118,7 @@ def test_what_is_typed_for_a_host(typed: str, host: tuple[object, ...]) -> None:
 
 @pytest.mark.parametrize("typed", ["", "a b", "-oProxyCommand=x", "x:70000", "a@b@c", "[::1]:22"])
 def test_what_is_no_address_is_refused(typed: str) -> None:
-    with pytest.raises(Refused, match="is no address"):
+    with pytest.raises(Refused, match="is not an address"):
         NewHost.typed(typed)
 
 

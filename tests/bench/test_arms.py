@@ -182,7 +182,7 @@ def test_values_are_read_as_a_recipe_reads_them() -> None:
     [
         (["a"], [], "come in pairs"),
         (["a", "b", "c"], ["1", "2", "3"], "one flag or two"),
-        (["a;b"], ["1"], "no name of a flag"),
+        (["a;b"], ["1"], "not the name of a flag"),
         (["a"], ["1,1"], "a value twice"),
         (["a"], ["1,{"], "not YAML"),
         (["api-key"], ["sk-aaaaaaaaaaaaaaaaaaaaaaaa"], "look like secrets"),

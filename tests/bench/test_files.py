@@ -46,8 +46,8 @@ def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON"),
-        ('{"kind": "other"}', "no results file"),
+        ("{", "is not JSON"),
+        ('{"kind": "other"}', "not a results file"),
         ('{"kind": "sparkwright bench", "schema": 99}', "is of schema 99"),
         ('{"kind": "sparkwright bench", "schema": 1, "name": "x", "experiment": "ab", "cells": [{}]}', "cells.0.key"),
     ],

@@ -1,4 +1,4 @@
-"""A host is to serve another recipe: its server gives way to it, and comes back under its own name when that fails."""
+"""A host switches to another recipe: its server is replaced, and restored under its own name if that fails."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from tests.e2e.conftest import Desk, fresh_desk
 
 FIRST, OTHER = "qwen3.5-35b", "qwen3-1.7b"
-CONTAINER = "qwen35"  # of the first; the other one's is called like its recipe
+CONTAINER = "qwen35"  # of FIRST; the container of OTHER has the name of its recipe
 DIE = "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}"
 
 
 class Changing:
-    """A desk of which the recipe changes."""
+    """A desk whose host changes its recipe."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -29,7 +29,7 @@ class Changing:
         host.write_text(re.sub(r"(?m)^recipe: .*", f"recipe: {name}", host.read_text()))
 
     def broken_at(self, task: str, inserted: str) -> None:
-        """The next deploys meet this task before that one, until `whole`."""
+        """Insert a task before another one in the playbooks, until `whole`."""
         self.desk.before(task, inserted)
 
     def whole(self) -> None:
@@ -37,7 +37,7 @@ class Changing:
             path.write_text(text)
 
     def server(self) -> tuple[str, str, str]:
-        """The Id of the container that runs, its name and its restart policy; no other is there."""
+        """Return Id, name and restart policy of the running container. It must be the only one."""
         api = self.desk.docker().api
         (row,) = api.containers(all=True)
         found = api.inspect_container(row["Id"])
@@ -49,11 +49,11 @@ class Changing:
         return self.desk.sandbox / "home/.local/share/sparkwright/run"
 
     def scripts(self) -> set[str]:
-        """Of which containers there is a docker run script."""
+        """Return the names of the containers that have a docker run script."""
         return {path.stem for path in self.run_folder.glob("*.sh")}
 
     def serves(self) -> str:
-        """The model that answers."""
+        """Return the name of the served model."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.desk.port}/v1/models", timeout=30) as answer:
             return str(json.load(answer)["data"][0]["id"])
 
@@ -66,7 +66,7 @@ def changing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Changing]:
         yield Changing(desk)
 
 
-def test_it_replaces_the_server_of_the_one_before_and_a_rollback_brings_that_back(changing: Changing) -> None:
+def test_a_deploy_replaces_the_previous_recipes_server_and_a_rollback_restores_it(changing: Changing) -> None:
     desk, before = changing.desk, changing.server()
     (changing.run_folder / "mine.sh").write_text("#!/bin/sh\n# of the user\n")
     changing.recipe(OTHER)
@@ -87,7 +87,7 @@ def test_it_replaces_the_server_of_the_one_before_and_a_rollback_brings_that_bac
     assert (refused.code, f"replaces {CONTAINER}" in refused.out) == (5, True), refused.out
     assert desk.deploy().proved
     assert changing.server()[1:] == (OTHER, "unless-stopped")
-    assert changing.scripts() == {OTHER, "mine"}, "that of the server that gave way is gone with it"
+    assert changing.scripts() == {OTHER, "mine"}, "the script of the replaced server is removed with it"
     assert desk.run("plan", "--host", "sandbox").code == 0
     done = desk.run("rollback", "--host", "sandbox", "--json")
     assert done.proved, done.out[-2000:]
@@ -98,7 +98,7 @@ def test_it_replaces_the_server_of_the_one_before_and_a_rollback_brings_that_bac
 
 
 @pytest.mark.parametrize("task", ["Drain requests", "Start the server", "Measure throughput"])
-def test_when_the_new_one_fails_the_one_before_has_its_name_and_serves(changing: Changing, task: str) -> None:
+def test_if_the_new_server_fails_the_previous_one_serves_under_its_own_name(changing: Changing, task: str) -> None:
     desk, before = changing.desk, changing.server()
     changing.recipe(OTHER)
     changing.broken_at(task, "{name: Break, fail: {msg: broken for a test}}")
@@ -113,7 +113,7 @@ def test_when_the_new_one_fails_the_one_before_has_its_name_and_serves(changing:
 
 
 def test_playbooks_of_an_earlier_version_restore_it_too(changing: Changing) -> None:
-    """A project has playbooks of its own; those named what they start like the failed server."""
+    """A project may have its own playbooks from a version that started the restored server under the failed server's name."""
     desk, before = changing.desk, changing.server()
     for path, text in changing.books.items():
         path.write_text(text.replace("{{ restored.name }}", "{{ to_serve.spec.name }}"))
@@ -125,14 +125,14 @@ def test_playbooks_of_an_earlier_version_restore_it_too(changing: Changing) -> N
 
 
 @pytest.mark.parametrize("task", ["Wait for its processes to exit", "Start the server", "Measure throughput"])
-@pytest.mark.parametrize("then", ["deploy it", "deploy the one before", "rollback"])
+@pytest.mark.parametrize("then", ["deploy it", "deploy the previous one", "rollback"])
 def test_a_run_that_was_killed_is_finished_or_undone(changing: Changing, task: str, then: str) -> None:
     desk, before = changing.desk, changing.server()
     changing.recipe(OTHER)
     changing.broken_at(task, DIE)
     assert desk.deploy().code == 1
     changing.whole()
-    if then == "deploy the one before":
+    if then == "deploy the previous one":
         changing.recipe(FIRST)
     said = desk.run("rollback", "--host", "sandbox", "--json") if then == "rollback" else desk.deploy()
     assert said.code == 0, said.out[-2000:]

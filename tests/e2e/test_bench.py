@@ -172,7 +172,7 @@ def test_an_experiment_is_for_one_host_and_bad_orders_touch_nothing(desk: Desk) 
         (("bench.ab", "--host", "sandbox"), "say what to compare"),
         (("bench.serve",), "say where"),
         (("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "many"), "numbers, separated by commas"),
-        (("bench.serve", "--url", "127.0.0.1:8000"), "is no base_url"),
+        (("bench.serve", "--url", "127.0.0.1:8000"), "is not a base_url"),
         (("bench.compare", "nothing", "else"), "no file"),
     ):
         said = desk.run(*words)

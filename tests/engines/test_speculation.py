@@ -52,7 +52,7 @@ def test_the_rule_refuses_what_a_real_engine_refuses(row: dict[str, Any]) -> Non
             "error",
             "came with 0.26.0",
         ),
-        ({"method": "tomorrow", "num_speculative_tokens": 1}, "0.40.0", "warning", "tomorrow is no method"),
+        ({"method": "tomorrow", "num_speculative_tokens": 1}, "0.40.0", "warning", "tomorrow is not a method"),
         ('{"method":"mtp","num_speculative_tokens":0}', "0.32.0", "error", "at least 1"),
         ({f"{FLAG}": {"method": "mtp"}, f"{FLAG}.num_speculative_tokens": "many"}, "0.32.0", "error", "whole number"),
     ],
@@ -98,10 +98,14 @@ def sglang(flags: dict[str, Any], version: str | None) -> list[str]:
     ("flags", "version", "text"),
     [
         ({"speculative-algorithm": "EAGLE3", "speculative-draft-model-path": "/d"}, "0.5.9", ""),
-        ({"speculative-algorithm": "EAGEL3"}, "0.5.9", "error: speculative-algorithm EAGEL3 is no algorithm"),
-        ({"speculative-algorithm": "OURS"}, "0.5.23", "warning: speculative-algorithm OURS is no algorithm"),
+        (
+            {"speculative-algorithm": "EAGEL3"},
+            "0.5.9",
+            "error: speculative-algorithm EAGEL3 is not an SGLang algorithm",
+        ),
+        ({"speculative-algorithm": "OURS"}, "0.5.23", "warning: speculative-algorithm OURS is not an SGLang algorithm"),
         ({"speculative-algorithm": "eagle"}, "0.5.23", ""),
-        ({"speculative-algorithm": "eagle"}, "0.5.9", "error: speculative-algorithm eagle is no algorithm"),
+        ({"speculative-algorithm": "eagle"}, "0.5.9", "error: speculative-algorithm eagle is not an SGLang algorithm"),
         (
             {"speculative-algorithm": "DFLASH", "speculative-draft-model-path": "/d"},
             "0.5.9",
@@ -127,7 +131,7 @@ def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: 
         ({"spec-type": "ngram-mod,draft-mtp"}, ""),
         ({"spec-type": "draft-simple", "md": "/d.gguf"}, ""),
         ({"spec-type": "draft-eagle3"}, "error: spec-type draft-eagle3 needs a drafter"),
-        ({"spec-type": "mtp"}, "error: spec-type mtp is no type"),
+        ({"spec-type": "mtp"}, "error: spec-type mtp is not a type"),
         ({"spec-draft-n-min": 8, "spec-draft-n-max": 2}, "warning: spec-draft-n-min 8 is above"),
     ],
 )

@@ -45,7 +45,7 @@ def test_scores_are_in_the_right_order_whatever_the_order_of_the_rows() -> None:
     assert RERANK.judge(scores(0.93, 0.02)).why_not == ""
     wrong = RERANK.judge(scores(-0.14, 0.29))
     assert wrong.holds
-    assert "no reranker" in wrong.why_not
+    assert "not a reranker" in wrong.why_not
 
 
 @pytest.mark.parametrize("answer", [scores(None, 0.1), scores("0.9", 0.1), {"results": [1]}, {"results": {}}, [], None])

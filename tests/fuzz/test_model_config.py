@@ -94,9 +94,9 @@ def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) ->
         (b'{"a": ' + b"[" * 100_000, "nested deeper than 32"),
         (b"[" * 40 + b"]" * 40, "nested deeper than 32"),
         (b" " * (5 << 20), "more than 4 MiB"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "no JSON"),
-        (b"{", "no JSON"),
-        (b"\xff\xfe\x00", "no JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
         (b"[]", "a JSON object"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What comes over standard input, damaged: a request is answered or refused, a plan is refused or runs to its recap."""
+"""Damaged standard input: a request is answered or refused, and a plan is refused or runs to its recap."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ HIDDEN = Redactor(["hf_0123456789", "geheim '\" ë"])
 
 
 def run(data: Any, home: Path) -> None:
-    """A plan, in this process: the modules in it do nothing but fail."""
+    """Run a plan in this process. Its modules only fail."""
     if not isinstance(data, dict):
         return
     said: list[Event] = []
@@ -78,7 +78,7 @@ def run(data: Any, home: Path) -> None:
 
 
 def _waits(data: Any) -> bool:
-    """Whether some task would pause, or try very often: right, and too long for a test."""
+    """Return True if a task would pause or retry many times, which is valid but takes too long for a test."""
     if isinstance(data, dict):
         often = data.get("retries", 0) > 5 if isinstance(data.get("retries"), int) else False
         return bool(often or ("module" in data and data.get("delay_s", 5) > 0 and _tried_again(data))) or any(
@@ -92,25 +92,25 @@ def _tried_again(task: dict[str, Any]) -> bool:
 
 
 def _other_modules(data: Any) -> bool:
-    """Whether a damaged task names a module that does something."""
+    """Return True if a damaged task names a module with side effects."""
     if isinstance(data, dict):
         return data.get("module", "fail") in ("command", "file") or any(map(_other_modules, data.values()))
     return isinstance(data, list) and any(map(_other_modules, data))
 
 
-def test_requests_as_lines() -> None:
+def test_damaged_request_lines() -> None:
     feed(requests.parsed, texts([json.dumps(header).encode() for header in HEADERS]))
 
 
-def test_requests_as_values() -> None:
+def test_damaged_request_values() -> None:
     feed(lambda value: requests.parsed(json.dumps(value).encode()), values(HEADERS))
 
 
-def test_plans(tmp_path: Path) -> None:
+def test_damaged_plans(tmp_path: Path) -> None:
     feed(lambda value: run(value, tmp_path), values([PLAN]))
 
 
-def test_expressions() -> None:
+def test_damaged_expressions() -> None:
     names = {"a": {"failed": True, "msg": "no"}, "v": "x", "deep": {"a": [1, "b"]}}
 
     def read(text: bytes) -> None:

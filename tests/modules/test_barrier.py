@@ -141,8 +141,8 @@ def test_what_is_compared_must_be_shared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        ({"name": "a" * 65}, "is no name of a barrier"),
-        ({"name": "a/b"}, "is no name of a barrier"),
+        ({"name": "a" * 65}, "is not a barrier name"),
+        ({"name": "a/b"}, "is not a barrier name"),
         ({"name": "prepared", "share": {"a": "x" * 50_000}}, "has more than 48 KiB"),
         ({"name": "prepared", "share": {"a": [[[[[[[[[[1]]]]]]]]]]}}, "is nested too deep"),
     ],

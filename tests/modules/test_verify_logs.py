@@ -68,7 +68,7 @@ def test_what_is_not_found_fails_unless_the_recipe_says_so() -> None:
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
-    with pytest.raises(Refused, match="is no regular expression"):
+    with pytest.raises(Refused, match="is not a regular expression"):
         Watch(["NET/(IB"])
 
 

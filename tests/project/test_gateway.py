@@ -328,7 +328,7 @@ def test_a_certificate_is_taken_with_its_own_key_only(project: Path) -> None:
         ("missing.pem", "old.key", "cannot read missing.pem: No such file or directory"),
         ("old.key", "old.key", "old.key holds no certificate"),
         ("old.pem", "missing.key", "the file missing.key holds no key"),
-        ("old.pem", "old.pem", "this is no private key"),
+        ("old.pem", "old.pem", "this is not a private key"),
     ],
 )
 def test_a_certificate_that_cannot_be_used_is_refused(project: Path, certificate: str, key: str, refusal: str) -> None:

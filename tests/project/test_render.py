@@ -135,7 +135,7 @@ def test_switches_lists_and_nothing_become_what_the_engine_reads() -> None:
         (
             "expect:",
             'expect:\n  forbid_log: ["NET/Socket", "NET/(IB"]',
-            "`expect.forbid_log.1`: 'NET/(IB' is no regular expression",
+            "`expect.forbid_log.1`: 'NET/(IB' is not a regular expression",
         ),
     ],
 )

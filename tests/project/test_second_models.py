@@ -158,7 +158,7 @@ def test_a_recipe_without_second_models_says_nothing_of_them(tmp_path: Path) -> 
     ("path", "volumes", "why"),
     [
         ("/models/b/parser.py", [], ""),
-        ("/models/b/other.py", [], "is no file of the pinned commit"),
+        ("/models/b/other.py", [], "is not a file of the pinned commit"),
         (
             "/plugins/parser.py",
             ["~/plugins:/plugins:ro"],

@@ -1,4 +1,4 @@
-"""A hostile host: a real sshd whose every command prints a given file and keeps its input."""
+"""A hostile host: a real sshd on which every command prints a given file and records its input."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.remote.conftest import Lab
 
 
 class Hostile:
-    """Turns the lab's sshd into a hostile host."""
+    """A wrapper that turns the lab's sshd into a hostile host."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.folder = lab.folder / "hostile"
         self.folder.mkdir()
         script = self.folder / "answer.sh"
-        # exec'd anew for each command; what is sent to it lands in sent.PID, which is there before it answers:
-        # who hangs up on the answer ends this script
+        # executed for each command; its input goes to sent.PID, which is created before the answer,
+        # because a client that hangs up on the answer ends this script
         script.write_text(f'#!/bin/sh\nexec 3> "{self.folder}/sent.$$"\ncat "{self.folder}/answer"\nexec cat >&3\n')
         script.chmod(0o755)
         lab.sshd.stop()
@@ -34,11 +34,11 @@ class Hostile:
 
     @property
     def sent(self) -> list[bytes]:
-        """Return the received input, by command."""
+        """Return the received input of each command."""
         return [path.read_bytes() for path in sorted(self.folder.glob("sent.*"))]
 
     def project(self, root: Path, *more: str) -> Path:
-        """Create a project whose host spark1 is this one. more: further names of the same machine."""
+        """Create a project with this machine as host spark1. more: further host names for the same machine."""
         (root / "hosts").mkdir(parents=True)
         (root / "recipes").mkdir()
         (root / "playbooks").mkdir()
@@ -49,12 +49,12 @@ class Hostile:
 
 
 def finished(**fields: Any) -> dict[str, Any]:
-    """Return a `task_finished` event as an honest host sends it, except for these fields."""
+    """Return a `task_finished` event like an honest host's, with these fields changed."""
     usual = {"task": "t1", "name": "look", "module": "command", "status": "ok", "msg": "", "fix": "", "diff": []}
     return {"event": "task_finished", "time": 1.0, **usual, "data": {}, "seconds": 0.1, **fields}
 
 
 def recap(**fields: Any) -> dict[str, Any]:
-    """Return a `recap` as an honest host sends it, except for these fields."""
+    """Return a `recap` like an honest host's, with these fields changed."""
     counts = {"ok": 1, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0}
     return {"event": "recap", "time": 1.0, "host": "spark1", **counts, "exit": 0, "seconds": 0.1, "msg": "", **fields}

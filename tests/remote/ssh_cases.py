@@ -124,7 +124,9 @@ CASES = [
     refused(
         "RevokedHostKeys that is not there", "RevokedHostKeys <dir>/gone", says="RevokedHostKeys of ssh can't be read"
     ),
-    refused("RevokedHostKeys with rubbish", "RevokedHostKeys <dir>/gone", files={"gone": "no key\n"}, says="is no key"),
+    refused(
+        "RevokedHostKeys with rubbish", "RevokedHostKeys <dir>/gone", files={"gone": "no key\n"}, says="is not a key"
+    ),
     Case(
         "KnownHostsCommand",
         'KnownHostsCommand "<dir>/find it" %H %t "%I"',

@@ -170,7 +170,7 @@ class Bench:
         compares = self.order.command != "sweep"
         one_is_out = compares and self.order.has_arms and len(runs) < 2
         names = [] if one_is_out else [arm.name for arm in runs]
-        notes = ("one arm alone is no comparison: nothing was measured",) if one_is_out else ()
+        notes = ("one arm alone is not a comparison: nothing was measured",) if one_is_out else ()
         sequence = order_of(names, self.order.repeat, pair=compares and len(names) == 2)
         made = turns(sequence, loads.loads, identities)
         return Experiment(self.order.command, self.place.folder.name, tuple(arms), made, (*loads.notes, *notes))

@@ -260,7 +260,7 @@ def _base(url: str) -> str:
     except ValueError:
         well = False
     if not well:
-        raise Refused("--url is no base_url.", fix="As http://127.0.0.1:8000, without /v1.")
+        raise Refused("--url is not a base_url.", fix="As http://127.0.0.1:8000, without /v1.")
     if "@" in at.netloc or at.query or at.fragment:
         raise Refused("--url holds more than an address, and the results name it.", fix=f"A key is taken from {KEY}.")
     return url.rstrip("/").removesuffix("/v1")

@@ -79,7 +79,7 @@ def _hashes(every: str, hours: str) -> dict[str, Any]:
         raise Refused("--quiet-hours is for --verify-models.", fix="Add `--verify-models 7d`.")
     begin, _, end = hours.partition("-")
     if hours and not (_QUIET.fullmatch(hours) and begin != end):
-        raise Refused(f"--quiet-hours {one_line(hours)!r} is no span of time.", fix="Write it as 02:00-05:00.")
+        raise Refused(f"--quiet-hours {one_line(hours)!r} is not a time span.", fix="Write it as 02:00-05:00.")
     every_s = units.seconds(every, "--verify-models", least_s=86400) if every else 0.0
     return {"verify_every_s": every_s, "quiet_hours": hours}
 
@@ -101,7 +101,7 @@ def _public(option: str, url: str) -> str:
     except ValueError:
         well = False
     if not well:
-        raise Refused(f"{option} is no http(s) URL.")
+        raise Refused(f"{option} is not an http(s) URL.")
     known = any(f".{at.hostname}".endswith(f".{item}") for item in KNOWN_SECRET)
     if at.username or at.password or at.query or known:
         fix = f"Write it into a file on the host, mode 0600, and say `{option}-file PATH`."
@@ -167,7 +167,7 @@ def install_monitoring(
     if not to and not textfile:
         raise Refused("say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.")
     if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
-        raise Refused(f"'{runbooks}' is no http(s) URL of a page.", where="--runbooks")
+        raise Refused(f"'{runbooks}' is not an http(s) URL of a page.", where="--runbooks")
     wired = machines(choose(pattern)) if textfile else None  # may refuse, so before any file is written
     codes = [_files(pattern, Path(to).expanduser(), runbooks, check=check, json=json)] if to else []
     return codes + (_wire(wired, textfile, system=system, check=check, json=json) if wired else [])

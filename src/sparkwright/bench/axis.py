@@ -113,7 +113,7 @@ def _name(text: str) -> str:
     name = text.strip().lstrip("-")
     if not NAME.fullmatch(name):
         raise Refused(
-            f"--flag {one_line(text, at_most=60)} is no name of a flag.",
+            f"--flag {one_line(text, at_most=60)} is not the name of a flag.",
             fix="Write max-num-seqs, or speculative-config.num_speculative_tokens for a key inside a flag that takes JSON.",
         )
     return name
@@ -140,7 +140,7 @@ def _object(flag: str, given: Any) -> dict[str, Any]:
             given = (given,)
     if given is None or isinstance(given, Mapping):
         return json.loads(json.dumps(given or {}))  # type: ignore[no-any-return]
-    raise Refused(f"{flag} of the recipe is no JSON object, so it has no key to change.", fix=f"--flag {flag}")
+    raise Refused(f"{flag} of the recipe is not a JSON object, so it has no key to change.", fix=f"--flag {flag}")
 
 
 def _put(content: dict[str, Any], path: str, value: Any) -> None:
@@ -149,6 +149,6 @@ def _put(content: dict[str, Any], path: str, value: Any) -> None:
     for key in outer:
         inner = content.setdefault(key, {})
         if not isinstance(inner, dict):
-            raise Refused(f"{key} in {path} is no JSON object.")
+            raise Refused(f"{key} in {path} is not a JSON object.")
         content = inner
     content[last] = value

@@ -1,4 +1,4 @@
-"""The options of a bench command and the loads that follow from them, with prompts from a file."""
+"""Options of a bench command, and the loads derived from them, including prompts from a file."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "mixed": ("mixed",),
     "context": ("depth",),
 }
-#: default concurrency of `serve`: one stream and a few, or a curve
+#: default concurrency of `serve`: a curve, or one stream and several
 CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8), "sweep": (8,)}
-#: steps of a long prompt: with a single step, chunked prefill makes no difference
+#: minimum number of prefill steps of a long prompt: with one step chunked prefill makes no difference
 STEPS = 4
 LONG_TOKENS = 4096
 #: kinds of load with a long prompt
 LONG = frozenset(("hol1", "hol2", "itl", "mixed"))
-#: accuracy of the tokens of a long prompt, as a share: its words are random
+#: relative error in a long prompt's number of tokens, as its words are random
 SLACK = 0.03
-#: longest prompt of a ladder if the context is unknown, and shortest of any
+#: longest prompt of a ladder if the context is unknown, and shortest prompt of any ladder
 DEPTH_TOKENS, SHORTEST_DEPTH_TOKENS = 32768, 1024
-#: margin for the template and the estimate of words
+#: margin for the chat template and for the estimated number of words
 MARGIN_TOKENS = 256
 #: highest temperature, as in OpenAI's API
 HOTTEST = 2.0
@@ -61,11 +61,11 @@ USUAL: Mapping[str, Load] = {
 class Order:
     """The options of a bench command. 0, empty strings and empty tuples stand for options that were not given.
 
-    The arms are `a` and `b`, or one recipe with a changed `flag`, with `sizes` or with `axes`. Without any of these the running
+    The arms are `a` and `b`, or one recipe with different values of `flag`, `sizes` or `axes`. Without any of these the running
     server is measured.
     """
 
-    #: of LOADS
+    #: a key of LOADS
     command: str
     #: recipe of the first arm
     a: str = ""
@@ -79,18 +79,18 @@ class Order:
     #: swept flags with their values
     axes: tuple[Axis, ...] = ()
     loads: tuple[str, ...] = ()
-    #: requests at a time, a load for each
+    #: numbers of concurrent requests, with a load for each
     concurrency: tuple[int, ...] = ()
-    #: arrivals per second, a load for each; they replace the concurrency
+    #: arrival rates per second, with a load for each; they replace the concurrency
     rates: tuple[float, ...] = ()
-    #: sampling temperatures, each load once with each; () for greedy
+    #: sampling temperatures, each of which is used with each load; empty for greedy sampling
     temperatures: tuple[float, ...] = ()
-    #: of each load, as the token counts are
+    #: number of requests, and token counts, of each load
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     long_tokens: int = 0
-    #: tokens of the longest prompt of a ladder, and how many prompts at once
+    #: tokens in the longest prompt of a ladder, and number of concurrent prompts
     depth: int = 0
     streams: int = 0
     #: file of prompts
@@ -99,7 +99,7 @@ class Order:
     repeat: int = 1
     seed: int = 1
     name: str = ""
-    #: begin a new series although the last one is not finished
+    #: begin a new series even if the last one is unfinished
     again: bool = False
 
     @property
@@ -108,7 +108,7 @@ class Order:
         return bool(self.a or self.flag or self.sizes or self.axes)
 
     def checked(self) -> Order:
-        """Return the order itself. Raises Refused if its options contradict each other."""
+        """Return the order unchanged. Raises Refused if its options contradict each other."""
         if bool(self.a) != bool(self.b):
             raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
         if self.a and (self.flag or self.axes):
@@ -152,7 +152,7 @@ class Order:
 class Room:
     """The limits on the loads, in tokens."""
 
-    #: largest step of the arms with chunked prefill; None if unknown
+    #: largest token budget of a step in the arms with chunked prefill; None if unknown
     budget: int | None = None
     #: shortest context of the arms; None if unknown
     length: int | None = None
@@ -171,12 +171,12 @@ class Planned:
 
     #: in the order in which they run
     loads: tuple[Load, ...]
-    #: limits of the loads, sentences
+    #: sentences about limits of the loads
     notes: tuple[str, ...] = ()
 
 
 def planned(order: Order, room: Room, folder: Path) -> Planned:
-    """Return the loads of an order.
+    """Return the loads for the options of a command.
 
     Args:
         order: options of the command.
@@ -216,10 +216,10 @@ def _serving(order: Order, usual: Load, folder: Path) -> list[Load]:
 
 
 def _ladder(order: Order, usual: Load, room: Room) -> list[Load]:
-    """Return loads of prompts that double in length up to the context, the shortest first.
+    """Return loads with prompts that double in length up to the context, shortest first.
 
     Raises:
-        Refused: The server's context is too short for the longest.
+        Refused: The longest prompt does not fit the server's context.
     """
     load = _sized(order, usual)
     most = int((room.length - load.output_tokens) * (1 - SLACK)) - MARGIN_TOKENS if room.length else None
@@ -235,7 +235,7 @@ def _ladder(order: Order, usual: Load, room: Room) -> list[Load]:
 
 
 def _sized(order: Order, usual: Load) -> Load:
-    """Return a load with the sizes that the command line sets; the others keep their defaults."""
+    """Return a load with the sizes from the command line, and defaults for the rest."""
     given = {"prompt_tokens": order.prompt_tokens, "output_tokens": order.output_tokens}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value}
     if order.requests and usual.kind == "smoke":
@@ -250,7 +250,7 @@ def _sized(order: Order, usual: Load) -> Load:
 
 
 def _long_tokens(order: Order, room: Room, loads: Sequence[Load]) -> tuple[int, list[str]]:
-    """Return the length of a long prompt, and notes: at least STEPS steps of the largest budget, if the context allows it."""
+    """Return the length of a long prompt, at least STEPS times the largest budget if the context allows it, and notes."""
     answers = max(load.output_tokens for load in loads)
     most = room.length - answers - MARGIN_TOKENS if room.length else None
     if order.long_tokens:
@@ -280,12 +280,11 @@ def _fitting(load: Load, room: Room) -> Load:
 
 # Prompts from a file: ShareGPT's published JSON, or JSON lines with a `prompt` each.
 #
-# There is no tokenizer on a laptop, so an answer's tokens are estimated from its characters. The server counts the
-# real ones.
+# The laptop has no tokenizer, so an answer's tokens are estimated from its characters. The server counts the real number.
 
 CHARS_PER_TOKEN = 4
 ANSWER_TOKENS = 128
-#: ShareGPT has 650 MB, in some 4 million parts
+#: ShareGPT is 650 MB, with about 4 million JSON values
 MOST_BYTES, MOST_PARTS = 2048 * MIB, 40_000_000
 #: names of the user and the assistant in published data sets
 ASKS, ANSWERS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
@@ -293,15 +292,15 @@ TOKENS = ("output_tokens", "max_tokens", "completion_tokens")
 
 
 def prompts_of(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
-    """Return up to `count` pairs of a prompt and the tokens of its answer, drawn with this seed. Raises Refused.
+    """Return up to `count` random pairs of a prompt and its answer's number of tokens. Raises Refused.
 
-    As in vLLM's own benchmark, one turn of a conversation is used, with 4 to 1024 tokens on either side.
+    As in vLLM's own benchmark, only the first turn of a conversation is used, if both sides have 4 to 1024 tokens.
     """
     try:
         text = bounds.bytes_of(path, MOST_BYTES).decode()
     except bounds.TooMuch as error:
         raise Refused(f"{path} {error}.") from None
-    except (OSError, ValueError) as error:  # no UTF-8; a NUL in its name
+    except (OSError, ValueError) as error:  # not UTF-8, or a NUL in its name
         raise Refused(f"{path} can't be read: {error}.") from None
     rows = list(_share_gpt(text, path) if text.lstrip().startswith("[") else _lines(text, path))
     if not rows:
@@ -316,7 +315,7 @@ def _share_gpt(text: str, path: Path) -> Iterator[tuple[str, int]]:
     try:
         data = bounds.json_of(text, most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
     except ValueError as error:
-        raise Refused(f"{path} is no JSON: {error}.") from None
+        raise Refused(f"{path} is not JSON: {error}.") from None
     for row in data:
         turns = row.get("conversations") or row.get("conversation") or [] if isinstance(row, dict) else []
         if not isinstance(turns, list) or len(turns) < 2 or _who(turns[0]) not in ASKS or _who(turns[1]) not in ANSWERS:
@@ -338,7 +337,7 @@ def _lines(text: str, path: Path) -> Iterator[tuple[str, int]]:
         try:
             row = bounds.json_of(line)
         except ValueError:
-            raise Refused("a line is no JSON.", where=f"{path}:{number}") from None
+            raise Refused("a line is not JSON.", where=f"{path}:{number}") from None
         prompt = row.get("prompt") if isinstance(row, dict) else row
         if not isinstance(prompt, str) or not prompt:
             raise Refused(
@@ -346,5 +345,5 @@ def _lines(text: str, path: Path) -> Iterator[tuple[str, int]]:
             )
         tokens = next((row[name] for name in TOKENS if isinstance(row, dict) and row.get(name)), ANSWER_TOKENS)
         if not isinstance(tokens, int) or tokens < 1:
-            raise Refused(f"{tokens!r} is no number of tokens.", where=f"{path}:{number}")
+            raise Refused(f"{tokens!r} is not a number of tokens.", where=f"{path}:{number}")
         yield prompt, tokens

@@ -162,7 +162,7 @@ class _Lab:
     def turn(self, turn: Turn, number: int) -> Task:
         """Return one arm's turn.
 
-        An arm of a sweep that does not start is skipped; of a pair, one arm alone is no comparison.
+        An arm of a sweep that does not start is skipped; of a pair, one arm alone is not a comparison.
         """
         arm, conditions, when = turn.arm, [self.may_start(turn.arm)], {}
         judged = self.taken.judged

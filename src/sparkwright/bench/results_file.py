@@ -269,10 +269,10 @@ def read(path: Path) -> Results:
     except bounds.TooMuch as error:
         raise Refused(f"{path} {error}.") from None
     except (OSError, ValueError) as error:
-        raise Refused(f"{path} is no JSON: {error}.") from None
+        raise Refused(f"{path} is not JSON: {error}.") from None
     if not isinstance(data, dict) or data.get("kind") != "sparkwright bench":
         raise Refused(
-            f"{path} is no results file of this tool.",
+            f"{path} is not a results file of this tool.",
             fix="`invoke bench.import FILE` takes those of `vllm bench serve`.",
         )
     schema = data.get("schema", 0)

@@ -1,4 +1,4 @@
-"""The commands of the sandbox: inject a fault, show what it does, remove it."""
+"""The commands of the sandbox: inject a fault, add a pair, show the state, remove the sandbox."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _folder(host: str) -> Path:
     if host == HOST:
         return control.default_folder()
     servers = Inventory.load(Project.here().root).match(host)
-    machines = sorted({server.machine for server in servers})  # of a host with several servers: one
+    machines = sorted({server.machine for server in servers})  # several servers of a host count once
     if len(machines) > 1:
         fix = f"Name one sandbox: `--host {machines[0]}`."
         raise Refused(f"--host {host} names {len(machines)} hosts.", fix=fix)

@@ -23,7 +23,7 @@ from sparkwright.visible import visible
 _HANGING = re.compile(r" *(?:[|→] |(?:\S{1,32}(?: \S{1,32}){0,3} {2,30}){0,2})")
 #: a command in a sentence, which is not divided between two lines
 _COMMAND = re.compile(r"`[^`\n]{1,200}`")
-#: stands for a space that is no place to wrap
+#: stands for a space at which lines are not wrapped
 _FIXED = "\ue000"
 
 

@@ -1,4 +1,4 @@
-"""Findings that the rules of several engines share: each engine's rule says when, with its flags, tags and sources."""
+"""Findings shared by the rules of several engines. Each engine's rule decides when, and provides flags, tags and sources."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 
 @dataclass(frozen=True)
 class OptionCase:
-    """The input of rules of an engine whose options are known by release."""
+    """The input for the rules of an engine whose options are known per release."""
 
-    #: with flags under their own names
+    #: the request, with flags under their own names
     asked: ServerRequest
-    #: the engine's release, as `HISTORY` writes it; None while it is not known
+    #: the engine's release, in the spelling of `HISTORY`; None if unknown
     release: str | None = None
-    #: the options in the image's own help, which then decides; empty while the image was not run
+    #: the options in the image's help output, which then decide; empty if the image has not been run
     listed: Collection[str] = ()
 
     #: name of the engine's folder
     ENGINE: ClassVar[str]
-    #: the engine in a sentence without its release
+    #: the engine's name in a sentence, without its release
     TITLE: ClassVar[str]
     HISTORY: ClassVar[OptionHistory]
 
     @property
     def engine(self) -> str:
-        """The engine in a sentence, with its release if that is known."""
+        """The engine's name in a sentence, with its release if known."""
         return f"{self.TITLE} {self.release}" if self.release else self.TITLE
 
     def flag(self, name: str) -> Any:
@@ -47,11 +47,11 @@ class OptionCase:
         return (name,)
 
     def known(self) -> Iterable[str]:
-        """Return the names of the options of any release."""
+        """Return the option names of all releases."""
         return {**dict.fromkeys(self.HISTORY.newest()), **self.HISTORY.kinds()}
 
     def exists(self, name: str) -> Existence:
-        """Return the existence of an option in this engine: its own help decides, else the table of releases."""
+        """Return whether an option exists in this engine, according to its help output or else to the table of releases."""
         known = self.HISTORY.existence(name, self.release)
         if not self.listed:
             return known
@@ -60,12 +60,12 @@ class OptionCase:
 
     @property
     def options(self) -> Collection[str]:
-        """The names of the options that this engine has, as far as known."""
+        """The known option names of this engine."""
         return self.listed or [name for name in self.known() if self.exists(name).exists is not False]
 
 
 def unknown_flags(case: OptionCase, source: str, *, own: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield the flags that the engine does not know. own: options that are never taken for another engine's."""
+    """Yield a finding for each flag unknown to the engine. own: options that are never mistaken for another engine's."""
     for name, given in case.asked.flags.items():
         known = case.exists(name)
         if given is None or known.exists:
@@ -79,7 +79,7 @@ def unknown_flags(case: OptionCase, source: str, *, own: Collection[str] = ()) -
 
 
 def _instead(case: OptionCase, name: str, given: Any) -> Way:
-    """Return the flag of this engine in place of another engine's."""
+    """Return the way to replace another engine's flag with this engine's."""
     same, other = here(case.ENGINE, name), counterpart(case.ENGINE, name)
     if same:
         return Way(f"write {same}", {name: None, same: given})
@@ -87,33 +87,33 @@ def _instead(case: OptionCase, name: str, given: Any) -> Way:
 
 
 def newer_release(engine: str, newest: str, kind: str = "release", then: str = "") -> Iterator[Finding]:
-    """Yield that an engine is newer than the newest release that was read. then: what is judged otherwise too, as a clause."""
+    """Yield a finding for an engine newer than all known releases. then: a clause about what else is judged differently."""
     sentence = f"{engine} is newer than {newest}, the newest {kind} that is known here: its options are judged by the image's own help{then}."
     way = Way("update sparkwright, if there is a newer one")
     yield Finding("info", sentence, (way,), f"read up to {newest}")
 
 
 def moving_tag(image: str, instead: str, source: str) -> Iterator[Finding]:
-    """Yield that an image's tag may point to another image tomorrow. instead: what to use."""
+    """Yield a finding for a tag that may point to another image tomorrow. instead: what to use."""
     sentence = f"{tagged(image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
     yield Finding("info", sentence, (Way(f"use {instead}"),), source)
 
 
 def key_in_arguments(name: str, way: Way, source: str, flag: str = "") -> Iterator[Finding]:
-    """Yield that a key is among the arguments. flag: that holds them, `name` itself without one."""
+    """Yield a finding for a key in the arguments. flag: the flag that holds them, by default `name`."""
     sentence = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
     yield Finding("error", sentence, (way,), source, flag or name)
 
 
 def open_to_network(request: ServerRequest, *, has_key: bool = True) -> Iterator[Finding]:
-    """Yield that the server is open to everyone. has_key: it can be given a key."""
+    """Yield a finding for a server that is open to everyone. has_key: the engine supports a key."""
     if request.open_to_network:
         way = OPEN_WAY if has_key else OPEN_WAY.replace("`server_key` or ", "")
         yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER, "publish")
 
 
 def in_its_container_only(case: OptionCase, flag: str, others: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield that the server listens where no published port leads. others: ends of addresses beside the loopback's."""
+    """Yield a finding for a server on an address that no published port reaches. others: suffixes besides loopback's."""
     host = str(case.flag(flag) or "")
     if host.startswith(LOOPBACK) or host.endswith(tuple(others)):
         sentence = f"host {host} is reachable in its container only."
@@ -121,7 +121,7 @@ def in_its_container_only(case: OptionCase, flag: str, others: Collection[str] =
 
 
 def not_asked(case: OptionCase, names: Iterable[str], over: str, source: str) -> Iterator[Finding]:
-    """Yield flags with which no check reaches the server. over: how checks ask, as "over plain HTTP"."""
+    """Yield a finding for each flag that locks out all checks. over: how checks connect, such as "over plain HTTP"."""
     for name in names:
         if case.flag(name):
             sentence = f"{name}: every check of sparkwright asks {over}."
@@ -129,7 +129,7 @@ def not_asked(case: OptionCase, names: Iterable[str], over: str, source: str) ->
 
 
 def published_elsewhere(request: ServerRequest, listens: int, flag: str) -> Iterator[Finding]:
-    """Yield that the first published port leads to another one than the server's. flag: of the port; its key if it is not set."""
+    """Yield a finding for a first published port that is not the server's. flag: the flag that sets the server's port."""
     if request.published in (None, listens):
         return
     target = f"maps to {request.published}" if request.published else "is not a TCP port"

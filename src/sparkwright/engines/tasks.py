@@ -79,7 +79,7 @@ def _scores(answer: Any) -> Judged:
         return Judged(why_not="without a score for each text")
     holds = f"{right:.2f} for the answer, {other:.2f} for the text beside it"
     if right <= other:
-        return Judged(holds, f"with a wrong order ({holds}): it is no reranker, or its prompt template is missing")
+        return Judged(holds, f"with a wrong order ({holds}): it is not a reranker, or its prompt template is missing")
     return Judged(holds)
 
 

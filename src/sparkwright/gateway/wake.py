@@ -1,8 +1,8 @@
-"""Waking a model on request: the gateway notes when a sleeping model was last asked for, and its host reads that.
+"""Waking a model on request: the gateway records the last request for a sleeping model, and the model's host reads that.
 
 The gateway starts nothing. A host reports its own sleeping server over the control port, with the number of seconds that waking
-it takes, and the answer says how long ago a request for that model came. A report is valid for a while only: without one, a
-model that is down is refused as any other.
+it takes, and the answer says how long ago that model was requested. A report expires: without a current one, a model that is
+down is refused like any other.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from sparkwright.gateway import answers, requests
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
-#: the operation on the control port, and the header with the seconds
+#: the operation on the control port, and the header with the seconds that waking takes
 ASLEEP, SECONDS = "asleep", "x-wake-seconds"
-#: field of the answer: seconds since the last request for the model; far more than a day if there was none
+#: field of the answer: seconds since the last request for the model; much more than a day if there was none
 ASKED = "asked_s"
-#: variables of a model in HAProxy's process: times of the last request and of the last report, and the reported seconds
+#: process-wide variables in HAProxy per model: time of the last request, time of the last report, reported seconds
 VARIABLES = ("asked", "heard", "needs")
 #: largest number of seconds that a host may report
 MOST_S = 99_999
 #: seconds for which a report is valid
 HEARD_S = 30
-#: Retry-After while nobody has measured how long waking takes, seconds
+#: Retry-After if it has not been measured how long waking takes, seconds
 UNKNOWN_S = 60
 CODE = "model_asleep"
 _ASKED_FOR = "This model is asleep and was asked for: its host wakes it as soon as it may."
@@ -32,7 +32,7 @@ LATE = "All servers of this model are busy, asleep or gone. Try again in %[var(t
 
 
 def sleeper(model: Model) -> Upstream | None:
-    """Return the server of a model that requests may wake; None if there is none."""
+    """Return the model's server that requests may wake; None if there is none."""
     return next((upstream for upstream in model.upstreams if upstream.wakes), None)
 
 
@@ -44,18 +44,18 @@ def _sleepers(gateway: Gateway) -> Iterator[tuple[Model, Upstream]]:
 
 
 def _variable(model: Model, upstream: Upstream, name: str) -> str:
-    """Return the name of a variable of HAProxy's process: last request, last report, or reported seconds."""
+    """Return the name of a process-wide variable in HAProxy, see VARIABLES."""
     return f"proc.{name}_{requests.number(model, upstream.name)}"
 
 
 def in_global(gateway: Gateway) -> Iterator[str]:
-    """Yield the lines that set the variables at the start."""
+    """Yield the lines that initialize the variables."""
     for model, upstream in _sleepers(gateway):
         yield from (f"set-var {_variable(model, upstream, name)} int(0)" for name in VARIABLES)
 
 
 def reports(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules of the hosts' frontend that take a report and answer it."""
+    """Yield the rules of the hosts' frontend that accept and answer a report."""
     for model, upstream in _sleepers(gateway):
         request, report, needs = (_variable(model, upstream, name) for name in VARIABLES)
         this = f"{{ var(txn.operation) -m str {answers.quoted(f'{ASLEEP} {model.backend}/{upstream.name}')} }}"
@@ -68,7 +68,7 @@ def reports(gateway: Gateway) -> Iterator[str]:
 
 
 def requested(gateway: Gateway, model: Model) -> Iterator[str]:
-    """Yield the rules of a backend that note a request for its sleeping model, and refuse one that could not wait so long."""
+    """Yield a backend's rules that record a request for its sleeping model, and refuse one that cannot wait long enough."""
     upstream = sleeper(model)
     if upstream is None:
         return

@@ -1,9 +1,9 @@
-"""The guard service: watch the memory beside verified servers, and stop the one that grew before the host is lost.
+"""The guard service: watch available memory while verified servers run, and stop a server that grows before the host is lost.
 
     python -I -S .../sparkwright/guard service FOLDER
 
-FOLDER holds the files that checks and deploys write for it (`service.conf`, rows of words) and its own: its samples
-(`service.ring`), its actions (`service.events`, a line each) and a lock held while it runs. A second instance exits at once.
+FOLDER contains `service.conf`, rows of words written by checks and deploys, and the service's own files: `service.ring` (its
+samples), `service.events` (its actions, one per line) and a lock held while it runs. A second instance exits immediately.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from sparkwright.guard.samples import Meter
 CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "service.lock"
 #: the longest pause between two samples, seconds: less than 0.1 % of a core
 PAUSE_S = 1.0
-#: how often samples are written: on a quiet host, and below `NEAR` times the floor
+#: how often samples are written, seconds: normally, and when available memory is below `NEAR` times the floor
 WRITE_S, WRITE_NEAR_S, NEAR = 30.0, 0.5, 4
-#: the healthy level is the lowest one up to this many seconds ago
+#: the healthy level is the lowest one until this many seconds ago
 SETTLES_S = 60.0
-#: how long the engine has to kill before the processes are killed, seconds: its restart policy would start them again
+#: how long the engine may take to kill a container before its processes are killed directly, seconds. The engine goes first,
+#: because its restart policy would start killed processes again
 ENGINE_S = 0.5
 #: pause after an action, seconds
 QUIET_S = 15.0
-#: after the guard of a start has killed: how long that memory may take to be released, seconds
+#: how long memory may take to be released after the guard of a start has killed a server, seconds
 RELEASE_S = 3.0
 #: size of the events file, bytes
 EVENTS_BYTES = 64 * 1024
 
 
 class Server:
-    """A verified server, as a row of the conf has it.
+    """A verified server, from a row of the conf.
 
     Attributes:
-        held: memory that it held when it was verified, bytes.
+        held: bytes of memory that it held when it was verified.
     """
 
     __slots__ = ("anon", "cgroup", "held", "name", "target")
@@ -56,7 +57,7 @@ class Server:
         self.anon = taken(self.cgroup)
 
     def grown(self) -> int:
-        """Return by how many bytes its cgroup grew since it was first seen. CUDA's memory is in no cgroup."""
+        """Return the growth of its cgroup in bytes since it was first seen. Cgroups do not include CUDA memory."""
         return taken(self.cgroup) - self.anon
 
 
@@ -64,7 +65,7 @@ class Conf:
     """The servers that the guard watches, and its floors.
 
     Rows: `server NAME ID PID HELD`, `left BYTES`, `floor BYTES`, `address PATH`, `root FOLDER`, `key KEY`, `of SERVER`,
-    `tell WORD` (one for each word of the program that is started after an act).
+    `tell WORD` (one for each word of the command that is started after an action).
     """
 
     def __init__(self, folder: str) -> None:
@@ -83,7 +84,7 @@ class Conf:
         self.servers = [Server(words, address) for words in named if len(words) == 4]
 
     def number(self, name: str) -> int:
-        """Return a row that is a number, or 0 if it is missing."""
+        """Return the number in a row, or 0 if it is missing."""
         value = self.rows.get(name, "")
         return int(value) if value.isdigit() else 0
 
@@ -179,14 +180,14 @@ class Service:
         self._event(server, how, danger)
 
     def _grown(self) -> Server:
-        """Return the server that grew most by its cgroup, or the largest if no cgroup shows it: none counts CUDA's memory."""
+        """Return the server whose cgroup grew most, or the largest if none shows growth, as CUDA memory is not counted."""
         most = max(self.conf.servers, key=Server.grown)
         if most.grown() > self.judge.floors.total // 200:
             return most
         return max(self.conf.servers, key=lambda server: server.held)
 
     def _finish(self) -> None:
-        """Kill what the engine did not, and start the check that reports it."""
+        """Kill what the engine did not kill, and start the check that reports it."""
         assert self.victim is not None
         target, now_s = self.victim.target, time.monotonic()
         if target.gone or (target.pid == 0 and now_s > self.acted_s + QUIET_S):
@@ -210,15 +211,15 @@ class Service:
                 os.write(file, line.encode())
             finally:
                 os.close(file)
-        except OSError:  # a full disk must not keep it from its work
+        except OSError:  # a full disk must not stop the guard
             pass
 
 
 def starting(folder: str) -> bool:
-    """Return True if the guard of a start is at work.
+    """Return True if the guard of a start is active.
 
-    It is for `RELEASE_S` after a kill, too: the memory of a CUDA context outlives its process, and no other server must be
-    stopped for it.
+    It still counts as active for `RELEASE_S` after a kill: the memory of a CUDA context outlives its process, and no other
+    server must be stopped because of it.
     """
     for name in os.listdir(folder):  # noqa: PTH208
         if not name.endswith(".ring") or name == RING:
@@ -258,7 +259,7 @@ def memory_of(pid: int) -> str:
 
 
 def taken(file_name: str) -> int:
-    """Return the anonymous and shared memory of a cgroup, bytes."""
+    """Return the anonymous and shared memory of a cgroup in bytes."""
     if not file_name:
         return 0
     try:
@@ -272,7 +273,7 @@ def taken(file_name: str) -> int:
 
 
 def _rows(path: str) -> list[str]:
-    """Return the rows of the conf; none if no server has been verified yet."""
+    """Return the rows of the conf; empty if no server has been verified yet."""
     try:
         with open(path) as file:
             return file.read().splitlines()
@@ -288,7 +289,7 @@ def _changed_ns(path: str) -> int:
 
 
 def _start(words: list[str]) -> None:
-    """Start a program without waiting for it; earlier ones that have ended are reaped."""
+    """Start a program without waiting for it, and reap earlier ones that have exited."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -302,7 +303,7 @@ def _start(words: list[str]) -> None:
 
 
 def main(folder: str) -> int:
-    """Guard until SIGTERM. Return 0 if another instance is already running, 1 without a conf."""
+    """Guard until SIGTERM. Return 0, also if another instance is already running, or 1 if the guard cannot work."""
     lock = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

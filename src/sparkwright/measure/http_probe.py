@@ -132,7 +132,7 @@ GIVEN_UP = ("error", "abort")
 
 
 def message(document: Any) -> str:
-    """Return the error message of a response body or chunk, or an empty string if it is no error."""
+    """Return the error message of a response body or chunk, or an empty string if it is not an error."""
     if not isinstance(document, dict):
         return ""
     if error := document.get("error"):

@@ -63,7 +63,7 @@ def _refuse_misfit(certificate: str, key: str, shown: str, where: str) -> None:
         fix = "Hand over one without a password: `openssl pkey -in KEY -out PLAIN`."
         raise Refused("`tls.key`: the key is encrypted.", where=where, fix=fix) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise Refused("`tls.key`: this is no private key.", where=where, fix="It must be PEM.") from None
+        raise Refused("`tls.key`: this is not a private key.", where=where, fix="It must be PEM.") from None
     if ours != theirs:
         raise Refused(f"`tls`: the key does not match the certificate {shown}.", where=where, fix="Use its own key.")
     _refuse_dates(read.not_valid_before_utc, read.not_valid_after_utc, shown, where)

@@ -34,7 +34,7 @@ def why_not_a_url(url: str) -> str:
 
 
 def why_not_a_folder(path: str) -> str:
-    """Return why this is no folder of a repository; empty if it is one."""
+    """Return why this is not a folder of a repository; empty if it is one."""
     steps = path.strip("/").split("/") if path else []
     bad = path.startswith("/") or any(step in ("..", "") or why_not_a_file(step) for step in steps)
     return "is not a folder of the repository, as official-recipes" if bad else ""

@@ -68,7 +68,7 @@ class RolloutPolicy:
 
 
 def why_no_size(size: object) -> str:
-    """Return why something is no batch size; empty if it is one."""
+    """Return why something is not a batch size; empty if it is one."""
     text = "" if isinstance(size, bool) else str(size)
     if not _NUMBER.fullmatch(text):
         return f"invalid batch size {size!r}; use a number or a percentage, e.g. 1 or 25%."

@@ -154,7 +154,7 @@ def records(packet: bytes) -> list[Record]:
         raise ValueError("is too short")
     _, flags, questions, *counts = struct.unpack_from("!6H", packet)
     if not flags & RESPONSE or questions + sum(counts) > MOST_RECORDS:
-        raise ValueError("is no answer")
+        raise ValueError("is not an answer")
     at = 12
     for _ in range(questions):
         _, at = _name(packet, at)

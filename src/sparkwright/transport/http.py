@@ -440,7 +440,7 @@ def _proxy(where: SplitResult) -> SplitResult | None:
         return None
     try:
         proxy = urlsplit(url if "://" in url else f"http://{url}")
-        proxy.port  # noqa: B018  (raises for one that is no number)
+        proxy.port  # noqa: B018  (raises for one that is not a number)
     except ValueError:
         raise InvalidRequest("has a proxy in the environment that is not an http:// URL") from None
     if proxy.scheme != "http" or not _HOST.fullmatch(proxy.hostname or ""):

@@ -174,14 +174,14 @@ ENDLESS = 100
 
 
 def why_not(pattern: str) -> str:
-    """Return what is wrong with a pattern for searching logs, as "is no regular expression: ..."; empty if nothing is."""
+    """Return what is wrong with a pattern for searching logs, as "is not a regular expression: ..."; empty if nothing is."""
     if len(pattern) > PATTERN_CHARS:
         return f"has more than {PATTERN_CHARS} characters"
     try:
         re.compile(pattern)
         nested = _nested(_parser.parse(pattern), inside=False)
     except (re.error, RecursionError, OverflowError) as error:
-        return f"is no regular expression: {error}"
+        return f"is not a regular expression: {error}"
     return "repeats what repeats itself, as (a+)+ does, which can take for ever" if nested else ""
 
 

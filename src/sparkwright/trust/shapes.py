@@ -291,12 +291,12 @@ def engine_options(value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or set(value) != {"like", "differ"} or not isinstance(value["differ"], dict):
-        raise ValueError("are no options: {like: VERSION, differ: {NAME: SHAPE}}.")
+        raise ValueError("are not options: {like: VERSION, differ: {NAME: SHAPE}}.")
     if not isinstance(value["like"], str) or not _VERSION.fullmatch(value["like"]):
         raise ValueError("`like` names no version.")
     rows = value["differ"].items()
     if len(rows) > MOST or not all(_is_row(name, shape) for name, shape in rows):
-        raise ValueError("`differ` holds what is no option.")
+        raise ValueError("`differ` holds something that is not an option.")
     return value
 
 

@@ -1,5 +1,5 @@
-"""Two simulated Sparks of a cluster, of which one is broken on purpose at one moment of a deploy: a gate stands before one task on
-that host, the fault is done while its run waits there, and the gate opens."""
+"""A cluster of two simulated Sparks, one of which is broken at a chosen point of a deploy. A gate task makes the run on that host
+wait, the fault is injected, and the gate opens."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.e2e.pair.desk import HOSTS, NAME, PairDesk
 from tests.faults.bench import until
 from tests.faults.watching import Watching
 
-#: on the host whose home has `hold`, it waits for `open`; with `fail` it fails
+#: waits for the file `open` if the host's home has `hold`; fails if it has `fail`
 GATE = "test -e $HOME/hold || exit 0; touch $HOME/reached; until [ -e $HOME/open ]; do sleep 0.02; done; test ! -e $HOME/fail"
 SIGNS = ("hold", "reached", "open", "fail")
 RUNS_S = 150.0
 
 
 class Bench:
-    """A pair that goes on from one fault to the next."""
+    """A pair that is reused from one fault to the next."""
 
     def __init__(self, desk: PairDesk) -> None:
         self.desk = desk
@@ -39,14 +39,14 @@ class Bench:
         return self.desk.folder_of(host) / "home"
 
     def whole(self) -> dict[str, str]:
-        """The Ids of the ranks that serve before anything is broken; what an earlier cell left is made whole."""
+        """Return the Ids of the serving ranks before anything is broken, after repairing what an earlier cell left."""
         if self.outcome({}) != "new":
             self.desk.deployed()
         assert self.outcome({}) == "new", "the cell before left nothing that a deploy could heal"
         return self.desk.ids()
 
     def outcome(self, old: dict[str, str]) -> str:
-        """Who serves: old, new, none, or half when one rank runs by itself. old: the Ids of those that served before."""
+        """Return which ranks serve: old, new, none, or half if only one runs. old: the Ids of the ranks that served before."""
         now = self.desk.ids()
         if len(now) < len(HOSTS):
             return "half" if now else "none"
@@ -57,7 +57,7 @@ class Bench:
 
     @contextlib.contextmanager
     def gate(self, before: str, host: str, fail_at: str = "") -> Iterator[None]:
-        """A gate on a host. fail_at: a task of the swap before which the change fails on it as well."""
+        """Put a gate on a host. fail_at: a task of the swap before which the run on that host also fails."""
         for name in SIGNS:
             (self.home(host) / name).unlink(missing_ok=True)
         (self.home(host) / "hold").touch()
@@ -80,7 +80,7 @@ class Bench:
         return subprocess.Popen(words, **where, stdin=subprocess.DEVNULL, start_new_session=True, text=True)
 
     def reached(self, host: str, laptop: subprocess.Popen[str]) -> None:
-        """Wait until the run of this host stands at the gate."""
+        """Wait until the run on this host has reached the gate."""
         there = self.home(host) / "reached"
         until(lambda: there.exists() or laptop.poll() is not None, "the gate", RUNS_S)
         assert there.exists(), (self.desk.root / "said").read_text()[-3000:]
@@ -89,7 +89,7 @@ class Bench:
         (self.home(host) / "open").touch()
 
     def ended(self) -> dict[str, list[dict[str, Any]]]:
-        """Wait for the end of the newest runs, with or without a laptop. Their events, by host."""
+        """Wait for the end of the newest runs, with or without a laptop, and return their events by host."""
         found = {}
         for host in HOSTS:
             folder = next(StateFolder.of(self.home(host)).runs())
@@ -110,7 +110,7 @@ class Bench:
         os.killpg(laptop.pid, signal.SIGKILL)
 
     def docker(self, host: str, laptop: subprocess.Popen[str]) -> None:
-        """The host's engine goes and comes back; its containers exit."""
+        """Restart the host's engine; its containers exit."""
         folder = self.desk.folder_of(host)
         pid = json.loads((folder / "state.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
@@ -120,12 +120,12 @@ class Bench:
         control.up(folder)
 
     def network(self, host: str, laptop: subprocess.Popen[str]) -> None:
-        """No packet passes between the members: neither of their runs nor of their ranks."""
+        """Drop all packets between the members, of both their runs and their ranks."""
         for rule in self._rules():
             subprocess.run(["iptables", "-I", "INPUT", *rule], check=True)
 
     def reconnect(self) -> None:
-        """What was cut is whole."""
+        """Undo `network`."""
         for rule in self._rules():
             while not subprocess.run(["iptables", "-D", "INPUT", *rule], capture_output=True, check=False).returncode:
                 pass
@@ -135,13 +135,13 @@ class Bench:
         return [["-i", "lo", "-p", "tcp", port, "-j", "DROP"] for port in ports]
 
     def reboot(self, host: str, laptop: subprocess.Popen[str]) -> None:
-        """Every process of the host ends; its files stay."""
+        """End every process of the host, and keep its files."""
         self.killed(host, laptop)
         self.docker(host, laptop)
 
 
 class Watch(Watching):
-    """Looks on all the while: how many servers ran at once on a host."""
+    """A watcher that records the highest number of servers that ran at once on a host."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Watch(Watching):
 
 
 def left(bench: Bench) -> set[str]:
-    """The names of all containers of both hosts."""
+    """Return the names of all containers on both hosts."""
     return {row["Names"][0] for host in HOSTS for row in bench.desk.engine_of(host).api.containers(all=True)}
 
 

@@ -1,4 +1,4 @@
-"""The desk of all these tests, with what is served on it passed on from one to the next."""
+"""The desk shared by all these tests; each test takes over the server of the previous one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.real_engine.engine import EngineMissing, installed
 
 @pytest.fixture(scope="session")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A project that nothing was deployed from, its images in the registry only. Skips, and says what is missing."""
+    """A project from which nothing was deployed, with its images only in the registry. Skips if a prerequisite is missing."""
     if why := image.why_not():
         pytest.skip(why)
     try:
@@ -37,7 +37,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def others() -> Iterator[tuple[str, Path]]:
-    """Another version that is installed, the newest: SPARKWRIGHT_ENGINE_OTHER=/path/to/a/venv, else one of `.engine/`."""
+    """Return the newest other installed version: that of SPARKWRIGHT_ENGINE_OTHER=/path/to/a/venv, or one in `.engine/`."""
     given = os.environ.get("SPARKWRIGHT_ENGINE_OTHER")
     folders = [Path(given)] if given else sorted(image.ENGINES.glob("*/venv"), reverse=True)
     whole = (venv for venv in folders if any(venv.glob("lib/python3.*/site-packages/vllm-*.dist-info")))

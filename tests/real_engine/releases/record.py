@@ -1,4 +1,4 @@
-"""Makes a release's report of what one whole run of its engine showed."""
+"""Creation of a release's report from a complete run of its engine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.real_engine.releases.kept import Did, Report
 EVIDENCE_CHARS = 150
 DUMPED = re.compile(r"enable_prefix_caching=\w+, .*?enable_chunked_prefill=\w+")
 PROCESS = re.compile(r"^\(?\w+ pid=\d+\) ")
-#: defaults that are this machine's, this folder's or this run's
+#: defaults that depend on the machine, the folder or the run
 OWN_DEFAULTS = ("model", "model_tag", "subparser", "dispatch_function")
 
 
 def report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Report:
-    """All that is kept of a run."""
+    """Return the report of a run."""
     plain = answers.by_case[PLAIN]
     return Report(
         version=VERSION,
@@ -42,30 +42,30 @@ def report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Rep
     )
 
 
-def did(one: Outcome, engine: Engine) -> Did:
-    """An outcome, without this machine's folders."""
+def did(outcome: Outcome, engine: Engine) -> Did:
+    """Return an outcome without paths of this machine."""
 
     def clean(text: str) -> str:
         return text.replace(str(engine.models), "/models").replace(str(engine.venv), "/opt/engine")
 
-    settings: Mapping[str, Any] = effective(one)
+    settings: Mapping[str, Any] = effective(outcome)
     return Did(
-        model=one.case.model,
-        flags=clean(one.case.shown()),
-        how="started" if one.started else "asked",
-        starts=one.starts,
-        exit_code=one.exit_code,
+        model=outcome.case.model,
+        flags=clean(outcome.case.shown()),
+        how="started" if outcome.started else "asked",
+        starts=outcome.starts,
+        exit_code=outcome.exit_code,
         settings={name: settings[name] for name in (*SETTINGS, "memory_utilization") if name in settings},
-        said="" if one.starts else clean(one.read.failure.value or ""),
-        line=clean(_line(one)),
-        seconds=round(one.took_s),
-        not_here=one.not_here,
-        wrong=tuple(clean(sentence) for sentence in one.wrong),
+        said="" if outcome.starts else clean(outcome.read.failure.value or ""),
+        line=clean(_line(outcome)),
+        seconds=round(outcome.took_s),
+        not_here=outcome.not_here,
+        wrong=tuple(clean(sentence) for sentence in outcome.wrong),
     )
 
 
 def found_lines(texts: Iterable[str]) -> set[str]:
-    """The patterns of sparkwright's tables that a log holds a line for."""
+    """Return the patterns from sparkwright's tables that match a line in any of these logs."""
     rows = {row.pattern: row for row in LOG.rows()}
     found: set[str] = set()
     for text in texts:
@@ -76,20 +76,20 @@ def found_lines(texts: Iterable[str]) -> set[str]:
 
 
 def _texts(outcomes: Sequence[Outcome], answers: Answers) -> Iterable[str]:
-    """The same of every release, so that two of them can be compared."""
+    """Yield the same outputs for every release, so that releases can be compared."""
     for outcome in outcomes:
         if outcome.case.name in STARTED:
             yield (outcome.folder / "server.log").read_text(errors="replace")
     yield from (value.output for name, value in answers.by_case.items() if name != HELP)
 
 
-def _line(one: Outcome) -> str:
-    """The line that decided, as short as a table needs it."""
-    if one.starts:
-        dumped = DUMPED.search((one.folder / "server.log").read_text(errors="replace"))
+def _line(outcome: Outcome) -> str:
+    """Return the decisive line, shortened for a table."""
+    if outcome.starts:
+        dumped = DUMPED.search((outcome.folder / "server.log").read_text(errors="replace"))
         ends = dumped[0].split(", ") if dumped else []
         return f"Initializing a V1 LLM engine ... {ends[0]} ... {ends[-1]}" if ends else ""
-    line = PROCESS.sub("", one.evidence()).partition(" [type=")[0]
+    line = PROCESS.sub("", outcome.evidence()).partition(" [type=")[0]
     return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]}..."
 
 
@@ -99,7 +99,7 @@ def _variables(engine: Engine) -> tuple[str, ...]:
 
 
 def _torch(engine: Engine) -> str:
-    """Return the version of torch that a venv has, or finds in the venv whose kernels it uses."""
+    """Return the version of torch in a venv, or in the venv whose kernels it uses."""
     kernels = install.kernels_of(engine.venv)
     venvs = (engine.venv, install.folder(kernels) / "venv") if kernels else (engine.venv,)
     found = next((path for venv in venvs for path in venv.glob("lib/python3.*/site-packages/torch-*.dist-info")), None)

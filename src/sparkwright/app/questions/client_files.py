@@ -64,9 +64,9 @@ def _json_of(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
     except ValueError:
-        raise Unmergeable("is no JSON without comments") from None
+        raise Unmergeable("is not JSON without comments") from None
     if not isinstance(found, dict):
-        raise Unmergeable("is no JSON object")
+        raise Unmergeable("is not a JSON object")
     return found
 
 
@@ -76,7 +76,7 @@ def _yaml_of(text: str) -> dict[str, Any]:
     except yaml.YAMLError:
         raise Unmergeable("is no YAML") from None
     if not isinstance(found, dict):
-        raise Unmergeable("is no mapping")
+        raise Unmergeable("is not a mapping")
     return found
 
 
@@ -106,7 +106,7 @@ def _in_list(text: str, ours: Mapping[str, Any], key: str, same: Callable[[Any],
     before, (row,) = _yaml_of(text), ours[key]
     held = before.get(key) or []
     if not isinstance(held, list):
-        raise Unmergeable(f"has `{key}` that are no list")
+        raise Unmergeable(f"has a `{key}` that is not a list")
     others = [other for other in held if not (isinstance(other, dict) and same(other))]
     place = next((n for n, other in enumerate(held) if other not in others), len(others))
     return _in_yaml(text, {**ours, **before, key: [*others[:place], row, *others[place:]]})
@@ -260,7 +260,7 @@ def _read(path: Path) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise Unmergeable("is no text") from None
+        raise Unmergeable("is not text") from None
 
 
 def _kept(path: Path) -> Path | None:

@@ -74,7 +74,7 @@ def bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str
     files = [event for event in events if event["event"] == "file"]
     other = next((event for event in events if event["event"] == "raw"), None)
     if other is not None:
-        raise Failed(f"this is no part of an incident: {other['text']:.200}", where=host)
+        raise Failed(f"this is not part of an incident: {other['text']:.200}", where=host)
     found = {file["incident"] for file in files}
     if len(found) != 1 or (run and run not in found):
         raise Failed(f"the answer is not the bundle of {run or 'one incident'}.", where=host)

@@ -234,7 +234,7 @@ class NewHost:
         good = (_WORD if rest.count(":") < 2 else _IPV6).fullmatch(address) and (not user or _WORD.fullmatch(user))
         if not good or ("@" in text and not user) or (":" in rest and rest != address and port not in range(1, 65536)):
             fix = "Type NAME, USER@NAME or USER@NAME:PORT."
-            raise Refused(f"'{one_line(text, at_most=80)}' is no address.", fix=fix)
+            raise Refused(f"'{one_line(text, at_most=80)}' is not an address.", fix=fix)
         return cls(**{"name": name_of(address), "address": address, "user": user or None, "port": port, **more})
 
 

@@ -83,7 +83,7 @@ def parse(raw: bytes, where: str) -> Mapping[str, Any]:
     except bounds.TooMuch as error:
         raise Refused(f"this is not the config of a model: it {error}.", where=where) from None
     except ValueError as error:
-        raise Refused(f"this is no JSON: {error}.", where=where) from error
+        raise Refused(f"this is not JSON: {error}.", where=where) from error
     if not isinstance(config, dict):
         raise Refused("a model's config is a JSON object, this is something else.", where=where)
     return config
@@ -100,7 +100,7 @@ def _file(model: str, revision: str, name: str) -> bytes | None:
     """Return a small file of a model; None if the hub has none of this name."""
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     if not hub.startswith(("https://", "http://")):
-        raise Refused(f"HF_ENDPOINT is {hub!r}, which is no http address.")
+        raise Refused(f"HF_ENDPOINT is {hub!r}, which is not an http address.")
     token = os.environ.get("HF_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
         raise Refused("HF_TOKEN holds characters that no token has.")

@@ -153,7 +153,7 @@ def speculation(case: Case) -> Iterator[Finding]:
                 f"write {near}" if near else f"one of {', '.join(SPEC_TYPES)}", {SPEC_TYPE: meant} if near else {}
             )
             sure = case.build is not None and case.build <= options.NEWER
-            sentence = f"{SPEC_TYPE} {one_line(word, at_most=40)} is no type of speculation."
+            sentence = f"{SPEC_TYPE} {one_line(word, at_most=40)} is not a type of speculation."
             yield Finding("error" if sure else "warning", sentence, (way,), HELP, SPEC_TYPE)
         elif SPEC_TYPES[word] and case.flag(DRAFT) is None and case.flag("hf-repo-draft") is None:
             way = Way(f"mount a drafter and name its file as {DRAFT}")

@@ -1,6 +1,6 @@
-"""The section of a described server: instead of an engine's flags, its start command and its API (description.py).
+"""The recipe section of a described server: its start command and its API (description.py) in place of an engine's flags.
 
-Its command is given as words, under `command`, and nothing is added to them.
+The command is a list of arguments, under `command`, to which nothing is added.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sparkwright.engines.flags import value as value_of_word
 from sparkwright.engines.openai import description
 from sparkwright.engines.openai.http import PORT as DEFAULT_PORT
 
-#: the image's own, or the recipe's `container.entrypoint`
+#: None: the image's own, or the recipe's `container.entrypoint`
 ENTRYPOINT: tuple[str, ...] | None = None
 PORT = "port"
 HOST = "host"
@@ -31,7 +31,7 @@ _LIST = {"type": "array", "items": {"type": "string"}}
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section unchanged: each of its keys has one name."""
+    """Return the section unchanged: its keys have no aliases."""
     return dict(written)
 
 
@@ -47,12 +47,12 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
-    """Return why a key's value is invalid; "" if nothing is known against it."""
+    """Return why a key's value is invalid; "" if no problem is known."""
     return next((why for place, why in description.mistakes(flags) if place == (name,)), "")
 
 
 def words(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words of the command."""
+    """Return the arguments of the command."""
     given = flags.get(COMMAND)
     return tuple(map(str, given)) if isinstance(given, Sequence) and not isinstance(given, str) else ()
 
@@ -63,7 +63,7 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image, as the recipe has them; they include the model."""
+    """Return the arguments after the image as in the recipe; they include the model."""
     return words(flags)
 
 
@@ -78,13 +78,13 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """Return the port on which the server listens inside its container. An invalid value must be refused before."""
+    """Return the port on which the server listens inside its container. An invalid value is refused elsewhere."""
     given = None if misfit(flags, PORT) else flags.get(PORT)
     return DEFAULT_PORT if given is None else int(given)
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
-    """Return the longest sequence in tokens, as the recipe sets it; None if it does not."""
+    """Return the longest sequence in tokens from the recipe; None if it is not set."""
     given = flags.get(CONTEXT)
     return given if isinstance(given, int) and not misfit(flags, CONTEXT) else None
 
@@ -114,5 +114,5 @@ def properties() -> dict[str, Any]:
 
 
 def parsed(words: Sequence[str]) -> Command:
-    """Return neither model nor flags."""
+    """Return an empty command: a described server's arguments are not parsed."""
     return Command()

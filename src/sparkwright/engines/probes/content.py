@@ -55,7 +55,7 @@ def judge_json_schema(reply: Reply) -> Seen:
     if not text:
         return Seen("disproved", "content is null instead of JSON", "content null")
     if not _holds(text):
-        return Seen("disproved", f"the content is no JSON of the schema: {quoted(text)}", "not the schema")
+        return Seen("disproved", f"the content is not JSON that matches the schema: {quoted(text)}", "not the schema")
     return Seen("proved", "the content is JSON of the schema")
 
 

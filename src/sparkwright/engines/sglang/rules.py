@@ -246,7 +246,7 @@ def _no_algorithm(case: Case, name: str, known: Algorithm | None) -> Iterator[Fi
     near = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
     way = Way(f"write {near}" if near else f"one of {', '.join(ALGORITHMS)}", {ALGORITHM: near} if near else {})
     severity = "error" if case.release is not None and case.before(PLUGINS_SINCE) else "warning"
-    sentence = f"{ALGORITHM} {one_line(name, at_most=40)} is no algorithm of SGLang."
+    sentence = f"{ALGORITHM} {one_line(name, at_most=40)} is not an SGLang algorithm."
     yield Finding(severity, sentence, (way,), SOURCE, ALGORITHM)
 
 

@@ -134,9 +134,7 @@ class Channel:
         """
         key = Key(phase, name)
         if not NAME.fullmatch(name):
-            raise Failed(
-                f"'{one_line(name, at_most=80)}' is no name of a barrier: letters, digits, spaces, _ . - only."
-            )
+            raise Failed(f"'{one_line(name, at_most=80)}' is not a barrier name: letters, digits, spaces, _ . - only.")
         shared = self._bounded(name, data)
         with self._changed:
             again = self._meeting.arrived(key, self.cluster.rank)

@@ -1,11 +1,11 @@
-"""Folders that a container writes to: copied without trusting any name in them, and removed or read although root owns them.
+"""Folders written by a container: copied without trusting the names in them, and removed or read even if root owns them.
 
-A copy opens every folder and file from its parent and never through a link, and takes only plain files. Limits apply, because the
-container decides how much there is.
+A copy opens every folder and file relative to its parent, never through a link, and only takes regular files. Limits apply,
+because the container controls the amount.
 
-Only root may change root's files, and sparkwright does not ask for root on the host. A temporary container does it: from an empty
-image, with the host's own program and libraries mounted read-only, one folder to work on, no network, and two capabilities. No
-program of a served image runs, and nothing else of the host is reachable (docs/decisions/0035).
+Only root may change root's files, and sparkwright does not need root on the host. A temporary container does the work: from an
+empty image, with the host's own programs and libraries mounted read-only, one folder to work on, no network, and two
+capabilities. No program of a served image runs, and nothing else on the host is reachable (docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sparkwright.trust import private
 #: limits: entries of a tree, nested folders, seconds in total
 MOST_ENTRIES, MOST_DEPTH, MOST_S = 200_000, 32, 300.0
 CHUNK_BYTES = 1 << 20
-#: any user of the container can use the copy; its parent folders keep other users of the host out
+#: modes of a copy, which any user in the container can use; its parent folders keep other users of the host out
 OPEN_FILE, OPEN_FOLDER, PROGRAM = 0o666, 0o777, 0o111
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,7 +41,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Unfit(SparkwrightError):
-    """A tree that is too large, too deep or too slow to be copied."""
+    """A tree that is too large, too deep or too slow to copy."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Copied:
 
 @dataclass
 class _Job:
-    """One copy while it runs."""
+    """A copy in progress."""
 
     source: int
     target: int
@@ -70,12 +70,12 @@ class _Job:
 
 
 def copy(source: Path, target: Path, room_bytes: int) -> Copied:
-    """Copy the plain files of a folder. Links, devices, sockets and pipes are left out.
+    """Copy the regular files of a folder. Links, devices, sockets and pipes are left out.
 
     Args:
-        source: The folder; its contents may change meanwhile.
+        source: The folder. Its contents may change during the copy.
         target: A new folder, created here. Only this user has access to its parent.
-        room_bytes: The most bytes that the copy may take.
+        room_bytes: The maximum size of the copy.
 
     Returns:
         The copied files. A file that changed while it was read is left out.
@@ -131,7 +131,7 @@ def _count(job: _Job, parts: tuple[str, ...]) -> None:
 
 
 def _file(job: _Job, reading: int, writing: int, parts: tuple[str, ...]) -> None:
-    """Copy one plain file with its modification time, which build tools compare."""
+    """Copy a regular file with its modification time, which build tools compare."""
     try:
         source = os.open(parts[-1], _READ, dir_fd=reading)
     except OSError:
@@ -159,7 +159,7 @@ def _file(job: _Job, reading: int, writing: int, parts: tuple[str, ...]) -> None
 
 
 def _content(job: _Job, source: int, target: int, size_bytes: int) -> str:
-    """Copy at most size_bytes and return their SHA-256. The pages are dropped from the cache: memory is shared with the GPU."""
+    """Copy at most size_bytes and return their SHA-256. Drops the pages from the cache, which shares memory with the GPU."""
     hasher, left = hashlib.sha256(), size_bytes
     while left and (chunk := os.read(source, min(CHUNK_BYTES, left))):
         hasher.update(chunk)
@@ -175,7 +175,7 @@ def _content(job: _Job, source: int, target: int, size_bytes: int) -> str:
 
 @contextlib.contextmanager
 def _below(top: int, parts: tuple[str, ...]) -> Iterator[int]:
-    """Yield a folder below an open one, opened name by name."""
+    """Yield a folder below an open one, opened one path component at a time."""
     at = os.dup(top)
     try:
         for name in parts:
@@ -203,7 +203,7 @@ def _opened(handle: int) -> Iterator[int]:
 
 
 WAIT_S = 120
-#: below the user's home: files and folders to remove. No container mounts anything below it
+#: folder in the user's home with files and folders to remove; no container mounts anything below it
 TRASH = f"{SHARE}/trash"
 #: the folder's path in the temporary container
 SEEN_AT = "/work"
@@ -212,10 +212,10 @@ _PROGRAMS = ("/usr", "/bin", "/lib", "/lib64")
 
 
 def discard(context: Context, path: Path) -> None:
-    """Move a file or folder into the trash, out of reach of every container. Removes nothing yet.
+    """Move a file or folder to the trash, out of reach of every container, without removing it yet.
 
     Raises:
-        OSError: It cannot be moved, or is not there.
+        OSError: It cannot be moved, or does not exist.
     """
     trash = private.folder(context.machine.home / TRASH) / os.urandom(8).hex()
     private.folder(trash)
@@ -226,13 +226,13 @@ def empty_trash(context: Context) -> None:
     """Remove everything in the trash, whoever owns it.
 
     Raises:
-        Failed: Some of it cannot be removed, with the command for root.
+        Failed: Something cannot be removed; the fix is a command for root.
     """
     trash = context.machine.home / TRASH
     if trash.is_symlink() or not trash.is_dir():
         return
     for path in sorted(trash.iterdir()):
-        with contextlib.suppress(Failed):  # rm may print an error for each of a million files
+        with contextlib.suppress(Failed):  # rm may print a million errors
             context.machine.run(("rm", "-rf", "--", str(path)), timeout_s=WAIT_S)  # any depth, and no link is followed
         if path.exists():
             as_root(context, path, ("rm", "-rf", "--"), f"{SEEN_AT}/{path.name}", above=True)
@@ -250,15 +250,15 @@ def try_to_empty_trash(context: Context) -> None:
 
 
 def open_for_reading(context: Context, folder: Path) -> None:
-    """Make a folder that a container filled readable for everyone. Its parents still restrict access."""
+    """Make a folder written by a container readable for everyone. Its parents still restrict access."""
     as_root(context, folder, ("chmod", "-R", "a+rX", "--"), SEEN_AT)
 
 
 def as_root(context: Context, path: Path, program: Sequence[str], argument: str, *, above: bool = False) -> None:
-    """Run a program of the host on one folder, as root in a temporary container. A failure is noted, not raised.
+    """Run one of the host's programs on a folder, as root in a temporary container. A failure is noted, not raised.
 
     Args:
-        context: Of the run.
+        context: The run's context.
         path: The folder.
         program: The program's name and its options.
         argument: The program's last argument.
@@ -297,7 +297,7 @@ def _body(image: str, entrypoint: list[str], argument: str, folder: Path) -> dic
     ]
     rights = {
         "NetworkMode": "none",
-        "UsernsMode": "host",  # its root must be the host's, also if containers have a user namespace
+        "UsernsMode": "host",  # its root must be the host's root, even if containers have user namespaces
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
         "CapAdd": ["DAC_OVERRIDE", "FOWNER"],

@@ -87,7 +87,7 @@ def _payloads(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while rest and (left or len(rest) >= _FRAME_BYTES):
             if not left:
                 if rest[0] > 2 or any(rest[1:4]):
-                    raise ValueError("is no log")
+                    raise ValueError("is not a log")
                 left = int.from_bytes(rest[4:_FRAME_BYTES])
                 del rest[:_FRAME_BYTES]
             found.append(bytes(rest[:left]))

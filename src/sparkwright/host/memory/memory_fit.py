@@ -1,4 +1,4 @@
-"""The memory budget of a start on this host, and the refusal with its table if the server does not fit."""
+"""The memory budget of a start on this host, and the refusal of a server that does not fit, with a table of the budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkwright.host.records.start_memory import StartMemory
 from sparkwright.protocol.result import Result
 from sparkwright.units import GIB, gib
 
-#: for an engine without a memory model
+#: clause for an engine without a memory model
 UNKNOWN = "what the engine takes is unknown"
 SHM = "/dev/shm"
 #: suggested reduction after a start that exceeded its budget
@@ -35,14 +35,14 @@ class Server:
 
     name: str
     memory: Memory
-    #: image, model and arguments, as in StartMemory; and caches, the key of its compile cache
+    #: image, model and arguments as in StartMemory, and caches (the key of its compile cache)
     start: Mapping[str, Any] = field(default_factory=dict)
-    #: size_bytes of its /dev/shm; host: it is the host's own
+    #: size_bytes of its /dev/shm, or host: True if it uses the host's
     shm: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, engine_memory: Mapping[str, Any], utilization: float, needs_bytes: int) -> Server:
-        """Return the server that a task describes: by `engine_memory` of the scope, else by share and bytes alone."""
+        """Return the server that a task describes, by `engine_memory` of the scope or else only by share and bytes."""
         if not engine_memory:
             return cls(name, of_share(utilization, needs_bytes))
         about = engine_memory.get("start") or {}
@@ -52,10 +52,10 @@ class Server:
 def of(
     context: Context, server: Server, reserve_gib: float, *, others: tuple[Row, ...] = (), own: Row | None = None
 ) -> Budget:
-    """Return the budget of a server's start on this host, with the figures of earlier starts.
+    """Return the budget of a server's start on this host, using figures of earlier starts.
 
     Args:
-        own: the row of the host itself; None: unknown.
+        own: the row for the host itself; None if unknown.
     """
     memory = context.machine.meminfo()
     return budget.of(
@@ -70,13 +70,13 @@ def of(
 
 
 def taken_now(context: Context, name: str = "all that is held now") -> Row:
-    """Return the row of all memory in use now, by any holder."""
+    """Return a row for all memory that is in use now."""
     memory = context.machine.meminfo()
     return Row(name, memory["MemTotal"] - memory["MemAvailable"], "MemTotal less MemAvailable", "host")
 
 
 def engine_bytes(context: Context, server: Server) -> int:
-    """Return the bytes that a server needs in total, for the GPU and the host; 0 if unknown."""
+    """Return the total bytes that a server needs, on the GPU's and the host's side; 0 if unknown."""
     return of(context, server, 0).of("server")
 
 
@@ -97,7 +97,7 @@ def _warm(context: Context, key: str) -> bool:
 
 
 def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[int, str]:
-    """Return the possible size of the server's /dev/shm in bytes, and the source of that figure; 0 if the plan has none."""
+    """Return the maximum size of the server's /dev/shm in bytes, and its source; 0 if the plan has none."""
     if not shm.get("host"):
         return int(shm.get("size_bytes") or 0), "shm_size" if shm.get("size_bytes") else ""
     try:
@@ -110,12 +110,11 @@ def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[in
 
 
 def reported(context: Context, server: Server, found: Budget) -> dict[str, Any]:
-    """Return the data to register for a budget that fits, for the screen and for the guard of the start.
+    """Return the data to register for a budget that fits, for the output and for the guard of the start.
 
     Returns:
-        budget: its JSON, with `fix`: what to change if the start exceeds it. expected_lowest_bytes: the lowest available memory
-            during the
-        last verified start of the same image, model and arguments; missing without one.
+        budget (as JSON, with `fix`: what to change if the start exceeds it), and expected_lowest_bytes (the lowest available
+        memory during the last verified start of the same image, model and arguments; missing if there was none).
     """
     lower = server.memory.largest(found.total_bytes, server.memory.engine_bytes(found.total_bytes) - LESS_BYTES)
     fix = f"Set {lower[0]} to {lower[1]:g} or less in the recipe." if lower else "Serve a smaller model."
@@ -127,10 +126,10 @@ def reported(context: Context, server: Server, found: Budget) -> dict[str, Any]:
 
 
 def refusal(context: Context, server: Server, found: Budget, message: str, data: dict[str, Any]) -> Result:
-    """Return the refusal with the budget, and with the table of holders if their memory can be freed.
+    """Return the refusal with the budget, and with a table of the holders if freeing their memory can help.
 
     Args:
-        message: a sentence.
+        message: the reason, as a sentence.
     """
     never = found.of("server") + sum(row.size_bytes for row in found.rows if row.name == "reserve") > found.total_bytes
     rows = [] if never else holders.inspect(context)
@@ -142,7 +141,7 @@ def refusal(context: Context, server: Server, found: Budget, message: str, data:
 
 
 def fix_of(server: Server, found: Budget, *, never: bool) -> str:
-    """Return the change that makes the server fit: free memory, or the largest share or context that fits."""
+    """Return what makes the server fit: free memory, or set the largest share or context that fits."""
     reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
     if reserve >= found.total_bytes:
         return f"Lower `reserve_gib` (`vars:` of the host): {reserve / GIB:g} GiB is more than the host has."
@@ -171,16 +170,16 @@ def needed(server: Server, found: Budget) -> str:
     return f"{gib(engine + reserve)} GiB needed ({gib(engine - sides)} for the engine{host}, {reserve / GIB:g} reserve)"
 
 
-#: sources of the GPU's side
+#: sources of the figure for the GPU's side
 LOG, FLAGS = "log", "flags"
 
 
 # Memory figures of the start that is being verified, for the budget of the next one.
 #
-# taken: the decrease of MemAvailable from the last reading before `docker start` (module `memory`) until now. GPU's side: the
-# sum in the engine's log (weights, KV cache, activations, graphs) or the size implied by its flags, whichever is larger: vLLM
-# fills its share, and takes CUDA graphs on top. host's side: taken less the GPU's side. A process's RSS is no part of it: it
-# does not include CUDA memory.
+# taken: the decrease of MemAvailable since the last reading before `docker start` (module `memory`). GPU's side: the sum in the
+# engine's log (weights, KV cache, activations, graphs) or the size implied by its flags, whichever is larger, because vLLM fills
+# its share and allocates CUDA graphs on top. Host's side: taken minus the GPU's side. The RSS of a process is not used: it does
+# not include CUDA memory.
 
 
 def verified_start_of(
@@ -190,14 +189,14 @@ def verified_start_of(
     log: EngineState | None,
     lowest_bytes: int | None,
 ) -> StartMemory | None:
-    """Return the figures of a start by this run; None if it did not start the server itself.
+    """Return the figures of a start by this run; None if this run did not start the server.
 
     Args:
-        context: Of the run that verifies it.
-        container: Its inspect.
+        context: The context of the run, which verifies the server.
+        container: The output of `docker inspect` for its container.
         engine_memory: As in the plan's scope, with the identity of this start.
-        log: Of its engine; None if it cannot be read.
-        lowest_bytes: The lowest MemAvailable that the guard saw; None without a guard.
+        log: The state read from the engine's log; None if it cannot be read.
+        lowest_bytes: The lowest MemAvailable seen by the guard; None without a guard.
     """
     before, memory = holders.available_before(context), context.machine.meminfo()
     about = engine_memory.get("start")
@@ -224,7 +223,7 @@ def verified_start_of(
 
 
 def _gpu_side(memory: Memory, log: EngineState | None, total_bytes: int, before_bytes: int) -> tuple[int | None, str]:
-    """Return the GPU's side and its source. A log with a larger sum than was available before the start is ignored."""
+    """Return the GPU's side and its source. A sum in the log that exceeds what was available before the start is ignored."""
     by_log = state.gpu_memory(log) if log else None
     if by_log is not None and by_log > before_bytes:
         by_log = None

@@ -4,8 +4,8 @@ runs/<run id>/plan.json      the plan
               events.jsonl   an event per line; a follower reads it while it grows
               alive          flocked while the runner lives: unlike a pid file, it cannot be stale
               stop           exists if the run was asked to stop at the next safe point
-              ballast        space to free when the disk is full: a replacement must not stop halfway for lack of one line
-              unchanged      exists while nothing on the host was changed, nor a change failed: such runs are removed first
+              ballast        space to free when the disk is full, so that a swap does not stop halfway for want of a line
+              unchanged      exists until something on the host changes or a change fails; such runs are removed first
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from sparkwright.trust.names import STEP
 from sparkwright.trust.redact import Redactor
 
 KEPT_RUNS = 50
-#: outcomes of a task that make a run worth keeping
+#: task outcomes that make a run worth keeping
 TELLING = ("changed", "failed")
-#: a run this young always stays: it may be running, or read by the laptop that started it
+#: a run younger than this is never removed: it may be running, or being read by the laptop that started it
 KEPT_S = 3600
 POLL_S = 0.02
 ALIVE_EVERY_S = 2.0
-#: events that are flushed to the disk, with all before them, before the run continues; between two tasks nothing is changed
+#: events that are flushed to disk, with all earlier ones, before the run continues; nothing changes between two tasks
 DURABLE = ("task_started", "recap")
 BALLAST_BYTES = 2**20
 
@@ -54,9 +54,9 @@ class Journal:
     """The writer of one run's folder."""
 
     folder: Path
-    #: the redactor that knows the secrets, which are never written
+    #: redacts the secrets, which are never written
     hidden: Redactor = field(default_factory=Redactor)
-    #: the writing end of a pipe, written to at every event for a follower; None without one
+    #: write end of a pipe that signals each event to a follower; None if there is none
     bell: int | None = None
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
@@ -66,10 +66,10 @@ class Journal:
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
-        """Create the folder, take the `alive` lock and write the plan: whoever sees the plan sees it locked.
+        """Create the folder, take the `alive` lock and write the plan, in this order: a visible plan is always locked.
 
-        Called before the runner detaches; a process that does not run it afterwards calls `leave`. The keys of this host's
-        servers are masked as well: an engine before 0.32 writes its own to its log.
+        Called before the runner detaches; the process that does not execute the run then calls `leave`. The keys of this host's
+        servers are masked as well, because vLLM before 0.32 writes its key to its log.
         """
         folder = state.folder("runs") / names.matched(names.STEP, run_id, "the run's id")
         folder.mkdir(mode=private.FOLDER)
@@ -81,30 +81,30 @@ class Journal:
             private.touch(folder / "unchanged")
             write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
         except OSError:
-            shutil.rmtree(folder, ignore_errors=True)  # an incomplete folder is no run, and would never be removed
+            shutil.rmtree(folder, ignore_errors=True)  # an incomplete folder is not a run, and would stay forever
             raise
         _tidy(state, folder)
         return cls(folder, hidden, _alive=alive, _unchanged=not reads(plan))
 
     def leave(self) -> None:
-        """Close the lock in the process that detached a runner: from here on the runner alone holds it."""
+        """Close the lock in the process that detached a runner. From then on only the runner holds it."""
         if self._alive is not None:
             self._alive.close()
 
     def open(self) -> None:
-        """Open the events, in the process that runs."""
+        """Open the events file in the process that executes the run."""
         self._events = open(self.folder / "events.jsonl", "ab", buffering=0, opener=private.opener)  # noqa: SIM115
         with contextlib.suppress(OSError), open(self.folder / "ballast", "wb", opener=private.opener) as ballast:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
     def write(self, event: Event) -> None:
-        """Append an event, from any thread. Those in DURABLE are on the disk before the next step begins."""
+        """Append an event, from any thread. Those in DURABLE are on disk before the next step begins."""
         with self._writing:
             self._write(event)
 
     def _write(self, event: Event) -> None:
         line = encode(event, self.hidden)
-        if self._torn:  # a line that a full disk cut off must not spoil the next one
+        if self._torn:  # a line truncated by a full disk must not spoil the next one
             line = b"\n" + line
         rest, error = self._append(line)
         if error:
@@ -112,7 +112,7 @@ class Journal:
             rest, error = self._append(rest)
         self._torn = bool(error) and (self._torn or rest != line)
         if error:
-            print(f"event not recorded: {error}", flush=True)  # the run goes on: it matters more than its journal
+            print(f"event not recorded: {error}", flush=True)  # the run continues, as it matters more than its journal
         elif event["event"] in DURABLE:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.fileno())
@@ -132,7 +132,7 @@ class Journal:
         return self._events
 
     def _append(self, line: bytes) -> tuple[bytes, OSError | None]:
-        """Write a line. Returns the rest and the error if the disk is full: part of the line may be written."""
+        """Write a line. If the disk is full, return the unwritten rest and the error."""
         while line:
             try:
                 line = line[self._file.write(line) or 0 :]
@@ -146,12 +146,12 @@ class Journal:
 
 
 def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
-    """Yield the events of a run from its first until its recap, and `alive` after every 2 s of silence.
+    """Yield the events of a run from the first to its recap, and `alive` after every 2 s without an event.
 
     If the runner exited without a recap, yield one that reports this.
 
     Args:
-        bell: the reading end of the journal's pipe; without it the file is read every POLL_S.
+        bell: read end of the journal's pipe; without it the file is polled every POLL_S.
     """
     quiet_since = time.monotonic()
     with (folder / "events.jsonl").open("rb") as file:
@@ -176,7 +176,7 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
 
 
 def lives(folder: Path) -> bool:
-    """Return True if the process of this run still exists: it holds the lock, whatever the clock says."""
+    """Return True if the process of this run still exists, that is, if it holds the lock."""
     return private.held(folder / "alive")
 
 
@@ -186,7 +186,7 @@ def living(state: StateFolder) -> list[Path]:
 
 
 def plan_of(folder: Path) -> dict[str, Any]:
-    """Return the plan of a run; empty if its folder has none (yet)."""
+    """Return the plan of a run; empty if its folder has none, or none yet."""
     try:
         plan = parsed((folder / "plan.json").read_bytes())
     except (OSError, ValueError):
@@ -195,12 +195,12 @@ def plan_of(folder: Path) -> dict[str, Any]:
 
 
 def reads(plan: Mapping[str, Any]) -> bool:
-    """Return True if a run of this plan changes nothing: it only checks, or holds no lock."""
+    """Return True if a run of this plan changes nothing: it runs in check mode or without the host's lock."""
     return bool(plan.get("check")) or not plan.get("exclusive", True)
 
 
 def recap_of(folder: Path) -> Event | None:
-    """Return the recap of a run; None while it runs, or if it was cut off."""
+    """Return the recap of a run; None while it is running, or if it was interrupted."""
     try:
         lines = (folder / "events.jsonl").read_bytes().splitlines()
     except OSError:
@@ -210,7 +210,7 @@ def recap_of(folder: Path) -> Event | None:
 
 
 def _tidy(state: StateFolder, ours: Path) -> None:
-    """Remove the runs beyond KEPT_RUNS, those without changes first, and the ballast of runs that were cut off."""
+    """Remove the runs beyond KEPT_RUNS, those without changes first, and the ballast of interrupted runs."""
     runs = list(state.runs())
     over, old = len(runs) - KEPT_RUNS, [run for run in reversed(runs) if run != ours and not lives(run)]
     if over > 0:
@@ -223,7 +223,7 @@ def _tidy(state: StateFolder, ours: Path) -> None:
 
 
 def _age_s(folder: Path) -> float:
-    """Return the seconds since a run's folder was changed: negative after a wrong clock, infinite if it was removed meanwhile."""
+    """Return the seconds since a run's folder changed: negative if the clock was wrong, infinite if the folder is gone."""
     try:
         return time.time() - folder.stat().st_mtime
     except FileNotFoundError:
@@ -243,7 +243,7 @@ def _obituary(folder: Path) -> Event:
     return events.recap_of_error(plan_of(folder).get("host", ""), Failed(msg))
 
 
-#: how to settle a run that was cut off, by its playbook
+#: how to settle an interrupted run, by its playbook
 SETTLES = {
     "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
     "restart": "`invoke restart --host {host}` repeats it",
@@ -254,7 +254,7 @@ OTHERWISE = "`invoke unlock --host {host}` clears it"
 
 
 def interrupted(state: StateFolder) -> str:
-    """Return a sentence about a run that was cut off, with the command that settles it; empty if there is none."""
+    """Return a sentence about an interrupted run, with the command that settles it; empty if there is none."""
     owner, alive = lock.inspect(state)
     if owner is None or alive or not unfinished(state, owner):
         return ""
@@ -267,10 +267,10 @@ def interrupted(state: StateFolder) -> str:
 
 
 def story(state: StateFolder, owner: Owner, server: str = "") -> str:
-    """Return a sentence about a run that was cut off: what, who, when, and in which task.
+    """Return a sentence about an interrupted run: what, who, when, and in which task.
 
     Args:
-        server: the present run's server, if the host serves several.
+        server: the current run's server, if the host has several.
     """
     reported = f"an earlier run was interrupted: {owner}"
     task = last_task(state, owner.run)

@@ -153,7 +153,7 @@ def plain(value: Any) -> Any:
     """Return a stranger's YAML with its `<<` resolved: what a mapping does not have, the mappings named there give it.
 
     Raises:
-        Misfit: `<<` names something that is no mapping, or a key is no word that a sentence can repeat.
+        Misfit: `<<` names something that is not a mapping, or a key is not a word that a sentence can repeat.
     """
     if isinstance(value, list):
         return [plain(item) for item in value]
@@ -161,7 +161,7 @@ def plain(value: Any) -> Any:
         return value
     for key in value:
         if len(key) > MOST_KEY_CHARS or one_line(key) != key:
-            raise Misfit(f"has a key that is no word: '{one_line(key, at_most=60)}'")
+            raise Misfit(f"has a key that is not a word: '{one_line(key, at_most=60)}'")
     found = {key: plain(item) for key, item in value.items() if key != MERGED}
     brought = plain(value.get(MERGED, []))
     for more in brought if isinstance(brought, list) else [brought]:

@@ -48,7 +48,7 @@ class Model:
 
 
 def of(found: Foreign, serving: Serving, report: Report) -> Model:
-    """Return the model, and remove its flags from the command. Raises Refused for anything that is no model's name."""
+    """Return the model, and remove its flags from the command. Raises Refused for anything that is not a model name."""
     imports, flags = serving.imports, serving.flags
     written = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
     file = str(flags.pop(imports.repository_file, "") or "") if imports.repository_file else ""

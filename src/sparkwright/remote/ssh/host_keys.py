@@ -270,7 +270,7 @@ def revoked(path: Path, key: paramiko.PKey) -> bool:
         try:
             listed = base64.b64decode(fields[1], validate=True)
         except (IndexError, ValueError):
-            raise Refused(f"RevokedHostKeys of ssh has a line that is no key: {path}:{number}.") from None
+            raise Refused(f"RevokedHostKeys of ssh has a line that is not a key: {path}:{number}.") from None
         if listed == key.asbytes():
             return True
     return False

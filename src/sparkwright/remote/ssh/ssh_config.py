@@ -198,7 +198,7 @@ def hop(spec: str) -> tuple[str, str, int]:
     if found is None and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", rest, re.A):
         return rest, user, 0
     if found is None:
-        raise Refused(f"ProxyJump: '{one_line(spec, at_most=80)}' is no host.", fix="Write [user@]host[:port].")
+        raise Refused(f"ProxyJump: '{one_line(spec, at_most=80)}' is not a host.", fix="Write [user@]host[:port].")
     port = found["port"] or found["port6"]
     return found["v6"] or found["name"], user, _number(port, "the port of ProxyJump", 65535) if port else 0
 

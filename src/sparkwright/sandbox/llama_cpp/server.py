@@ -224,7 +224,7 @@ class LlamaServer(Process):
         return self.until_stopped()
 
     def _weights(self) -> int:
-        """Return the size of its model. Raises Refused if the file is no model."""
+        """Return the size of its model. Raises Refused if the file is not a model."""
         path, name = self._folder_of(self.config.model), self.config.model
         ended = (f"srv    load_model: failed to load model, '{name}'", NOT_LOADED)
         if not path.is_file():

@@ -254,7 +254,7 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
         files, shown = case.asked.pinned.get(mount, ()), one_line(given, at_most=120)
         ways = (Way("write it into the project and mount it with `files:`"), Way("build it into the image"))
         if mount and files and path.removeprefix(f"{mount}/") not in files:
-            sentence = f"{flag} {shown} is no file of the pinned commit: the server does not start."
+            sentence = f"{flag} {shown} is not a file of the pinned commit: the server does not start."
             yield Finding("error", sentence, ways, "spark.lock", flag)
         elif not mount and any(path.startswith(f"{posixpath.normpath(volume)}/") for volume in volumes):
             sentence = f"{flag} {shown} is code that runs in the server, and spark.lock does not pin it."

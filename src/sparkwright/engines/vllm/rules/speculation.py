@@ -99,7 +99,7 @@ def _keys(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
                 **({near: value} if near else {}),
             }
             way = Way(f"write {near}" if near else f"remove {name}", {FLAG: change})
-            yield Wrong(f"{one_line(name, at_most=SHOWN_CHARS)} is no key of it", way, _known(case))
+            yield Wrong(f"{one_line(name, at_most=SHOWN_CHARS)} is not one of its keys", way, _known(case))
             continue
         there = within(case.release, key.since, key.until)
         if there is not True and (key.since or key.until):
@@ -121,7 +121,7 @@ def _method(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
         near = next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), METHODS, n=1)), "")
         change = {FLAG: {**config, "method": near}} if near else {}
         way = Way(f"write method: {near}" if near else f"choose one of {', '.join(_current())}", change)
-        yield Wrong(f"{one_line(name, at_most=SHOWN_CHARS)} is no method", way, _known(case))
+        yield Wrong(f"{one_line(name, at_most=SHOWN_CHARS)} is not a method", way, _known(case))
         return
     there = within(case.release, method.since, method.until)
     if there is not True and (method.since or method.until):
@@ -143,7 +143,7 @@ def _drafter(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
     layers = config_parts.prediction_layers(case.architecture.config)
     if own and name == "mtp" and tokens and layers and tokens > layers and tokens % layers:
         fitting = int(tokens - tokens % layers)
-        why = f"{TOKENS} {tokens:g} is no multiple of the model's {layers} prediction layers"
+        why = f"{TOKENS} {tokens:g} is not a multiple of the model's {layers} prediction layers"
         yield Wrong(why, Way(f"write {fitting}", {FLAG: {**config, TOKENS: fitting}}))
     low, high = (_number(config.get(key)) for key in ("prompt_lookup_min", "prompt_lookup_max"))
     if low is not None and high is not None and low > high:
