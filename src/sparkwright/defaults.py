@@ -15,7 +15,7 @@ TOKEN_S = 30
 DRAIN_S, STOP_S = 30, 60
 #: how long a server on demand that is awake keeps its turn against requests for another one
 STAY_AWAKE = "10m"
-#: memory that must stay free beside the engine, GiB
+#: memory that must stay free in addition to the engine's, GiB
 RESERVE_GIB = 4
 #: the limit of all compile caches of a host together, GiB
 CACHES_GIB = 20

@@ -92,7 +92,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "itl",
         (*URL, *ARMS, REPEAT, TEMPERATURE, LONG, ("output-tokens", 0, "tokens of the stream")),
-        "Measure inter-token latency beside long prompts.",
+        "Measure inter-token latency during long prompts.",
     ),
     ("mixed", (*URL, *ARMS, REPEAT, TEMPERATURE, LONG, *MIXED), "Measure long and short prompts in one queue."),
     (

@@ -33,7 +33,7 @@ class Wanted:
     platforms: tuple[str, ...] | None = None
     #: the share of memory that the engine takes
     utilization: float | None = None
-    #: what must stay free beside the engine
+    #: what must stay free in addition to the engine's memory
     reserve_bytes: int = 0
     ipc: str = ""
     model_dir: str = ""
@@ -142,7 +142,7 @@ class Host:
 
 
 def version_in(text: str) -> str:
-    """Return the first version of two numbers or more in a text; empty without one."""
+    """Return the first version of two numbers or more in a text; empty if there is none."""
     found = re.search(r"(?<!\d)\d+(?:\.\d+)+", text)
     return found[0] if found else ""
 

@@ -162,6 +162,6 @@ RESPONSES = Dialect(
     FIRST,
     LAST,
 )
-#: the APIs beside the chat, by the names of their probes
+#: the APIs besides chat, by the names of their probes
 OTHERS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (MESSAGES, RESPONSES)}
 BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, MESSAGES, RESPONSES)}

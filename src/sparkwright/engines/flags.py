@@ -28,7 +28,7 @@ class AdapterFlags:
     enable: str = ""  #: switch without which `flag` has no effect
     named: bool = True  #: requests name an adapter; else every request gets it
     prefixed: bool = False  #: requests name it SERVED NAME:ADAPTER
-    instead: tuple[str, ...] = ()  #: further flags that a recipe must not set beside `adapters`
+    instead: tuple[str, ...] = ()  #: further flags that a recipe must not set together with `adapters`
     max_rank: str = ""  #: flag with the largest rank
     usual_rank: int = 0  #: default of that flag; 0: the engine takes it from the adapters
     ranks: tuple[int, ...] = ()  #: values that the flag allows; empty for all

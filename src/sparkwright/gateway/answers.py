@@ -27,7 +27,7 @@ KINDS = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
-#: headers of an answer beside Content-Type
+#: headers of an answer in addition to Content-Type
 HEADERS = {
     401: "hdr WWW-Authenticate Bearer",
     405: "hdr Allow POST",

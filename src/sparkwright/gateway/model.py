@@ -142,7 +142,7 @@ class Gateway:
     paths: tuple[ApiPath, ...]  #: API paths of its servers that clients may use
     stuck_s: int = 0  #: seconds without progress after which a server with requests is down; 0: never
     waits: bool = False  #: requests wait if no server of a model is up
-    named: tuple[Client, ...] = ()  #: clients with keys of their own, beside the one key for all
+    named: tuple[Client, ...] = ()  #: clients with their own keys, in addition to the one key for all
     usages: tuple[Usage, ...] = USAGES  #: keys that tell the tokens of its servers' answers
 
 

@@ -40,7 +40,7 @@ MODELS, METRICS, HEALTH = "/v1/models", "/metrics", "/health"
 #: the header in which clients of Anthropic's API send their key
 API_KEY = "x-api-key"
 HEADERS_BYTES = 16384
-#: bytes of a buffer beside headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
+#: bytes of a buffer in addition to headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
 REST_BYTES, REWRITE_BYTES = 65536, 1024
 BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
 #: First HAProxy whose threads share the state of Lua well. With two threads 2.6.12 mixed up the calls of the filter in `usage`
@@ -59,7 +59,7 @@ STALL_S = 60
 BUFFERS = 5
 #: largest memory that can be configured
 MOST_MEMORY_BYTES = 8 * 2**30
-#: memory of a process beside its buffers
+#: memory of a process without its buffers
 PROCESS_BYTES = 128 * 2**20
 
 

@@ -55,7 +55,7 @@ FIX = "Check that the image is built for this GPU and architecture (some arm64 i
 
 @dataclass(frozen=True, slots=True)
 class DeviceLog:
-    """The first line of the engine's log that reports a GPU, and the first that reports none; empty without one."""
+    """The first line of the engine's log that reports a GPU, and the first that reports none; empty if there is none."""
 
     gpu: str = ""
     cpu: str = ""

@@ -99,7 +99,7 @@ class StateFolder:
             private.tighten(self.path)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object stored in NAME.json; None without one. Damaged parts are left out, and reported on stderr."""
+        """Return the JSON object stored in NAME.json, or None. Damaged parts are left out and reported on stderr."""
         path = self.path / f"{self._below(name)}.json"
         try:
             data = parsed(path.read_bytes())

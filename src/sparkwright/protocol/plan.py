@@ -102,7 +102,7 @@ class Plan:
     diff: bool = False
     #: takes the host's lock (it changes the host)
     exclusive: bool = True
-    #: it measures the server with requests, so it never runs beside another run
+    #: it measures the server with requests, so it never runs during another run
     measures: bool = False
     #: user@laptop, for the lock and the history
     who: str = ""

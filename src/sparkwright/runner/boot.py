@@ -1,8 +1,8 @@
 """The first file of a shipped runtime: puts its own folder on the path and answers one request.
 
 The imports for the request are done before it is read, while the laptop still plans ("light": a short question, "plan": a plan,
-"engine": one that uses Docker); in this thread, because a runner forks, and a fork beside an importing thread inherits its locks
-forever.
+"engine": one that uses Docker); in this thread, because a runner forks, and a fork while another thread imports would inherit
+its locks forever.
 
 It sends `ready` before it reads: a process that exits without that did not start, and the laptop ships the runtime again. Only
 then does the laptop send its request, so a login shell that starts something else instead never sees it.

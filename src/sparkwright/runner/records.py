@@ -94,7 +94,7 @@ _ASKED = {
 def read_diagnosis(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield one `diagnosis` event, as `Answer.to_json` has it. Raises Refused for an invalid request.
 
-    It keeps no run and takes no lock, so it works beside a run and on a full disk.
+    It keeps no run and takes no lock, so it works during a run and on a full disk.
     """
     from sparkwright.doctor.diagnosis import diagnose
     from sparkwright.doctor.diagnosis.server_state import RecipeFacts
@@ -118,7 +118,7 @@ def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     """Remove sparkwright's own folders, and with them the runtime that runs this: the last step of `host.clean`.
 
     It is not a run: its journal would be among the removed files. Yields one `recap` event. name: the host's, for messages.
-    Raises Refused beside another run.
+    Raises Refused during another run.
     """
     started_s, host = time.monotonic(), str(request.get("name", ""))
     context = RunContext(machine, state, run_id="", emit=lambda value: None)

@@ -44,7 +44,7 @@ class Place:
     path: str
     #: returns its text with the settings merged. Raises Unmergeable
     merged: Merged
-    #: further files, by their names beside it
+    #: further files in the same folder, by name
     beside: Mapping[str, Merged] = field(default_factory=dict)
     #: variable in which the client itself looks for the key, if its file cannot name another one
     key_variable: str = ""

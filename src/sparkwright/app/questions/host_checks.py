@@ -47,7 +47,7 @@ class HostReport:
     #: repairs that failed
     broken: list[str] = field(default_factory=list)
     sandbox: bool = False
-    #: memory budget of the recipe's server on this host; None without one
+    #: memory budget of the recipe's server on this host; None if there is none
     budget: dict[str, Any] | None = None
 
     @property

@@ -21,7 +21,7 @@ from sparkwright.visible import one_line
 SHOWN_CHARS = 60
 LARGEST = 2**31 - 1
 _INT, _FLOAT = re.compile(r"[+-]?\d{1,10}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.I)
-#: short words that switch off, beside those that begin with no-
+#: short words that switch off, besides those that begin with no-
 SHORT_OFF = ("-nkvo", "-nr", "-nocb", "-ndio")
 #: other words for on, off and auto
 ON, OFF, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")

@@ -36,7 +36,7 @@ class Found:
 def draft(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
     """Return unknown for a draft: it repeats keys of the model it guesses for, and is never served alone."""
     name = architecture_name(config)
-    says = "a draft, served beside its target: look at that one"
+    says = "a draft, served together with its target: look at that one"
     if tables.DRAFT_NAMES.search(name):
         return Found("unknown", "architectures", f"{name}: {says}")
     key = next((key for key in tables.DRAFT_KEYS if config.get(key) is not None), None)
@@ -264,7 +264,7 @@ class Architecture:
     """A model as its config.json describes it."""
 
     #: "recurrent" (a hybrid: recurrent layers beside attention), "attention_free", "dense" (attention alone; embedding models and
-    #: encoder-decoders too) or "unknown" (own code, a new name, or a draft, which is served beside another model)
+    #: encoder-decoders too) or "unknown" (own code, a new name, or a draft, which is served together with another model)
     kind: Kind
     #: architectures[0], "" for none
     name: str = ""

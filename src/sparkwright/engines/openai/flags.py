@@ -106,7 +106,7 @@ def properties() -> dict[str, Any]:
         },
         "settings": {**names, "description": "path, and for each setting the key of that JSON answer which holds it"},
         "metrics": {**names, "description": "path of Prometheus text, and the metric's name for each role"},
-        "public": {**_LIST, "description": "paths that it answers without its key, beside health"},
+        "public": {**_LIST, "description": "paths that it answers without its key, in addition to health"},
         "key": {"type": "object", "description": "how it takes `server_key`: {env: NAME} or {file_flag: NAME}"},
         "context": {"type": "integer", "description": "its longest sequence in tokens, for clients"},
         "memory_gib": {"type": "number", "description": "what it takes of the host's memory; unknown without it"},

@@ -27,7 +27,7 @@ RULES: tuple[Rules[Any, Any], ...] = (rules.RULES, SPLITS)
 UNCHUNKED_LENGTH = 32768
 #: suffixes of weights; of several kinds vLLM loads the first
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
-#: memory beside weights and a cache of a given size, until a start was measured
+#: memory in addition to weights and a cache of a given size, until a start was measured
 COMPUTE_BYTES = 4 * GIB
 
 

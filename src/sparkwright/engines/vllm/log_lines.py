@@ -203,7 +203,7 @@ HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:")
 
 #: in the config dump (source 0.7 to 0.33)
 ON_GPU: tuple[Line, ...] = (line(" device_config=cuda"),)
-#: in the config dump, and beside the cache's size. real (0.32.0).
+#: in the config dump, and next to the cache's size. real (0.32.0).
 ON_CPU: tuple[Line, ...] = (
     line(" device_config=cpu"),
     line("CPU KV cache size: ", r"CPU KV cache size: [\d,]+ tokens"),

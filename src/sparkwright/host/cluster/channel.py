@@ -152,7 +152,7 @@ class Channel:
             return self._meeting.shared(key)
 
     def failed_elsewhere(self) -> str:
-        """Return the reason why this run can no longer succeed (another member failed or is lost), or "" without one.
+        """Return the reason why this run can no longer succeed (another member failed or is lost), or "" if there is none.
 
         Always empty once this run has failed itself: then it restores the previous state, whatever the others do.
         """

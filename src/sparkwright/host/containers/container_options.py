@@ -53,7 +53,7 @@ def left_out(spec: ContainerSpec, made_from: ContainerSpec, container: Inspect, 
 
 
 def key_fingerprint(container: Inspect) -> str:
-    """Return the fingerprint of a container's server key, from the name of the file it mounts; empty without one."""
+    """Return the fingerprint of a container's server key, from the name of the file it mounts; empty if there is none."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     key = engine.of_labels((container.get("Config") or {}).get("Labels")).key
     source = next((str(mount.get("Source")) for mount in mounts if key and mount.get("Target") == key.mount), "")

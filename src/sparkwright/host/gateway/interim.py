@@ -53,7 +53,7 @@ def remember(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
 
 
 def kept(state: StateFolder) -> dict[str, Any]:
-    """Return the record of the interim server that is not ended yet; empty without one."""
+    """Return the record of the interim server that is not ended yet; empty if there is none."""
     return state.read(NAME) or {}
 
 

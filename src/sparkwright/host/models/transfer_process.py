@@ -244,7 +244,7 @@ def _say(line: dict[str, Any]) -> None:
 
 
 def _die_with_parent() -> None:
-    """Exit with the parent: an orphaned transfer must not write beside the next one."""
+    """Exit with the parent: an orphaned transfer must not write at the same time as the next one."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -41,7 +41,7 @@ class Baselines:
     state: StateFolder
 
     def read(self, key: Mapping[str, Any]) -> Baseline | None:
-        """Return the baseline of this key; None without one."""
+        """Return the baseline of this key; None if there is none."""
         kept = self.state.read(name_of(FOLDER, key))
         return Baseline.from_json(kept) if kept else None
 
@@ -54,7 +54,7 @@ class Baselines:
         self.state.write(name_of(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
 
     def about(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the information recorded with a baseline; empty without one.
+        """Return the information recorded with a baseline; empty if there is none.
 
         Its kernel path, the GPU's power and utilization.
         """
@@ -72,7 +72,7 @@ class Baselines:
         self.state.remove(name_of(FOLDER, key))
 
     def nearest(self, key: Mapping[str, Any]) -> Nearest | None:
-        """Return the baseline of the same model whose key differs least; None without one."""
+        """Return the baseline of the same model whose key differs least; None if there is none."""
         found: list[Nearest] = []
         for path in sorted((self.state.path / FOLDER).glob("*.json")):
             kept = self.state.read(f"{FOLDER}/{path.stem}") or {}

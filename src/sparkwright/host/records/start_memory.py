@@ -117,7 +117,7 @@ def add(state: StateFolder, start: StartMemory) -> None:
 def last(
     starts: Iterable[StartMemory], about: Mapping[str, Any], *, cold: bool | None = None
 ) -> tuple[StartMemory, Match] | None:
-    """Return the newest start of the same image, model and arguments, else of the same image; None without one.
+    """Return the newest start of the same image, model and arguments, else of the same image; None if there is none.
 
     Args:
         starts: As `read` returns them.

@@ -103,7 +103,7 @@ def wait_free(state: StateFolder, *, host: str, wait_s: float, note: Callable[[s
         if not alive:
             return
         if time.monotonic() >= deadline_s:
-            message = f"{host} is in use, and measurements do not run beside another run: {owner}."
+            message = f"{host} is in use, and measurements do not run during another run: {owner}."
             raise Inconclusive(message, fix=_how_to_wait(host))
         if not reported:
             note(f"waiting: {owner}")

@@ -20,7 +20,7 @@ SECRET = (render.CLIENT_KEYS, render.SERVER_KEYS, listeners.CERTIFICATE, clients
 
 @dataclass(frozen=True, slots=True)
 class GatewayRunningFound:
-    """The gateway's container and files on the host, beside what they should be."""
+    """The gateway's container and files on the host, compared with what they should be."""
 
     #: the container as it should be
     spec: ContainerSpec

@@ -52,7 +52,7 @@ class PageCache(Module["PageCache.Args"]):
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; for `fit`", default=0.0)
         needs_bytes: int = arg("what an engine without such a share takes, bytes; for `fit`", default=0)
         engine_memory: dict[str, Any] = arg("the same, as `engine_memory` in scope has it", default_factory=dict)
-        reserve_gib: float = arg("memory that must stay free beside it, GiB; for `fit`", default=defaults.RESERVE_GIB)
+        reserve_gib: float = arg("memory that must stay free in addition, GiB; for `fit`", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
         if args.policy == "fit" and (room := _room(args, context)):

@@ -25,7 +25,7 @@ from sparkwright.measure.reference import Judged, Parting, Text, Verdict
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
-#: tokens of the chat template and the question, beside the prefix
+#: tokens of the chat template and the question, without the prefix
 MARGIN_TOKENS = 256
 TOKENS_A_WORD = 1.3
 MORE = 0.01

@@ -51,7 +51,9 @@ class Doctor(Module["Doctor.Args"]):
         image: str = arg("the recipe's image", default="")
         platforms: list[str] | None = arg("of the image, as the lock knows them; null: it does not", default=None)
         utilization: float | None = arg("the share of memory that the engine takes", default=None)
-        reserve_gib: float = arg("memory that must stay free beside the engine, GiB", default=defaults.RESERVE_GIB)
+        reserve_gib: float = arg(
+            "memory that must stay free in addition to the engine's, GiB", default=defaults.RESERVE_GIB
+        )
         ipc: str = arg("the container's --ipc", default="")
         model_dir: str = arg("where the model lies", default="")
         engine_memory: dict[str, Any] = arg("what the server takes of the memory", default_factory=dict)

@@ -35,7 +35,7 @@ FOR_PEOPLE = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The server's container on this host, beside the spec and the last verified state."""
+    """The server's container on this host, compared with the spec and the last verified state."""
 
     #: the container as it should be, with the server's key as a fingerprint
     spec: ContainerSpec

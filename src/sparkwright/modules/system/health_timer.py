@@ -30,7 +30,7 @@ NOT_SET_UP = ("217", "218", "226", "228")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The health timer's files and state on this host, beside what they should be."""
+    """The health timer's files and state on this host, compared with what they should be."""
 
     place: Place
     #: contents by path, and of the crontab

@@ -190,13 +190,13 @@ def _arguments(
 
 
 def _dependencies(data: dict[str, Any], report: Report) -> None:
-    """Ask for an image with the packages that it installs beside vLLM: nothing is installed in a container."""
+    """Ask for an image with the packages that it installs in addition to vLLM: nothing is installed in a container."""
     rows = [mapping(dependency) for dependency in data.get("dependencies") or () if isinstance(dependency, dict)]
     needed = [text(row.get("command")) for row in rows if not row.get("optional")]
     if needed:
         listed = one_line("; ".join(needed), at_most=300)
         sentence = (
-            f"it installs packages beside vLLM ({listed}): give `image` one that has them, and answer `{DROP}` here"
+            f"it installs packages besides vLLM ({listed}): give `image` one that has them, and answer `{DROP}` here"
         )
         if report.ask("dependencies", sentence, (DROP,)):
             report.add("dropped", "dependencies", f"not installed: {listed}")

@@ -205,7 +205,7 @@ def targets(project: Path, host: Host, own: Own) -> list[Host]:
 
 
 def refuse_members(owns: Mapping[str, Own], clusters: Mapping[str, Cluster]) -> None:
-    """Raise Refused for a member of a cluster that serves other recipes beside the cluster's."""
+    """Raise Refused for a member of a cluster that serves other recipes in addition to the cluster's."""
     for cluster in clusters.values():
         for name in cluster.members:
             if owns[name].file.several:

@@ -119,7 +119,7 @@ class GatewayFile(Strict):
         "the API key it requires from clients: a source, e.g. {env: GATEWAY_KEY}; never the key itself", None
     )
     clients: dict[ClientName, ClientFile] = about(
-        "clients with keys and limits of their own, by name; beside `key`, which has no limits",
+        "clients with keys and limits of their own, by name; in addition to `key`, which has no limits",
         default_factory=dict,
         max_length=clients.MOST_CLIENTS,
     )

@@ -18,7 +18,7 @@ from sparkwright.project.documents.document import Document, Place
 DEFAULTS: dict[str, Any] = {
     "ollama": "unload",  # unload, stop or leave
     "reload_after": False,  # what was unloaded comes back once the engine is verified, if it fits
-    "reserve_gib": defaults.RESERVE_GIB,  # memory that must stay free beside the engine
+    "reserve_gib": defaults.RESERVE_GIB,  # memory that must stay free in addition to the engine's
     "guard_gib": 0,  # memory that the guard over a start keeps for the host; 0: a share of its memory
     "drain_s": defaults.DRAIN_S,  # how long requests may take to end before the server is stopped
     "caches_gib": defaults.CACHES_GIB,  # what all compile caches of a host together may hold, GiB

@@ -21,7 +21,7 @@ from sparkwright.trust import bounds
 #: on 90 to 160 GB
 USUAL_CHUNK = 8192
 PREFILL_TOKENS = 16384
-#: memory that is kept free beside weights and KV cache if no share is given, MiB
+#: memory that is kept free in addition to weights and KV cache if no share is given, MiB
 RESERVED = 8192 * 1.5 + 512 + 128
 #: the simulated hub's files have a thousandth of their real size
 SCALE = 1000

@@ -246,7 +246,7 @@ class Drafts:
 
 
 def drafts_of(given: Any, model: str, folder_of: Callable[[str], Path], *, good: bool) -> Drafts | None:
-    """Return the drafts of a --speculative-config, or None without one. Raises Refused if the drafter is missing.
+    """Return the drafts of a --speculative-config, or None if there is none. Raises Refused if the drafter is missing.
 
     Args:
         given: value of the flag.
