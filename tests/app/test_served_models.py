@@ -43,6 +43,22 @@ def test_an_invalid_answer_fails_with_the_invalid_place(found: Any, place: str) 
     assert error.value.where == "spark1"
 
 
+DIAGNOSIS = {
+    "schema": 1,
+    "state": "slow",
+    "summary": "slow: 5.7 of 47 tok/s",
+    "fix": "",
+    "exit": 1,
+    "sandbox": True,
+    "tok_per_s": 5.7,
+    "expected_tok_per_s": None,
+    "expected_by": None,
+    "container": {"name": "a"},
+    "gpu": {},
+    "causes": [{"cause": "the GPU is too hot", "verdict": "found", "evidence": "96 C", "fix": ""}],
+}
+
+
 def test_no_answer_raises_anything_but_failed() -> None:
     verified = {"dir": "/m", "wrong": ["a"], "files": 3, "size_bytes": 7}
     removed = {**verified, "freed_bytes": 1, "left": 0}
@@ -50,6 +66,7 @@ def test_no_answer_raises_anything_but_failed() -> None:
         "models": {"models": [FOLDER, FOLDER]},
         "verify_model": verified,
         "remove_model": removed,
+        "diagnose": DIAGNOSIS,
     }.items():
         feed(lambda found, module=module: host_requests.checked(module, found, host="spark1"), values([found]))
 

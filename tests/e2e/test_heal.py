@@ -158,7 +158,7 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
             path.unlink()
         selection = choose("sandbox")
         server_context.give(selection)
-        assert session.one_task(selection, "facts", {}, read_only=True, json=True) == [0]
+        assert session.one_task(selection, "facts", {}, json=True) == [0]
         return capsys.readouterr().out
 
     assert "will not restart" not in install()

@@ -86,10 +86,10 @@ class Request:
 
 
 def key_of(header: Mapping[str, Any]) -> str:
-    """Return a name of a question: the verb, and of a run its play and its first module."""
+    """Return a name of a request: the verb, of a question its module, and of a run its play and its first module."""
     plan = header.get("plan")
     if header["verb"] != "run" or not isinstance(plan, dict):
-        return str(header["verb"])
+        return " ".join(str(header[name]) for name in ("verb", "module") if name in header)
     modules = re.findall(r'"module": "([a-z_]+)"', json.dumps(plan.get("steps")))
     return f"run {plan['play']} {'check' if plan.get('check') else 'act'} {' '.join(modules[:1])}"
 

@@ -27,7 +27,7 @@ from sparkwright.modules.server import stop
 from sparkwright.modules.server.records import LastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.runner import main, status
+from sparkwright.runner import run, status
 from tests.fuzz.harness import feed, texts, values
 from tests.modules.context import RecordingContext
 
@@ -148,7 +148,7 @@ def of_checks(context: RecordingContext) -> None:
     if latest is not None:
         assert latest.late(2e9) in (True, False)
         json.dumps(latest.to_json(), allow_nan=False).encode()
-    for row in status.read_checks({}, context.machine, context.state):
+    for row in status.read_checks({"since_s": 0}, context.machine, context.state):
         json.dumps(row, allow_nan=False).encode()
 
 
@@ -162,7 +162,7 @@ def of_lock(context: RecordingContext) -> None:
 
 
 def of_run(context: RecordingContext) -> None:
-    list(main._runs({}, context.machine, context.state))
+    list(run.kept({"all": False}, context.machine, context.state))
     for folder in context.state.runs():
         journal.recap_of(folder)
         journal.last_task(context.state, folder.name)

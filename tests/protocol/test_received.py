@@ -94,20 +94,20 @@ def test_a_time_that_a_calendar_shows_is_the_hosts() -> None:
 
 @pytest.mark.parametrize("figure", ["1e999", "-1e999", "NaN", "1e300", "9" * 400])
 def test_a_number_out_of_range_is_not_known(figure: str) -> None:
-    line = b'{"event": "serving", "serving": true, "tok_per_s": %s}' % figure.encode()
+    line = b'{"event": "not_shipped", "why": "x", "tok_per_s": %s}' % figure.encode()
     assert read(line)["tok_per_s"] is None
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"event": "serving", "serving": true, "x": ' + b"9" * 5000 + b"}",
-        b'{"event": "serving", "serving": true, "x": ' + b"[" * 40 + b"]" * 40 + b"}",
-        b'{"event": "serving", "serving": true, "x": ' + b"[" * 200_000,
-        b'{"event": "serving", "serving": "yes"}',
-        b'{"event": "serving"}',
+        b'{"event": "not_shipped", "why": "x", "x": ' + b"9" * 5000 + b"}",
+        b'{"event": "not_shipped", "why": "x", "x": ' + b"[" * 40 + b"]" * 40 + b"}",
+        b'{"event": "not_shipped", "why": "x", "x": ' + b"[" * 200_000,
+        b'{"event": "not_shipped", "why": 5}',
+        b'{"event": "not_shipped"}',
         b'{"event": "nothing we know"}',
-        b'{"event": ["serving"]}',
+        b'{"event": ["not_shipped"]}',
         b'["event"]',
         b"\xff\xfe{",
     ],
@@ -120,5 +120,5 @@ def test_a_malformed_event_is_raw(line: bytes) -> None:
 
 
 def test_a_malformed_event_says_what_is_wrong_with_it() -> None:
-    assert read(b'{"event": "serving", "serving": "yes"}')["text"].endswith("(serving.serving is not true or false)")
-    assert read(b'{"event": "serving"}')["text"].endswith("(serving has no serving)")
+    assert read(b'{"event": "not_shipped", "why": 5}')["text"].endswith("(not_shipped.why is not text)")
+    assert read(b'{"event": "not_shipped"}')["text"].endswith("(not_shipped has no why)")

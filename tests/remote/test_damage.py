@@ -29,8 +29,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "half of a module that is imported later": lambda there: (
         there / "lib/sparkwright/modules/system/command.py"
     ).write_bytes(b"import"),
-    "another content of the same size": lambda there: zeros(there / RUNNER / "light.py"),
-    "a compiled file cut short": lambda there: cut(next((there / RUNNER / "__pycache__").glob("light.*.pyc"))),
+    "another content of the same size": lambda there: zeros(there / RUNNER / "status.py"),
+    "a compiled file cut short": lambda there: cut(next((there / RUNNER / "__pycache__").glob("status.*.pyc"))),
     "no manifest": lambda there: (there / "manifest.json").unlink(),
     "an empty manifest": lambda there: (there / "manifest.json").write_bytes(b""),
     "a manifest of another kind": lambda there: (there / "manifest.json").write_bytes(b"[[1]]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import stat
@@ -16,13 +17,14 @@ from invoke.exceptions import Exit as InvokeExit
 from sparkwright import host_side
 from sparkwright.cli import doctor, runs, status
 from sparkwright.errors import Failed, SparkwrightError, Unreachable
+from sparkwright.fleet.member import question
 from sparkwright.modules import registry
 from sparkwright.protocol.events import LINE_BYTES, Event
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import relay, runtime
 from sparkwright.remote.ssh import ssh_link
 from sparkwright.remote.ssh.ssh_link import SshLink
-from sparkwright.runner import main
+from sparkwright.runner import request as requests
 from sparkwright.transport.connection import MinimumRate
 from tests.remote.conftest import Lab
 from tests.remote.hostile import Hostile, finished, recap
@@ -332,12 +334,15 @@ BYTES = "while :; do printf x; sleep 0.1; done"
 def test_a_question_has_an_end_however_steadily_its_answer_comes(
     lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    monkeypatch.setattr(ssh_link, "VERBS", {"status": 1.0})
-    monkeypatch.setattr(ssh_link, "MODULES", {"doctor": 1.0})
+    short = {name: dataclasses.replace(kind, limit_s=1.0) for name, kind in requests.KINDS.items()}
+    monkeypatch.setattr(requests, "KINDS", short)
+    monkeypatch.setattr(requests, "SHORT_RUNS", {"copy_key": 1.0})
     answers_for_ever(hostile, f'echo \'{{"event": "ready"}}\'\n{words}')
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
         ask(lab, {"verb": "status"})
-    task = Task(id="doctor", name="look", module="doctor", args={})
+    with pytest.raises(Failed, match="its answer takes longer than 1 s"):
+        ask(lab, question("doctor", {}))
+    task = Task(id="key", name="Allow", module="copy_key", args={})
     plan = Plan(run_id="run-1", host="spark1", play="Ask", steps=(task,))
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
         ask(lab, {"verb": "run", "plan": plan.to_json()})
@@ -366,6 +371,5 @@ def test_an_image_that_never_ends_is_no_longer_carried(lab: Lab, monkeypatch: py
 
 def test_every_question_of_a_whole_fleet_has_an_end() -> None:
     """Runs have no limit, nor has a command that follows one; `clean` removes folders from disks of any speed."""
-    verbs = {*main._VERBS, *main._SHORT}
-    assert verbs - set(ssh_link.VERBS) == {"run", "attach", "clean"}
-    assert set(ssh_link.MODULES) <= set(registry.NAMES)
+    assert {name for name, kind in requests.KINDS.items() if kind.limit_s is None} == {"run", "attach", "clean"}
+    assert requests.QUESTIONS | requests.SHORT_RUNS.keys() <= set(registry.NAMES)

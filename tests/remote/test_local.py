@@ -70,7 +70,7 @@ def test_dockers_sdk_comes_without_ssh(tmp_path: Path) -> None:
     """It would import paramiko, half of its time, but it uses a socket."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-P", "-m", "sparkwright.runner.main"],
-        input=b'{"verb": "diagnose", "container": "qwen35"}\n',
+        input=b'{"verb": "ask", "module": "diagnose", "args": {"container": "qwen35"}}\n',
         env={**os.environ, "HOME": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/docker.sock"},
         capture_output=True,
         check=True,

@@ -253,7 +253,7 @@ def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, small_runtime: Path
 ) -> None:
     real = host_side.sources
-    odd = {"runner/light.py": b"raise RuntimeError('the disk is odd')\n"}
+    odd = {"runner/status.py": b"raise RuntimeError('the disk is odd')\n"}
     monkeypatch.setattr(host_side, "sources", lambda: [(name, odd.get(name, data)) for name, data in real()])
     packed(small_runtime)
     link = SshLink(lab.host(), "light")

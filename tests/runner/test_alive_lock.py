@@ -12,7 +12,7 @@ import pytest
 from sparkwright.host.runs import journal
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
-from sparkwright.runner import main
+from sparkwright.runner import run
 
 
 def test_a_run_is_never_found_unlocked_while_its_runner_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,16 +64,16 @@ def test_a_folder_of_a_wrong_clock_without_a_lock_is_not_alive_and_not_the_newes
     assert not journal.lives(stale.folder)
     Journal.begin(state, "newer", {}, ()).leave()
     assert [folder.name for folder in state.runs()] == ["newer", "stale"]
-    assert main._find(state, "").name == "newer"
+    assert run._find(state, "").name == "newer"
 
 
 def test_who_asks_for_the_current_run_gets_the_one_that_is_at_work(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     at_work = Journal.begin(state, "at-work", {}, ())
     Journal.begin(state, "a-dry-run-since", {}, ()).leave()
-    assert main._find(state, "").name == "at-work"
+    assert run._find(state, "").name == "at-work"
     at_work.leave()
-    assert main._find(state, "").name == "a-dry-run-since"
+    assert run._find(state, "").name == "a-dry-run-since"
 
 
 def test_a_run_of_a_wrong_clock_is_tidied_away_like_any_other(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from sparkwright.host.runs import journal
 from sparkwright.host.runs.journal import KEPT_RUNS, KEPT_S, Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import event
-from sparkwright.runner import main
+from sparkwright.runner import run
 
 
 def begin(state: StateFolder, name: str, *, ago_s: float = 0) -> Journal:
@@ -94,8 +94,8 @@ def test_runs_that_only_read_are_listed_when_they_are_asked_for(tmp_path: Path) 
     for name, plan in plans.items():
         Journal.begin(state, name, plan, ()).leave()
 
-    def listed(**request: object) -> set[str]:
-        return {run["run"] for run in main._runs(request, Machine(), state)}
+    def listed(*, every: bool = False) -> set[str]:
+        return {row["run"] for row in run.kept({"all": every}, Machine(), state)}
 
     assert listed() == {"deploy"}
-    assert listed(all=True) == set(plans)
+    assert listed(every=True) == set(plans)

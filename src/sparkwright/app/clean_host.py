@@ -11,7 +11,7 @@ from sparkwright import units
 from sparkwright.app.connect import Selection, machines, reach
 from sparkwright.app.plans import clusters, recipes
 from sparkwright.app.prompts import agreed
-from sparkwright.app.questions.host_requests import ask_module, in_turn
+from sparkwright.app.questions.host_requests import ask_module, in_turn, run_module
 from sparkwright.console import grid
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused
@@ -52,7 +52,7 @@ def _host(selection: Selection, member: Member, scope: Scope, *, check: bool, ye
     secrets = selection.inventory.secrets(member.host)
     member.secrets = {key: secret for key, secret in secrets.items() if key == "BECOME_PASSWORD"}
     args = {**asdict(scope), **_of_recipe(selection, member)}
-    found = ask_module(fleet, member, "clean_host", args, check=True)
+    found = ask_module(fleet, member, "clean_host", args)
     going = [row for row in found["items"] if not row["kept"]]
     if not json:
         _show(name, found["items"])
@@ -85,10 +85,10 @@ def _remove(selection: Selection, member: Member, args: dict[str, Any], *, timer
     fleet = selection.fleet
     if timer:
         absent: dict[str, Any] = {"state": "absent"}
-        left = ask_module(fleet, member, "health_timer", absent, exclusive=True)["elsewhere"]
+        left = run_module(fleet, member, "health_timer", absent, exclusive=True)["elsewhere"]
         if "system" in left:
-            ask_module(fleet, member, "health_timer", {**absent, "system": True}, exclusive=True, become=True)
-    ask_module(fleet, member, "clean_host", args, exclusive=True)
+            run_module(fleet, member, "health_timer", {**absent, "system": True}, exclusive=True, become=True)
+    run_module(fleet, member, "clean_host", args, exclusive=True)
     reported = fleet.request(member, {"verb": "clean", "name": member.host.name}, counted=False)
     ended = events.last_recap(reported)
     if ended is None or ended["exit"]:
@@ -144,7 +144,7 @@ class Stored:
     ) -> Exit:
         """Show what a host stores, ask, and remove the unused."""
         host, fleet = member.host.name, selection.fleet
-        found = ask_module(fleet, member, self.module, args, check=True)
+        found = ask_module(fleet, member, self.module, args)
         rows, freed = found[self.name], None
         going = [row[self.identity] for row in rows if not row["kept"]]
         if not json:
@@ -152,7 +152,7 @@ class Stored:
             say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
         if going and not check and agreed(f"Remove these from {host}?", yes=yes):
             only = {**args, "only": going}
-            freed = ask_module(fleet, member, self.module, only, exclusive=True)["freed_bytes"]
+            freed = run_module(fleet, member, self.module, only, exclusive=True)["freed_bytes"]
         if json:
             say_json({"host": host, self.name: rows, "freed_bytes": freed})
         elif freed is not None:
@@ -161,7 +161,7 @@ class Stored:
 
 
 def _show_caches(selection: Selection, member: Member, *, json: bool) -> Exit:
-    found = ask_module(selection.fleet, member, "prune_caches", {}, check=True)
+    found = ask_module(selection.fleet, member, "prune_caches", {})
     if json:
         say_json({"host": member.host.name, "caches": found["caches"]})
     else:

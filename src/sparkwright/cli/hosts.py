@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Exit, Refused
 
@@ -83,7 +81,11 @@ def ps(host: str = "", json: bool = False) -> list[int]:
 
     And how Ollama runs there: service, process or container. Changes nothing.
     """
-    return _run(host, "ollama_ps", {}, read_only=True, json=json)
+    from sparkwright.app.connect import choose, machines
+    from sparkwright.app.runs import session
+    from sparkwright.fleet.member import question
+
+    return session.ask(machines(choose(host)), question("ollama_ps", {}), json=json)
 
 
 @command(
@@ -94,14 +96,10 @@ def unload(host: str = "", timeout_s: float = 60.0, json: bool = False) -> list[
 
     Every model of every Ollama on the host.
     """
-    return _run(host, "ollama_unload", {"timeout_s": timeout_s}, read_only=False, json=json)
-
-
-def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
     from sparkwright.app.connect import choose, machines
     from sparkwright.app.runs import session
 
-    return session.one_task(machines(choose(host)), module, args, read_only=read_only, json=json)
+    return session.one_task(machines(choose(host)), "ollama_unload", {"timeout_s": timeout_s}, json=json)
 
 
 @command(

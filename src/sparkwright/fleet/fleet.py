@@ -24,6 +24,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol import events
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
+from sparkwright.runner.request import KINDS
 from sparkwright.trust.bounds import clean
 from sparkwright.visible import visible
 
@@ -32,9 +33,6 @@ from sparkwright.visible import visible
 SETTLED = (Exit.OK, Exit.REFUSED)
 #: events with text of others: files of an incident, lines that are not an event
 PASSED_ON = ("file", "raw")
-#: requests whose answer ends with a recap; without one their outcome is unknown
-END_IN_A_RECAP = ("run", "attach", "health", "clean")
-
 
 Answer = TypeVar("Answer")
 
@@ -247,7 +245,7 @@ class Fleet:
                     self._events.put(row)
             elif counted or row["event"] != "recap":
                 self._note(member, row)
-        if header["verb"] in END_IN_A_RECAP and not any(row["event"] == "recap" for row in seen):
+        if KINDS[header["verb"]].recap and not any(row["event"] == "recap" for row in seen):
             raise Failed("the host did not report a result.", where=member.host.name)
         return seen
 

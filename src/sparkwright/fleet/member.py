@@ -92,6 +92,11 @@ def run_request(member: Member, plan: Plan) -> dict[str, Any]:
     return {"verb": "run", "plan": plan.to_json(), **extra}
 
 
+def question(module: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request for the answer of a module, see runner/questions.py."""
+    return {"verb": "ask", "module": module, "args": dict(args)}
+
+
 def broke(error: Exception) -> SparkwrightError:
     """Return an error as a sentence; an internal error says where it occurred."""
     if isinstance(error, SparkwrightError):

@@ -140,9 +140,6 @@ BYTES = Usual((None, COUNT), None)
 TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE, "stage": LINE}
 CHANGE: dict[str, Shape] = {"field": line, "before": Usual(object, None), "after": Usual(object, None), "why": TEXT}
 
-#: of a diagnosis
-CAUSE: dict[str, Shape] = {"cause": text, "verdict": line, "evidence": TEXT, "fix": TEXT}
-
 KINDS: dict[str, dict[str, Shape]] = {
     "alive": {},
     "raw": {"text": text},
@@ -186,18 +183,6 @@ KINDS: dict[str, dict[str, Shape]] = {
         "traffic": Usual({str: within(0, 1e18)}, {}),
         "gateway": OBJECT,
     },
-    "diagnosis": {
-        "schema": COUNT,
-        **dict.fromkeys(("state", "summary"), text),
-        "fix": TEXT,
-        "exit": exit_code,
-        **dict.fromkeys(("tok_per_s", "expected_tok_per_s"), Usual((None, within(0, 1e6)), None)),
-        "expected_by": Usual((None, line), None),
-        "container": OBJECT,
-        "gpu": OBJECT,
-        "causes": [CAUSE],
-        "sandbox": FLAG,
-    },
     "checks": {"fields": [str], "rows": [[object]]},
     "history": {
         "at": moment,
@@ -208,7 +193,6 @@ KINDS: dict[str, dict[str, Shape]] = {
         "memory": OBJECT,
     },
     "file": {"incident": STEP, "name": INCIDENT_FILES, "text": str},
-    "serving": {"serving": bool},
     "lock": {"owner": (None, {"run": line}), "alive": bool, "text": text},
     # answers in place of a runner
     "runtime_missing": {"path": str, "python": str, "machine": str},

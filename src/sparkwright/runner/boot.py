@@ -1,6 +1,6 @@
 """The first file of a shipped runtime: puts its own folder on the path and answers one request.
 
-The imports for the request are done before it is read, while the laptop still plans ("light": a short question, "plan": a plan,
+The imports for the request are done before it is read, while the laptop still plans ("light": `status`, "plan": a plan,
 "engine": one that uses Docker); in this thread, because a runner forks, and a fork while another thread imports would inherit
 its locks forever.
 
@@ -22,9 +22,11 @@ MODULES = (
     *("system.facts", "proof.preflight", "server.container", "image"),
     *("model.hf_model", "proof.liveness", "server.records"),
 )
+RUN = ("sparkwright.runner.run", "sparkwright.runner.play")
 AHEAD = {
-    "plan": ("sparkwright.runner.play",),
-    "engine": ("sparkwright.runner.play", *(f"sparkwright.modules.{name}" for name in MODULES)),
+    "light": ("sparkwright.runner.status",),
+    "plan": RUN,
+    "engine": (*RUN, *(f"sparkwright.modules.{name}" for name in MODULES)),
 }
 
 folder = str(Path(sys.argv[1]).resolve().parent)
@@ -34,13 +36,10 @@ from sparkwright.host.runs import runtime_folder
 if reason := runtime_folder.unusable(folder):
     sys.exit(f"cannot use the runtime {folder}: {reason}")
 
-if sys.argv[2] == "light":
-    from sparkwright.runner.light import main
-else:
-    from sparkwright.runner.main import main
+from sparkwright.runner.main import main
 
-    for name in AHEAD[sys.argv[2]]:
-        importlib.import_module(name)
+for name in AHEAD[sys.argv[2]]:
+    importlib.import_module(name)
 sys.stdout.write('\n{"event": "ready"}\n')  # a line of its own, whatever the login shell printed before
 sys.stdout.flush()
 try:

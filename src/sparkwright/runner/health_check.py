@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sparkwright.errors import Exit, Inconclusive
@@ -21,6 +21,7 @@ from sparkwright.host.runs.context import Engine, RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan, new_run_id
+from sparkwright.runner.questions import streamed
 from sparkwright.runner.run import play
 from sparkwright.secret import Secret
 
@@ -79,25 +80,28 @@ CURES = {
 }
 
 
-def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Answer the verb `health`: {"smoke": bool, "token_s": seconds}. One task, and a recap with the state's exit code."""
-    answer: list[Event] = []
+def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """Check the server's health now: yield one task, and a recap with the state's exit code.
+
+    token_s: how long the token may take, seconds; 0 or none: as the installed check has it.
+    """
     settings = Settings.of(state)
-    if request.get("token_s"):
-        settings = dataclasses.replace(
-            settings, limits=dataclasses.replace(settings.limits, token_s=float(request["token_s"]))
-        )
-    secrets = {name: Secret(value) for name, value in (request.get("secrets") or {}).items()}
-    run_id = new_run_id("check")
-    engine = Engine(machine, timeout_s=DOCKER_S)
-    context = RunContext(machine, state, run_id, answer.append, secrets=secrets, task=TASK, engine=engine)
+    if request["token_s"]:
+        limits = dataclasses.replace(settings.limits, token_s=float(request["token_s"]))
+        settings = dataclasses.replace(settings, limits=limits)
+    secrets = {name: Secret(value) for name, value in request["secrets"].items()}
     yield event("task_started", task=TASK, name="Check the server's health", module=TASK, where="")
-    started_s = time.monotonic()
-    record = composed(context, settings, smoke=bool(request.get("smoke"))).run()
-    yield from answer
+    started_s, records = time.monotonic(), list[Record]()
+
+    def work(emit: Callable[[Event], None]) -> None:
+        engine = Engine(machine, timeout_s=DOCKER_S)
+        context = RunContext(machine, state, new_run_id("check"), emit, secrets=secrets, task=TASK, engine=engine)
+        records.append(composed(context, settings, smoke=request["smoke"]).run())
+
+    yield from streamed(work)
     if interrupted := journal.interrupted(state):
         yield event("note", task=TASK, text=interrupted)
-    yield from _reported(record, time.monotonic() - started_s)
+    yield from _reported(records[0], time.monotonic() - started_s)
 
 
 def sentence(record: Record) -> str:

@@ -1,11 +1,11 @@
-"""Verbs that need no run: the host's records, the diagnosis of a server, and the last step of `host.clean`."""
+"""Requests for the host's records, for its lock, and the last step of `host.clean`."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -14,13 +14,10 @@ from sparkwright.host.containers import compile_caches
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import history, own_folders
 from sparkwright.host.runs import journal, lock
-from sparkwright.host.runs.context import Engine, RunContext
+from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
-from sparkwright.protocol.plan import new_run_id
-from sparkwright.secret import Secret
 from sparkwright.trust import names, private
-from sparkwright.trust.shapes import Usual, fitted, number, text
 
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -34,23 +31,13 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
     from sparkwright.host.records import incidents
 
     kept = incidents.of_server(state)
-    folder = next((path for path in kept if request.get("run", "") in ("", path.name)), None)
+    folder = next((path for path in kept if request["run"] in ("", path.name)), None)
     if folder is None:
-        wanted, where = request.get("run"), f"of {state.server}" if state.server else "on this host"
+        wanted, where = request["run"], f"of {state.server}" if state.server else "on this host"
         what = f"no incident {wanted} {where}" if wanted else f"no incidents {where}"
         raise SparkwrightError(f"{what}.", fix=f"Available: {', '.join(path.name for path in kept)}." if kept else "")
     for name, written in incidents.files(folder, state.path / "runs" / folder.name):
         yield event("file", incident=folder.name, name=name, text=written)
-
-
-def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield one `serving` event: serving, verified, why. name: of the container, if nothing was verified yet."""
-    from sparkwright.modules.rpc.server_inspection import Serving
-
-    secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
-    context = RunContext(machine, state, run_id="", emit=lambda _: None, check=True, secrets=secrets)
-    found = Serving().run(Serving.Args(name=request.get("name", "")), context)
-    yield event("serving", **found.data)
 
 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -71,43 +58,15 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
     elif not alive:
         lock.forget(state)
         yield event("note", task="", text=f"lock cleared: {owner}")
-    elif request.get("how") == "stop":
+    elif request["how"] == "stop":
         private.touch(state.path / "runs" / names.matched(names.STEP, owner.run, "the lock's run") / "stop")
         yield event("note", task="", text=f"run {owner.run} will stop at the next safe point and release the lock")
-    elif request.get("how") == "kill" and owner.run == request.get("run") and owner.pid > 1:
+    elif request["how"] == "kill" and owner.run == request["run"] and owner.pid > 1:
         if journal.lives(state.path / "runs" / owner.run):
             os.kill(owner.pid, signal.SIGKILL)
         yield event("note", task="", text=f"run {owner.run} killed; the next deploy resumes")
     else:
         raise SparkwrightError(f"another run now holds the lock: {owner}.", fix="Check again.")
-
-
-#: fields of a request for a diagnosis
-_ASKED = {
-    **dict.fromkeys(("container", "base_url", "model", "model_id"), Usual(text, "")),
-    "tok_per_s": Usual((None, number), None),
-    "platform": Usual(frozenset(("gb10", "ascend")), "gb10"),
-    "token_s": Usual(number, 0.0),
-}
-
-
-def read_diagnosis(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield one `diagnosis` event, as `Answer.to_json` has it. Raises Refused for an invalid request.
-
-    It keeps no run and takes no lock, so it works during a run and on a full disk.
-    """
-    from sparkwright.doctor.diagnosis import diagnose
-    from sparkwright.doctor.diagnosis.server_state import RecipeFacts
-    from sparkwright.health.check import DOCKER_S
-
-    try:
-        given = fitted({name: request[name] for name in _ASKED if name in request}, _ASKED, "the request")
-    except ValueError as error:
-        raise Refused(f"{error}.") from None
-    run_id = new_run_id(f"diagnose-{os.getpid()}")
-    engine = Engine(machine, timeout_s=DOCKER_S)
-    context = RunContext(machine, state, run_id, lambda value: None, check=True, engine=engine)
-    yield event("diagnosis", **diagnose(context, RecipeFacts(**given)), sandbox=machine.sandbox)
 
 
 #: the previous step has sent its recap, but its process may take a moment longer, seconds
@@ -120,7 +79,7 @@ def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     It is not a run: its journal would be among the removed files. Yields one `recap` event. name: the host's, for messages.
     Raises Refused during another run.
     """
-    started_s, host = time.monotonic(), str(request.get("name", ""))
+    started_s, host = time.monotonic(), request["name"]
     context = RunContext(machine, state, run_id="", emit=lambda value: None)
     owner = lock.Owner("host.clean", "host.clean", "", 0, time.time())
     with lock.held(state, owner, host=host):

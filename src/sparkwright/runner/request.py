@@ -1,18 +1,107 @@
-"""A request on standard input: one JSON line. An invalid one is refused before anything is done."""
+"""Requests of the laptop: their table, and the reader of one. An invalid request is refused before anything is done.
+
+A request is one JSON line on standard input: {"verb": name in KINDS, ..., "env": {...}, "secrets": {...}, "server": container}.
+Its answer is events on standard output. `server`: the container of the server that is meant, on a host that serves several.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 from sparkwright.errors import Refused
-from sparkwright.trust import bounds
+from sparkwright.trust import bounds, shapes
+from sparkwright.trust.shapes import Shape, Usual
 from sparkwright.visible import one_line
 
 #: a plan with every file of a big model is far below it
 LINE_BYTES = 64 * 2**20
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: for answers from a host's files, and from its Docker Engine, its server or its disks, seconds; several times the need of a
+#: loaded host
+QUICK_S, LONG_S = 120.0, 600.0
+#: for a measurement on a server that serves others meanwhile
+MEASURED_S = 1800.0
+
+
+def _text(value: Any) -> str:
+    """Shape of a text that a file name, a variable or an argument of a program can hold."""
+    if "\0" in shapes.text(value):
+        raise ValueError("has a NUL")
+    return str(value)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    """Shape of an object of texts."""
+    return {_text(name): text for name, text in shapes.fitted(value, {str: _text}, "").items()}
+
+
+def _environment(value: Any) -> dict[str, str]:
+    """Shape of variables for the environment of programs."""
+    if not all(map(_VARIABLE.fullmatch, found := _texts(value))):
+        raise ValueError("has a name that is not a variable's")
+    return found
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TEXT, _FLAG, _OBJECT = Usual(_text, ""), Usual(bool, False), {str: object}
+_SECONDS = Usual((None, shapes.within(-(10**12), 10**12)), None)
+#: the fields that every request may have
+COMMON: dict[str, Shape] = {"env": Usual(_environment, {}), "secrets": Usual(_texts, {}), "server": _TEXT}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of request."""
+
+    #: the function below this folder that answers it, imported on use
+    function: str
+    #: the shapes of its fields
+    fields: Mapping[str, Shape] = field(default_factory=dict)
+    #: for the host's whole answer; None for no limit. Silence is detected, as a runner writes every two seconds, but a host that
+    #: never stops writing would hold up a command, and with it the rows of every other host
+    limit_s: float | None = None
+    #: the answer ends with a recap; without one the outcome is unknown
+    recap: bool = False
+
+
+KINDS: Mapping[str, Kind] = {
+    # runs: a deploy takes as long as its download, so they have no limit
+    "run": Kind("run.start", {"plan": _OBJECT, "restart": Usual(_OBJECT)}, recap=True),
+    "attach": Kind("run.attach", {"run": _TEXT}, recap=True),
+    "stop": Kind("run.stop", {"run": _TEXT}, QUICK_S),
+    "runs": Kind("run.kept", {"all": _FLAG}, QUICK_S),
+    # questions, which need no run, journal or lock
+    "ask": Kind("questions.ask", {"module": _text, "args": Usual(_OBJECT, {})}, LONG_S, recap=True),
+    "health": Kind("health_check.check", {"smoke": _FLAG, "token_s": _SECONDS}, MEASURED_S, recap=True),
+    "status": Kind("status.read_status", {"container": _TEXT, "gateway": _FLAG, "traffic": _FLAG}, QUICK_S),
+    "checks": Kind("status.read_checks", {"since_s": _SECONDS}, QUICK_S),
+    "history": Kind("records.read_history", {}, QUICK_S),
+    "incident": Kind("records.read_incident", {"run": _TEXT}, LONG_S),
+    "lock": Kind("records.read_lock", {}, QUICK_S),
+    # acts that keep no run
+    "unlock": Kind("records.unlock", {"how": _TEXT, "run": _TEXT}, LONG_S),
+    "clean": Kind("records.clean", {"name": _TEXT}, recap=True),
+}
+#: the modules that `ask` runs, in check mode: they change nothing then, and those that remove something say what they would
+QUESTIONS = frozenset(
+    {
+        *("bench_cells", "clean_host", "container_settings", "diagnose", "doctor", "engine_log", "fabric"),
+        *("gateway_own_key", "gateway_state", "inspect_image", "inspect_server", "link_rate", "models", "ollama_ps"),
+        *("prune_caches", "prune_images", "serving", "survey"),
+    }
+)
+#: the limit of a run whose only task is one of these modules, seconds
+SHORT_RUNS: Mapping[str, float] = {"gateway_own_key": QUICK_S, "copy_key": QUICK_S, "undo_load": LONG_S}
+
+
+def limit_s(request: Mapping[str, Any]) -> float | None:
+    """Return the time limit of a host's whole answer, seconds; None for no limit."""
+    steps: Sequence[Any] = request["plan"].get("steps") or () if request["verb"] == "run" else ()
+    if len(steps) == 1:
+        return SHORT_RUNS.get(steps[0].get("module", ""))
+    return KINDS[request["verb"]].limit_s if request["verb"] in KINDS else None
 
 
 def read(source: IO[bytes]) -> dict[str, Any]:
@@ -24,51 +113,23 @@ def read(source: IO[bytes]) -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """Parse the request of a line. Raises Refused."""
+    """Return the request of a line, with every field of its kind. Raises Refused."""
     try:
         request = bounds.parsed(line)
     except ValueError:
         raise _refused("it is not JSON") from None
-    if not isinstance(request, dict) or not isinstance(request.get("verb"), str):
+    if not isinstance(request, dict) or not isinstance(verb := request.get("verb"), str):
         raise _refused("it has no verb")
-    for name, value in request.items():
-        if name in _IS and not _IS[name](value):
-            raise _refused(f"its `{name}` is invalid")
-    return request
-
-
-def unknown(verb: str) -> Refused:
-    """Return the refusal of an unknown verb."""
-    return _refused(f"'{one_line(verb, at_most=40)}' is not a verb of this runner")
+    if verb not in KINDS:
+        raise _refused(f"'{one_line(verb, at_most=40)}' is not a verb of this runner")
+    try:
+        found: dict[str, Any] = shapes.fitted(request, {**COMMON, **KINDS[verb].fields}, "it")
+    except ValueError as error:
+        raise _refused(one_line(str(error), at_most=200)) from None
+    if verb == "ask" and found["module"] not in QUESTIONS:
+        raise _refused(f"'{one_line(found['module'], at_most=40)}' is not a question of this runner")
+    return found
 
 
 def _refused(why: str) -> Refused:
     return Refused(f"invalid request: {why}.", fix="Laptop and host have different versions: deploy again.")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value and value.encode(errors="replace").decode() == value
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, (*value, *value.values())))
-
-
-def _is_environment(value: Any) -> bool:
-    return _are_texts(value) and all(map(VARIABLE.fullmatch, value))
-
-
-def _is_number(value: Any) -> bool:
-    """Return True for seconds, or None; False for anything else, NaN included."""
-    return value is None or (isinstance(value, int | float) and abs(value) < 10**12)
-
-
-_IS: dict[str, Callable[[Any], bool]] = {
-    "env": _is_environment,
-    "secrets": _are_texts,
-    **dict.fromkeys(("plan", "restart"), lambda value: isinstance(value, dict)),
-    **dict.fromkeys(("smoke", "gateway"), lambda value: isinstance(value, bool)),
-    "token_s": _is_number,
-    "since_s": _is_number,
-    **dict.fromkeys(("verb", "run", "how", "name", "container", "server"), _is_text),
-}

@@ -1,12 +1,15 @@
-"""The run of one plan in this process, with its events in the journal of the run."""
+"""The run of one plan in this process, its events in its journal; and the requests that start, follow, stop and list runs."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Exit, Refused, SparkwrightError
@@ -19,9 +22,10 @@ from sparkwright.protocol.events import SCHEMA, Event, event, recap_of_error
 from sparkwright.protocol.plan import Plan
 from sparkwright.runner.rendezvous import Rendezvous
 from sparkwright.secret import Secret
-from sparkwright.trust import bounds
+from sparkwright.trust import bounds, private
 from sparkwright.trust.names import STEP
 from sparkwright.trust.redact import Redactor
+from sparkwright.visible import one_line
 
 
 def play(
@@ -143,3 +147,105 @@ def _runtime_of_checks() -> str:
 def _heals(state: StateFolder) -> bool:
     """Return True if a check that restarts is installed: `Settings.heal`, whose import costs every deploy 10 ms."""
     return (state.read("health-settings") or {}).get("heal") == "restart"
+
+
+# Requests about runs.
+
+
+def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """Start a run, detached, and return its events.
+
+    restart: the restart plan to keep if the run succeeds, see host/records/restart_plans.py; empty: none could be made.
+    """
+    try:
+        plan = Plan.from_json(request["plan"])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Refused(f"invalid plan: {one_line(str(error), at_most=200)}.") from None
+    state.note_format()
+    secrets = {name: Secret(value) for name, value in request["secrets"].items()}
+    book = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
+    bell, book.bell = os.pipe()
+    os.set_blocking(book.bell, False)
+    if os.fork() == 0:
+        os.close(bell)
+        _detach(book)
+        try:
+            play(plan, machine, state, secrets, book, request.get("restart"))
+        finally:
+            os._exit(0)
+    os.close(book.bell)
+    book.leave()
+    return journal.follow(book.folder, bell)
+
+
+def _detach(book: Journal) -> None:
+    """Start a session of its own, without the laptop's pipes, so that the run outlives the connection."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(book.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    sys.stdout = sys.stderr = _Log(book.hidden)
+
+
+class _Log(io.TextIOBase):
+    """The standard output of a run: goes to runner.log, secrets as dots.
+
+    What a full disk refuses is lost, and the run continues.
+    """
+
+    def __init__(self, hidden: Redactor) -> None:
+        self._hidden = hidden
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            os.write(1, self._hidden.text(text).encode(errors="replace"))
+        return len(text)
+
+
+def attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """Return the events of a run from its first: of the newest, or the requested one."""
+    return journal.follow(_find(state, request["run"]))
+
+
+def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """Ask the current run, or the requested one, to stop at a safe point."""
+    folder = _find(state, request["run"]) if request["run"] else _at_work(state)
+    if journal.lives(folder):
+        private.touch(folder / "stop")
+        yield event("note", task="", text=f"run {folder.name} will stop at the next safe point")
+    else:
+        yield event("note", task="", text=f"run {folder.name} has already ended")
+
+
+def _at_work(state: StateFolder) -> Path:
+    """Return the run for a "stop" without an id: the one that holds the lock, or the only one in progress."""
+    owner, alive = lock.inspect(state)
+    living = journal.living(state)
+    holding = [folder for folder in living if owner is not None and alive and folder.name == owner.run]
+    if holding or len(living) == 1:
+        return (holding or living)[0]
+    if living:
+        names = ", ".join(folder.name for folder in living)
+        raise Refused(f"several runs in progress: {names}.", fix="Name one: `invoke stop --host HOST --run RUN`.")
+    return _find(state, "")
+
+
+def kept(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """Yield one `run` event for each kept run that may change something, or for all of them, newest first."""
+    for folder in state.runs():
+        plan, recap = journal.plan_of(folder), journal.recap_of(folder)
+        if journal.reads(plan) and not request["all"]:
+            continue
+        ended = "running" if journal.lives(folder) else "cut off" if recap is None else f"exit {recap.get('exit')}"
+        yield event(
+            "run", run=folder.name, play=plan.get("play"), who=plan.get("who"), check=plan.get("check"), state=ended
+        )
+
+
+def _find(state: StateFolder, run_id: str) -> Path:
+    for folder in sorted(state.runs(), key=journal.lives, reverse=True):
+        if run_id in ("", folder.name):
+            return folder
+    what = f"no run {run_id} on this host" if run_id else "no runs on this host yet"
+    raise Refused(f"{what}.", fix="`invoke runs --host HOST` lists them.")

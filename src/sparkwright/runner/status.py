@@ -40,15 +40,15 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     now_s, good = time.time(), good_states.last(state)
     busy, interrupted = _runs(machine, state)
     found, gateway = store.latest(state.memory), _gateway(state)
-    name = found.container.name if found is not None and found.container.name else str(request.get("container", ""))
+    name = found.container.name if found is not None and found.container.name else request["container"]
     now = snapshot.inspect(machine, good, name, now_s)
     outdated = "" if found is None else snapshot.outdated(found, now, good)
     late = found is not None and found.late(now_s)
     if found is not None and not outdated:
         outdated = _gateway_outdated(found, gateway)
     about: dict[str, Any] = {
-        "gateway": gateway if request.get("gateway") else {},
-        "traffic": {**snapshot.traffic(good, now), **snapshot.temperature(machine)} if request.get("traffic") else {},
+        "gateway": gateway if request["gateway"] else {},
+        "traffic": {**snapshot.traffic(good, now), **snapshot.temperature(machine)} if request["traffic"] else {},
         "late": late,
         "busy": busy,
         "interrupted": interrupted,
@@ -73,7 +73,7 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
     Only the fields of the report: at the usual interval a week is some 2,000 rows.
     """
-    rows = [row_of(record) for record in store.history(state.memory, float(request.get("since_s", 0)))]
+    rows = [row_of(record) for record in store.history(state.memory, request["since_s"] or 0.0)]
     yield event("checks", fields=list(FIELDS), rows=rows)
 
 

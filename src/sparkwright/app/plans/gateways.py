@@ -207,14 +207,16 @@ def hashes(selection: Selection, at: Member, *, check: bool, tell: Callable[[str
         at: the gateway's own host.
         check: no host creates a key.
     """
-    from sparkwright.app.questions.host_requests import ask_module
+    from sparkwright.app.questions.host_requests import ask_module, run_module
 
     found: dict[str, str] = {}
     servers = gateway_routes.servers(selection.project.root, selection.inventory, of_host(selection.inventory, at.host))
     for name in dict.fromkeys(server.host.machine for server in servers):
         member = at if name == at.host.machine else Member(selection.inventory.machines[name])
         try:
-            found[name] = ask_module(Fleet([member]), member, "gateway_own_key", {}, check=check)["sha256"]
+            found[name] = (ask_module if check else run_module)(Fleet([member]), member, "gateway_own_key", {})[
+                "sha256"
+            ]
         except SparkwrightError as error:
             found[name] = ""
             tell(f"{name} could not be asked for its key, and cannot drain itself with a new one: {error.message}")

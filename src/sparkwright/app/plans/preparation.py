@@ -161,13 +161,13 @@ class Peers:
         Args:
             model: id, commit, files and dir.
         """
-        from sparkwright.app.questions.host_requests import ask_module
+        from sparkwright.app.questions.host_requests import run_module
 
         member = self._member(source)
         member.secrets = {TOKEN: token}
         fleet = Fleet([member])
         try:
-            found = ask_module(fleet, member, "share_model", {**{key: model[key] for key in ABOUT}, "readers": readers})
+            found = run_module(fleet, member, "share_model", {**{key: model[key] for key in ABOUT}, "readers": readers})
         except SparkwrightError as error:
             error.where = error.where or source
             raise
@@ -178,7 +178,7 @@ class Peers:
         hang_up(self._members.values())
 
     def _reported(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
-        from sparkwright.app.questions.host_requests import ask_module
+        from sparkwright.app.questions.host_requests import run_module
 
         source = str(task.args["from"])
         here = {**task.args, "from": ""}
@@ -187,7 +187,7 @@ class Peers:
         if any(name in task.open for name in (*ABOUT, "from")):
             message = "`from` needs a model that is known before the run."
             raise Refused(message, where=task.where, fix="Use the recipe's and the lock's.")
-        looked = ask_module(fleet, member, "verify_model", {key: task.args[key] for key in ABOUT})
+        looked = run_module(fleet, member, "verify_model", {key: task.args[key] for key in ABOUT})
         if not looked["wrong"] or check:
             return dataclasses.replace(task, args=here)
         token = Secret(secrets.token_urlsafe(32))

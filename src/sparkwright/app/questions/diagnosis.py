@@ -18,10 +18,11 @@ from sparkwright.console.rows import Cause, Diagnosis
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.fixes import named
-from sparkwright.fleet.member import Member, hang_up
+from sparkwright.fleet.member import Member, hang_up, question
 from sparkwright.program import typed
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import recap_error
 from sparkwright.visible import one_line
 
 #: what a host says of itself; the laptop adds its name and an error
@@ -55,10 +56,25 @@ def ask(selection: Selection, token_s: float) -> list[Diagnosis]:
 
     def header(member: Member) -> dict[str, Any]:
         recipe_facts = {name: value for name, value in abouts[member.host.name].items() if name != "error"}
-        return {"verb": "diagnose", "token_s": token_s, **recipe_facts}
+        return question("diagnose", {"token_s": token_s, **recipe_facts})
 
-    answers = host_requests.everyone(members, header, "diagnosis")
-    return [_row(value.host, answer, abouts[value.host.name]) for value, answer in zip(members, answers, strict=True)]
+    answers = host_requests.everyone(members, header, "task_finished")
+    return [
+        _row(member.host, _diagnosed(answer, member.host), abouts[member.host.name])
+        for member, answer in zip(members, answers, strict=True)
+    ]
+
+
+def _diagnosed(answer: host_requests.Answer, host: Host) -> host_requests.Answer:
+    """Return the diagnosis in a host's answer, or the error of one that gave none. A server that is not well is a failed task."""
+    if isinstance(answer, SparkwrightError):
+        return answer
+    if "causes" not in answer["data"]:
+        return recap_error(answer)
+    try:
+        return host_requests.checked("diagnose", answer["data"], host=host.name)
+    except SparkwrightError as error:
+        return error
 
 
 def about(selection: Selection, host: Host) -> dict[str, Any]:

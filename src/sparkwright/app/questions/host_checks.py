@@ -12,7 +12,7 @@ from typing import Any
 from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pins import entries, lock_of
-from sparkwright.app.questions.host_requests import ask_module
+from sparkwright.app.questions.host_requests import ask_module, run_module
 from sparkwright.console import words
 from sparkwright.console.events import tables
 from sparkwright.console.events.lines import budget_lines
@@ -140,7 +140,7 @@ def _repair(pattern: str, seen: Sequence[HostReport], wanted: Mapping[str, Seque
         for item in wanted[name]:
             try:
                 args = {"name": item, "user": users[name]}
-                ask_module(selection.fleet, member, "fix", args, exclusive=True, become=True)
+                run_module(selection.fleet, member, "fix", args, exclusive=True, become=True)
             except SparkwrightError as error:
                 broken[name].append(str(error))
             else:

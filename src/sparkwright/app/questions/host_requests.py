@@ -21,9 +21,9 @@ from sparkwright.engines.engine import TITLES, USUAL
 from sparkwright.engines.log.state import FIELDS
 from sparkwright.errors import Exit, Failed, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
-from sparkwright.fleet.member import Member, broke, hang_up
+from sparkwright.fleet.member import Member, broke, hang_up, question
 from sparkwright.gateway.statistics import STATES
-from sparkwright.protocol.event_reader import COUNT, text
+from sparkwright.protocol.event_reader import COUNT, exit_code, text
 from sparkwright.protocol.events import Event, last_recap, recap_error
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
@@ -62,34 +62,34 @@ def one(member: Member, header: dict[str, Any], kind: str) -> Answer:
         return broke(error)
 
 
-def ask_module(
-    fleet: Fleet,
-    member: Member,
-    name: str,
-    args: dict[str, Any],
-    *,
-    check: bool = False,
-    exclusive: bool = False,
-    become: bool = False,
+def ask_module(fleet: Fleet, member: Member, name: str, args: dict[str, Any]) -> dict[str, Any]:
+    """Ask a host by a module that changes nothing, or by one that says what it would change, and return the answer.
+
+    Raises Failed with the host's message and exit code.
+    """
+    return _answer(member, name, fleet.request(member, question(name, args), counted=False))
+
+
+def run_module(
+    fleet: Fleet, member: Member, name: str, args: dict[str, Any], *, exclusive: bool = False, become: bool = False
 ) -> dict[str, Any]:
     """Run one module and return its answer. Raises Failed with the host's message and exit code.
 
     Args:
-        check: run in check mode.
         exclusive: hold the host's lock, as a deploy does.
         become: run as root.
     """
     task = Task(id=name, name=name.replace("_", " "), module=name, args=args, become=become)
     about: dict[str, Any] = {"host": member.host.name, "server": member.host.server}
-    plan = Plan(run_id=new_run_id(), play="Ask", steps=(task,), check=check, exclusive=exclusive, **about)
-    events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
-    done = next(
-        (event for event in events if event["event"] == "task_finished" and event["status"] in ("ok", "changed")), None
-    )
-    if done is None:
-        failed = next((event["msg"] for event in events if event["event"] == "task_finished"), "")
-        raise recap_error(last_recap(events), failed or "the host gave no answer.")
-    return checked(name, done["data"], host=member.host.name)
+    plan = Plan(run_id=new_run_id(), play="Ask", steps=(task,), exclusive=exclusive, **about)
+    return _answer(member, name, fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False))
+
+
+def _answer(member: Member, module: str, events: Sequence[Event]) -> dict[str, Any]:
+    done = next((event for event in events if event["event"] == "task_finished"), None)
+    if done is None or done["status"] not in ("ok", "changed"):
+        raise recap_error(last_recap(events), done["msg"] if done else "the host gave no answer.")
+    return checked(module, done["data"], host=member.host.name)
 
 
 @contextlib.contextmanager
@@ -249,7 +249,22 @@ FOUND_MODEL: dict[str, Shape] = {
     "size_bytes": COUNT,
 }
 
+#: of a diagnosis
+CAUSE: dict[str, Shape] = {"cause": text, "verdict": line, **dict.fromkeys(("evidence", "fix"), Usual(text, ""))}
+
 ANSWERS: dict[str, dict[str, Shape]] = {
+    "diagnose": {
+        "schema": COUNT,
+        **dict.fromkeys(("state", "summary"), text),
+        "fix": Usual(text, ""),
+        "exit": exit_code,
+        **dict.fromkeys(("tok_per_s", "expected_tok_per_s"), Usual((None, within(0, 1e6)), None)),
+        "expected_by": Usual((None, line), None),
+        **dict.fromkeys(("container", "gpu"), Usual({str: object}, {})),
+        "causes": [CAUSE],
+        "sandbox": Usual(bool, False),
+    },
+    "serving": {"serving": bool},
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment, "budget": Usual((None, JSON_SHAPE), None)},
     "link_rate": {"rates": [RATE]},
     "fabric": {

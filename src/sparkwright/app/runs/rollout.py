@@ -19,7 +19,7 @@ from sparkwright.console.words import names as named
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
 from sparkwright.fleet.guard import Guard, floors
-from sparkwright.fleet.member import GOOD, Member, hang_up
+from sparkwright.fleet.member import GOOD, Member, hang_up, question
 from sparkwright.fleet.rollout import Prints, Record, RecordFile, Roll, refuse_other
 from sparkwright.project import playbook, recipe, shipped_files
 from sparkwright.project.rollout_policy import RolloutPolicy, sizes
@@ -232,10 +232,11 @@ class _Looks:
         host = member.host
         name = recipe.load(self._selection.project.root, host.recipe).file.container.name if host.recipe else ""
         try:
-            found = list(member.request({"verb": "serving", "name": name}, self._selection.inventory.secrets(host)))
+            secrets = self._selection.inventory.secrets(host)
+            found = list(member.request(question("serving", {"name": name}), secrets))
         except SparkwrightError:
             return False
-        return any(row["event"] == "serving" and row["serving"] for row in found)
+        return any(row["event"] == "task_finished" and row["data"].get("serving") is True for row in found)
 
 
 def _takes_down(play: playbook.Play) -> bool:

@@ -132,15 +132,11 @@ def ask(selection: Selection, header: dict[str, Any], *, json: bool, on_event: L
     return fleet.codes()
 
 
-def one_task(selection: Selection, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
-    """Run one module on each selected host, shown as a task of a play.
-
-    Args:
-        read_only: the module changes nothing, and needs no lock.
-    """
+def one_task(selection: Selection, module: str, args: dict[str, Any], *, json: bool) -> list[int]:
+    """Run one module on each selected host, shown as a task of a play."""
     name = module.replace("_", " ")
     task = Task(id=module, name=name, module=module, args=args)
-    return tasks(selection, name, lambda host: (task,), exclusive=not read_only, json=json)
+    return tasks(selection, name, lambda host: (task,), exclusive=True, json=json)
 
 
 def tasks(

@@ -19,7 +19,7 @@ from sparkwright.app.clean_host import Stored
 from sparkwright.app.connect import Selection, choose
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pins import lock_of
-from sparkwright.app.questions.host_requests import ask_module, in_turn
+from sparkwright.app.questions.host_requests import ask_module, in_turn, run_module
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.console import grid
 from sparkwright.console.out import say
@@ -199,10 +199,10 @@ def copy_image_copy(selection: Selection, fleet: Fleet, source: Member, target: 
         way = _some_way(transfer)
     except BaseException:
         with suppress(SparkwrightError):  # the error of the copy has to be reported
-            ask_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
+            run_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
         raise
     compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
-    ask_module(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
+    run_module(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
     took = units.duration(time.monotonic() - started_s)
     size = units.size(here["size_bytes"])
     proof = "its content is the lock's" if wanted.ids else f"the lock can't prove it: as {source.host.name} has it"
@@ -263,12 +263,12 @@ def _straight(transfer: ImageTransfer) -> str:
         "host_key": link.host_key(),
         "packer": transfer.packer,
     }
-    ask_module(fleet, target, "copy_key", allowed)
+    run_module(fleet, target, "copy_key", allowed)
     try:
         with _given(transfer.source, KEY, private):
-            sent = ask_module(fleet, transfer.source, "send_image", args, exclusive=False)
+            sent = run_module(fleet, transfer.source, "send_image", args)
     finally:
-        ask_module(fleet, target, "copy_key", {**allowed, "state": "absent"})
+        run_module(fleet, target, "copy_key", {**allowed, "state": "absent"})
     return f"straight to {sent['address']}"
 
 

@@ -13,7 +13,7 @@ from sparkwright.app.plans import preparation, recipes
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions import host_requests
-from sparkwright.app.questions.host_requests import ask_module
+from sparkwright.app.questions.host_requests import ask_module, run_module
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.console import grid
 from sparkwright.console.out import error_row, say, say_error, say_json, say_prose
@@ -31,12 +31,9 @@ LISTED = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("US
 Rows = list[tuple[str, dict[str, Any]]]
 
 
-def ask(selection: Selection, module: str, args_of: Callable[[Host], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the answers of a read-only module on every selected host, by host name.
-
-    The error of a host that could not answer is printed.
-    """
-    found = selection.fleet.ask(lambda member: ask_module(selection.fleet, member, module, args_of(member.host)))
+def ask(selection: Selection, answer_of: Callable[[Member], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the answer of every selected host, by host name. The error of a host that could not answer is printed."""
+    found = selection.fleet.ask(answer_of)
     for name, error in selection.fleet.errors().items():
         say_error(error, json=False, host=name)
     return found
@@ -45,7 +42,7 @@ def ask(selection: Selection, module: str, args_of: Callable[[Host], dict[str, A
 def list_models(pattern: str, *, as_json: bool) -> list[int]:
     """List every model of every host, with its users."""
     selection = machines(choose(pattern))
-    found = ask(selection, "models", lambda host: {})
+    found = _models(selection)
     rows = [(host, model) for host in found for model in found[host]["models"]]
     if as_json:
         say_json(_objects(rows) + _errors(selection))
@@ -54,6 +51,10 @@ def list_models(pattern: str, *, as_json: bool) -> list[int]:
     if not rows and len(found) == len(selection.hosts):
         say("no models that sparkwright proved.")
     return selection.fleet.codes()
+
+
+def _models(selection: Selection) -> dict[str, dict[str, Any]]:
+    return ask(selection, lambda member: ask_module(selection.fleet, member, "models", {}))
 
 
 def _objects(rows: Rows) -> list[dict[str, Any]]:
@@ -78,9 +79,13 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
     selection = choose(pattern)
     models = {host.name: locked_model(selection.project, host) for host in selection.hosts}
     further = {host.name: _further(selection.project, host) for host in selection.hosts}
-    found = ask(
-        selection, "verify_model", lambda host: {**models[host.name], "deep": deep, "models": further[host.name]}
-    )
+
+    def compared(member: Member) -> dict[str, Any]:
+        name = member.host.name
+        args = {**models[name], "deep": deep, "models": further[name]}
+        return run_module(selection.fleet, member, "verify_model", args)
+
+    found = ask(selection, compared)
     if as_json:
         say_json(
             [{"host": host, "id": models[host]["id"], **value} for host, value in found.items()] + _errors(selection)
@@ -150,7 +155,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
     own = {host.name: _folders(selection, host) for host in selection.hosts}
     rows = [
         (host, model)
-        for host, found in ask(selection, "models", lambda host: {}).items()
+        for host, found in _models(selection).items()
         for model in found["models"]
         if not model["used_by"] and not any(_is_kept(model["dir"], folder) for folder in own[host])
     ]

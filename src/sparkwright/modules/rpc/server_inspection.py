@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sparkwright.doctor import diagnosis
 from sparkwright.doctor.diagnosis.server_state import RecipeFacts
 from sparkwright.engines.caches import MOUNT, set_by_us
 from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.health.check import DOCKER_S
 from sparkwright.host import ollama
 from sparkwright.host.containers import containers, inspection, server_key
 from sparkwright.host.containers.running_server import Running
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states, server_keys
+from sparkwright.host.runs.context import Engine
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.container import OWN_LABELS
 from sparkwright.protocol.result import Result, arg
@@ -35,7 +37,7 @@ class Diagnose(Module["Diagnose.Args"]):
     that others use, or a host where a run is in progress, is not measured, and that is said.
 
     Returns: state, summary, fix, exit, causes (cause, verdict: found, possible, unknown, noted or excluded, evidence, fix),
-    tok_per_s, expected_tok_per_s, expected_by, container, gpu.
+    tok_per_s, expected_tok_per_s, expected_by, container, gpu, sandbox.
 
     Fails when something is wrong; inconclusive when that is unknown.
     """
@@ -61,7 +63,9 @@ class Diagnose(Module["Diagnose.Args"]):
         facts = RecipeFacts(
             **given, platform=args.platform, token_s=args.token_s, key=secret.reveal() if secret else ""
         )
-        found = diagnosis.diagnose(context, facts)
+        # an engine that does not answer is a cause, and soon
+        quick = replace(context, engine=Engine(context.machine, timeout_s=DOCKER_S))
+        found = {**diagnosis.diagnose(quick, facts), "sandbox": context.machine.sandbox}
         code = Exit(found["exit"])
         return Result(failed=code is not Exit.OK, exit=code, msg=found["summary"], fix=found["fix"], data=found)
 

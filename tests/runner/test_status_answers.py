@@ -20,7 +20,7 @@ STATE = ".local/state/sparkwright"
 
 
 def ask(home: Path, verb: str) -> dict[str, Any]:
-    words = [sys.executable, "-c", "from sparkwright.runner.light import main; main()"]
+    words = [sys.executable, "-c", "from sparkwright.runner.main import main; main()"]
     done = subprocess.run(
         words,
         input=json.dumps({"verb": verb}).encode() + b"\n",
@@ -48,7 +48,7 @@ def test_what_can_not_be_answered_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_without_an_input_it_says_what_is_wrong_and_does_not_stumble_over_itself(tmp_path: Path) -> None:
-    program = "from sparkwright.runner.light import main; main()"
+    program = "from sparkwright.runner.main import main; main()"
     words = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, program]
     done = subprocess.run(words, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, check=False)
     assert done.returncode != 0 and b"UnboundLocalError" not in done.stderr
@@ -58,6 +58,7 @@ def test_the_modules_that_a_runtime_imports_ahead_exist() -> None:
     """boot.py imports them by name, and a host with a missing one runs nothing."""
     tree = ast.parse((Path(host_side.__file__).parent / "runner/boot.py").read_text())
     strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    names = {text for text in strings if re.fullmatch(r"[a-z_]+\.[a-z_]+", text)}
-    assert len(names) >= 6
-    assert [name for name in sorted(names) if importlib.util.find_spec(f"sparkwright.modules.{name}") is None] == []
+    modules = {f"sparkwright.modules.{text}" for text in strings if re.fullmatch(r"[a-z_]+\.[a-z_]+", text)}
+    runner = {text for text in strings if re.fullmatch(r"sparkwright\.runner\.[a-z_]+", text)}
+    assert (len(modules), len(runner)) >= (6, 3)
+    assert [name for name in sorted(modules | runner) if importlib.util.find_spec(name) is None] == []

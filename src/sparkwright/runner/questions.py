@@ -1,0 +1,61 @@
+"""Questions: one module in check mode, without a run, a journal or the lock, so they work during a run and on a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from sparkwright.host.machine import Machine
+from sparkwright.host.records import server_keys
+from sparkwright.host.runs.journal import ALIVE_EVERY_S
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.events import SCHEMA, Event, event
+from sparkwright.protocol.plan import Plan, Task, new_run_id
+from sparkwright.runner.play import PlayRun
+from sparkwright.secret import Secret
+from sparkwright.trust.redact import Redactor
+
+
+def ask(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """Yield the events of a module that answers a question, as a run of it would have them.
+
+    The keys of this host's servers are masked, as in a journal.
+    """
+    task = Task(request["module"], request["module"].replace("_", " "), request["module"], request["args"])
+    plan = Plan(new_run_id(f"ask-{os.getpid()}"), "", task.name, (task,), check=True, exclusive=False)
+    secrets = {name: Secret(value) for name, value in request["secrets"].items()}
+    hidden = Redactor(server_keys.kept(state))
+    about = {"host": "", "play": plan.play, "playbook": "", "check": False, "who": "", "schema": SCHEMA}
+    yield event("run_started", run=plan.run_id, **about, sandbox=machine.sandbox)
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is the answer
+        for row in streamed(lambda emit: emit(PlayRun(plan, machine, state, secrets, emit).run())):
+            yield hidden.event(row)
+
+
+def streamed(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]:
+    """Yield the events that a function emits in a thread, as they come, and `alive` after every 2 s of silence."""
+    events: SimpleQueue[Event | BaseException | None] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            work(events.put)
+        except BaseException as error:
+            events.put(error)
+        events.put(None)
+
+    threading.Thread(target=run, daemon=True).start()
+    while True:
+        try:
+            found = events.get(timeout=ALIVE_EVERY_S)
+        except Empty:
+            found = event("alive")
+        if found is None:
+            return
+        if isinstance(found, BaseException):
+            raise found
+        yield found
