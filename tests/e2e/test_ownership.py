@@ -43,7 +43,7 @@ def refusal(said: Said) -> str:
     return str(said.recap["msg"])
 
 
-@pytest.mark.parametrize("taken", ["qwen35-previous", "qwen35"])
+@pytest.mark.parametrize("taken", ["qwen35-previous", "qwen35-replacement", "qwen35"])
 def test_a_container_of_a_person_that_has_a_name_we_need_is_named_and_nothing_is_touched(
     desk: Desk, taken: str
 ) -> None:
@@ -134,7 +134,7 @@ def spec_of(state: StateFolder, name: str) -> dict[str, Any]:
     return {**(state.read("verified") or {})["spec"], "name": name}
 
 
-@pytest.mark.parametrize("name", ["small-previous", "small-interim", "gateway", "gateway-check"])
+@pytest.mark.parametrize("name", ["small-previous", "small-interim", "small-replacement", "gateway", "gateway-check"])
 def test_a_recipe_may_not_take_a_name_that_sparkwright_gives_itself(tmp_path: Path, name: str) -> None:
     from sparkwright.errors import Refused
     from sparkwright.project.recipe import recipe

@@ -142,6 +142,21 @@ def test_a_switch_that_fails_wakes_the_other_again(turns: Turns) -> None:
     assert turns.states() == {LARGE: "up", SMALL: "asleep"}
 
 
+def test_a_container_that_docker_refuses_is_refused_before_the_other_is_put_to_sleep(turns: Turns) -> None:
+    before, recipe = turns.policies(), turns.desk.root / f"recipes/{SMALL}.yml"
+    started = turns.desk.docker().api.inspect_container(CONTAINERS[LARGE])["State"]["StartedAt"]
+    text = recipe.read_text()
+    turns.desk.edit(f"recipes/{SMALL}.yml", r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
+    try:
+        said = turns.switch(SMALL)
+    finally:
+        recipe.write_text(text)
+    assert said.code == 1 and 'plugin "lokki" not found.' in said.recap["msg"], said.out[-2000:]
+    assert turns.policies() == before and turns.awake() == CONTAINERS[LARGE]
+    assert turns.desk.docker().api.inspect_container(CONTAINERS[LARGE])["State"]["StartedAt"] == started
+    assert not [row for row in turns.desk.docker().api.containers(all=True) if "replacement" in row["Names"][0]]
+
+
 def test_a_new_recipe_of_the_sleeping_one_waits_for_its_turn(turns: Turns) -> None:
     before = turns.policies()
     turns.desk.edit(f"recipes/{SMALL}.yml", "max-model-len: 16384", "max-model-len: 8192")

@@ -34,6 +34,7 @@ PROVED = (0, 4)
 COLUMNS = ("fails", "killed", "cut", "docker", "ollama", "disk")
 
 TABLE = """
+Create new container                             | old   | (new) |  new  |  new  |  new  |  new
 Unload Ollama's models                           | old   |  new  |  new  |  new  |  new  |  new
 Drain requests                                   | old   |  new  |  new  |  new  |  new  |  new
 Stop previous server, keep it for rollback       | old   | (new) |  new  |  new  |  new  |  new

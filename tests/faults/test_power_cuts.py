@@ -24,6 +24,7 @@ SEEDS, QUICK = range(300), 3
 AFTER_S = 0.4
 #: the steps that change something, which are cut more often than the others
 CHANGES = (
+    "Create new container",
     "Stop previous server, keep it for rollback",
     "Start the server",
     "Wait until it is ready",

@@ -23,9 +23,10 @@ from sparkwright.trust.shapes import optional
 
 #: prefix of sparkwright's own labels: recipes can't set them, and they are never compared
 OWN_LABELS = "sparkwright."
-#: name suffixes that sparkwright uses itself, forbidden in recipes: a server kept for a rollback, an interim server
-PREVIOUS, INTERIM = "-previous", "-interim"
-TAKEN_ENDINGS, TAKEN_NAMES = (PREVIOUS, INTERIM), ("gateway", "gateway-check")
+#: name suffixes that sparkwright uses itself, forbidden in recipes: a server kept for a rollback, an interim server, and a new
+#: server until the one that it replaces is stopped
+PREVIOUS, INTERIM, REPLACEMENT = "-previous", "-interim", "-replacement"
+TAKEN_ENDINGS, TAKEN_NAMES = (PREVIOUS, INTERIM, REPLACEMENT), ("gateway", "gateway-check")
 #: prefixes of a server key in a spec: a secret sent with the run, or the fingerprint of a key stored on the host
 GIVEN, KEPT = "given:", "kept:"
 

@@ -75,6 +75,7 @@ class PlayRun:
                     failure = self._handlers() or failure
         finally:
             self.context.guards.end()
+            self._discard_created()
         failure = failure or self.stopped
         self._tell_members(failure)
         answer = failure or self.unproved or self.ended
@@ -87,6 +88,13 @@ class PlayRun:
             seconds=round(time.monotonic() - started_s, 3),
             msg=f"{answer.msg} {answer.fix}".strip() if answer else "",
         )
+
+    def _discard_created(self) -> None:
+        """Remove the container that this run created to replace the server, if it was not started."""
+        if self.context.created is not None:
+            from sparkwright.host.containers import replacement
+
+            replacement.discard_created(self.context)
 
     def _exit(self, failure: Result | None) -> Exit:
         """Return the exit code of this run. It is "refused" only if nothing was touched."""

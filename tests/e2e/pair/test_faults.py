@@ -64,6 +64,20 @@ def test_the_head_proves_the_load_that_the_recipe_promises(pair: PairDesk) -> No
     assert "survives 512 x 2: " in pair.run("history", "--host", HOSTS[0]).out
 
 
+def test_a_container_that_docker_refuses_is_refused_before_any_member_stops(pair: PairDesk) -> None:
+    before = whole(pair)
+    text = (pair.root / RECIPE).read_text()
+    pair.edit(RECIPE, r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
+    try:
+        said = pair.deploy()
+    finally:
+        (pair.root / RECIPE).write_text(text)
+    assert said.code == 1 and 'plugin \\"lokki\\" not found.' in said.out, said.out[-3000:]
+    assert pair.ids() == before and pair.token()[0] == 200
+    rows = [row["Names"][0] for host in HOSTS for row in pair.engine_of(host).api.containers(all=True)]
+    assert rows == [f"/{NAME}"] * 2
+
+
 def test_the_links_are_read_and_a_second_deploy_changes_nothing(pair: PairDesk) -> None:
     inspected = pair.run("cluster.inspect", "--host", "sandbox-pair")
     assert (inspected.code, inspected.out.count("200 Gb/s")) == (0, 4), inspected.out

@@ -20,6 +20,7 @@ CHECKS: dict[str, Check] = {
     network.FABRIC_NAME: network.check_fabric,
     services.DOCKER_NAME: services.check_docker,
     services.MOUNTS_NAME: services.check_mounts,
+    services.CONTAINERS_NAME: services.check_containers,
     gpu.TOOLKIT_NAME: gpu.check_toolkit,
     operating_system.SESSION_NAME: operating_system.check_session,
     operating_system.LANGUAGE_NAME: operating_system.check_language,

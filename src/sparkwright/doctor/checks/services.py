@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from sparkwright.doctor import known
 from sparkwright.doctor.host import FIXES, Finding, Host, Wanted
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host import ollama, root_runtime
-from sparkwright.host.containers import containers, mount_sources
+from sparkwright.host.containers import container_labels, containers, mount_sources
 from sparkwright.host.containers.inspection import is_ours
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.runs.context import SocketDenied
@@ -84,14 +85,11 @@ DOCKER_SOURCE = "decision 35: Docker follows links in the source of a bind mount
 
 def check_mounts(host: Host) -> Iterator[Finding]:
     """Inspect the mounts of every container that sparkwright created, running or not."""
-    try:
-        client = host.context.docker()
-        rows = [row for row in client.api.containers(all=True) if is_ours(row)]
-        found = [inspected for row in rows if (inspected := containers.inspect(client, str(row["Id"]))) is not None]
-    except Exception:  # refused, down or restarting: the check `docker` reports which
+    found = _own_containers(host)
+    if found is None:
         yield Finding(MOUNTS_NAME, "unknown", "Docker does not answer", source=DOCKER_SOURCE)
         return
-    fix = f"sparkwright deploy --host {host.wanted.name}" if host.wanted.name else "sparkwright deploy"
+    fix = _deploy(host)
     suspect = 0
     for container in found:
         name = str(container["Name"]).lstrip("/")
@@ -108,6 +106,39 @@ def check_mounts(host: Host) -> Iterator[Finding]:
         sources = sum(len(mount_sources.of_container(entry)) for entry in found)
         evidence = f"{count(sources, 'source')} of {count(len(found), 'container')}, none below another, no link"
         yield Finding(MOUNTS_NAME, "ok", evidence, source=DOCKER_SOURCE)
+
+
+def _own_containers(host: Host) -> list[dict[str, Any]] | None:
+    """Return the inspects of the containers that sparkwright created; None if Docker is down: the check `docker` has the reason."""
+    try:
+        client = host.context.docker()
+        rows = [row for row in client.api.containers(all=True) if is_ours(row)]
+        return [inspected for row in rows if (inspected := containers.inspect(client, str(row["Id"]))) is not None]
+    except Exception:  # refused, down or restarting
+        return None
+
+
+def _deploy(host: Host) -> str:
+    return f"sparkwright deploy --host {host.wanted.name}" if host.wanted.name else "sparkwright deploy"
+
+
+CONTAINERS_NAME = "containers"
+CONTAINERS_SOURCE = "decision 61: a new container is created before the server is stopped"
+
+
+def check_containers(host: Host) -> Iterator[Finding]:
+    """Name the containers that were created to replace a server and never started."""
+    found = _own_containers(host)
+    if found is None:
+        yield Finding(CONTAINERS_NAME, "unknown", "Docker does not answer", source=CONTAINERS_SOURCE)
+        return
+    left = [container for container in found if container_labels.never_started(host.context, container)]
+    for container in left:
+        evidence = f"{container_labels.holder(host.context, container)}; it takes no memory"
+        yield Finding(CONTAINERS_NAME, "warning", evidence, _deploy(host), CONTAINERS_SOURCE)
+    if not left:
+        evidence = f"{count(len(found), 'container')} of sparkwright, none of them left by a run that was cut off"
+        yield Finding(CONTAINERS_NAME, "ok", evidence, source=CONTAINERS_SOURCE)
 
 
 PLATFORM_NAME = "image platform"

@@ -13,7 +13,7 @@ from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
-from sparkwright.host.containers.containers import INTERIM, PREVIOUS
+from sparkwright.host.containers.containers import INTERIM, PREVIOUS, REPLACEMENT
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, own_folders
 from sparkwright.host.state import StateFolder
@@ -188,6 +188,13 @@ def kept(context: Context, container: Mapping[str, Any]) -> bool:
     return not container["State"]["Running"] or (container["HostConfig"]["RestartPolicy"]["Name"] or "no") == "no"
 
 
+def never_started(context: Context, container: Mapping[str, Any]) -> bool:
+    """Return True if a container was created to replace a server, and has neither been started nor got the server's name."""
+    found = identify(context, container)
+    waits = found is not None and name_of(container) == found.server + REPLACEMENT
+    return waits and container["State"]["Status"] == "created"
+
+
 def in_place(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if a container is ours and still has the name that it was created with."""
     found = identify(context, container)
@@ -205,6 +212,8 @@ def holder(context: Context, container: Mapping[str, Any]) -> str:
     """Return a container's name and its owner, in words."""
     name, image = name_of(container), one_line(str(container["Config"].get("Image") or "?"), at_most=120)
     found = identify(context, container)
+    if found is not None and never_started(context, container):
+        return f"{name} was created to replace {found.server}, by a run that did not finish, and never started"
     if found is not None and found.name != name:
         return f"{name} is the {'gateway' if found.role == GATEWAY else 'server'} {found.name}, renamed by hand"
     if found is not None:
@@ -228,6 +237,14 @@ def by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
     rows = context.docker().api.containers(all=True, filters=filters)
     inspects = (containers.inspect(context.docker(), row["Id"]) for row in rows)
     return [found for found in inspects if found is not None]
+
+
+def all_never_started(context: Context) -> list[dict[str, Any]]:
+    """Return the inspects of all containers of this host that were created to replace a server and never started."""
+    marks = [f"{OWNER_LABEL}={owner(context)}", f"{ROLE_LABEL}={SERVER}"]
+    rows = context.docker().api.containers(all=True, filters={"label": marks, "status": "created"})
+    inspects = (containers.inspect(context.docker(), row["Id"]) for row in rows)
+    return [found for found in inspects if found is not None and never_started(context, found)]
 
 
 def of_server(state: StateFolder) -> set[str]:

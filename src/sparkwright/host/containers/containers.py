@@ -13,6 +13,7 @@ from sparkwright.host.containers import docker_client, inspection, port_forwarde
 from sparkwright.protocol.container import INTERIM as INTERIM
 from sparkwright.protocol.container import PREVIOUS as PREVIOUS
 from sparkwright.protocol.container import RANK_LABEL
+from sparkwright.protocol.container import REPLACEMENT as REPLACEMENT
 from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
@@ -207,6 +208,12 @@ def _accepts(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def refused_create(error: Exception) -> Failed:
+    """Return the engine's refusal to create a container as Failed, in the engine's own words."""
+    message = str(getattr(error, "explanation", "") or error).strip()
+    return Failed(f"Docker could not create the new container: {message.rstrip('.')}.")
 
 
 def refused_start(error: Exception, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:

@@ -106,8 +106,9 @@ def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
     Args:
         name: of the server's container.
     """
-    server = name.removesuffix(containers.PREVIOUS).removesuffix(containers.INTERIM)
-    own = {server, server + containers.PREVIOUS, server + containers.INTERIM}
+    endings = (containers.PREVIOUS, containers.INTERIM, containers.REPLACEMENT)
+    server = next((name.removesuffix(ending) for ending in endings if name.endswith(ending)), name)
+    own = {server, *(server + ending for ending in endings)}
     try:
         rows = context.docker().api.containers(all=True)
     except SparkwrightError:

@@ -8,13 +8,24 @@ verified here last. It is compared, drained, stopped, kept and restored as if it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host.containers import container_labels, containers
+from sparkwright.host.containers import container_labels, containers, lifecycle
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
+from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.names import STEP
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The container that this run created to replace the server, until it is started."""
+
+    id: str
+    #: what it was created from
+    spec: ContainerSpec
 
 
 def current(context: Context, name: str) -> dict[str, Any]:
@@ -42,6 +53,25 @@ def kept(context: Context, name: str) -> dict[str, Any]:
     return next((server for server in _known(context) if container_labels.kept(context, server)), {})
 
 
+def never_started(context: Context) -> dict[str, str]:
+    """Return the ids of the containers that were created to replace a server and never started, by name.
+
+    Of the run that works on this host, or left by one that was cut off: its recipe may have named another server.
+    """
+    return {name_of(found): str(found["Id"]) for found in container_labels.all_never_started(context)}
+
+
+def discard_created(context: Context) -> None:
+    """Remove the container that this run created to replace the server and did not start."""
+    if context.created is None:
+        return
+    try:
+        lifecycle.discard(context, context.created.id)
+    except Exception as error:  # of docker, requests or this package: the next deploy removes it
+        context.note(f"{context.created.spec.name}{containers.REPLACEMENT} is left: {error}")
+    context.created = None
+
+
 def refuse_others(context: Context, name: str, *, adopts: bool = False) -> None:
     """Raise Refused if a container that is not this server's has a name that the replacement needs.
 
@@ -57,8 +87,8 @@ def refuse_others(context: Context, name: str, *, adopts: bool = False) -> None:
         fix = f"On the host: `{first}docker rename {name_of(found)} {name}`."
         raise Refused(f"container {container_labels.holder(context, found)}.", fix=fix)
     stays = mine or (adopts and not container_labels.ours(context, found))
-    known = {found.get("Id") if stays else None, kept(context, name).get("Id")}
-    for needed in (name, name + containers.PREVIOUS):
+    known = {found.get("Id") if stays else None, kept(context, name).get("Id"), *never_started(context).values()}
+    for needed in (name, name + containers.PREVIOUS, name + containers.REPLACEMENT):
         held = containers.inspect(context.docker(), needed)
         if held is not None and held["Id"] not in known:
             why = f"container {container_labels.holder(context, held)}, and this server needs its name."
@@ -96,8 +126,9 @@ def _attempt(context: Context) -> dict[str, Any]:
 
 def _renamed(context: Context, name: str) -> dict[str, Any]:
     """Return the server created under this name and renamed since; empty if there is none, or while it is kept."""
-    created = container_labels.by_label(context, container_labels.SERVER, name)
-    return next((server for server in created if not container_labels.kept(context, server)), {})
+    servers = container_labels.by_label(context, container_labels.SERVER, name)
+    apart = (container_labels.kept, container_labels.never_started)
+    return next((server for server in servers if not any(is_apart(context, server) for is_apart in apart)), {})
 
 
 def _found(context: Context, id_: object) -> dict[str, Any]:

@@ -51,8 +51,14 @@ def mount(spec: ContainerSpec, context: Context, *, everyone: bool) -> dict[str,
         path = server_keys.path_of(context.state, spec.name, spec.server_key.removeprefix(KEPT), form)
         if not server_keys.read(path):
             raise Failed(f"the server key of {spec.name} is no longer on this host.", fix="`invoke deploy` sets one.")
-    server_keys.link(path, spec.name)
     return {"Type": "bind", "Source": str(path), "Target": form.mount, "ReadOnly": True}
+
+
+def link(state: StateFolder, container: Mapping[str, Any]) -> None:
+    """Point the docker run script's link to the key of a container that is about to start, which has its own name."""
+    if fingerprint := key_fingerprint(container):
+        name, form = container_labels.name_of(container), container_labels.engine_of_container(container).key
+        server_keys.link(server_keys.path_of(state, name, fingerprint, form), name)
 
 
 def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import docker
 
     from sparkwright.host.cluster.channel import Channel
+    from sparkwright.host.containers.replacement import Created
 
 PROGRESS_EVERY_S = 0.1
 
@@ -94,6 +95,8 @@ class RunContext:
     cluster: Channel | None = None
     #: the guard of this run's present start
     guards: Guards = field(default_factory=Guards)
+    #: the container that this run created to replace the server, and did not start yet
+    created: Created | None = None
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:

@@ -122,6 +122,7 @@ def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
             mine.role in (container_labels.SERVER, container_labels.GATEWAY)
             and not lab
             and not container_labels.kept(context, found)
+            and not container_labels.never_started(context, found)
         )
         kept = "--server removes it" if serves and not args.server else ""
         yield Item("container", name, size, kept)

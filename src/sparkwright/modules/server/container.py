@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import (
@@ -53,6 +53,8 @@ class Found:
     texts: Mapping[str, str] = field(default_factory=dict)
     #: whether sparkwright created the container
     ours: bool = True
+    #: ids of the containers that were created to replace a server and never started, by name
+    created: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -67,8 +69,13 @@ class Container(StateModule["Container.Args", Found]):
     `grant_restart` gives it the spec's once it is verified. A container that differs is never replaced silently: set it aside
     first.
 
+    With `state: created` the server is left as it is, and the container that is to replace it is created as NAME-replacement and
+    not started, so that whatever the Docker Engine refuses is refused while the server still serves. The same run starts it later,
+    under the server's name; a run that ends before that removes it. Any that a run left which was cut off is removed. Where the
+    server matches the spec, nothing is created.
+
     Returns: differs, running, exists, verified (verified once, and its restart policy enabled), ours (created by sparkwright),
-    drift (fields), id.
+    drift (fields), id, left (a NAME-replacement that was never started is there, of any server).
 
     Refused when a container that sparkwright did not create has its name and differs, or has the name that the previous server is
     to be kept under; one that runs and matches is taken over as it is. Fails when a container of this name differs and was not
@@ -86,6 +93,10 @@ class Container(StateModule["Container.Args", Found]):
         files: dict[str, str] = arg(
             "what stands in the recipe's files, by SHA-256; empty for those that are on the host", default_factory=dict
         )
+        state: Literal["started", "created"] = arg(
+            "started, or created: the container that is to replace the server is there, not started", default="started"
+        )
+        anew: bool = arg("with created: also where the server matches the spec", default=False)
 
     def read(self, args: Args, context: Context) -> Found:
         client = context.docker()
@@ -98,7 +109,8 @@ class Container(StateModule["Container.Args", Found]):
         mount_sources.refuse_spec(context, spec)
         texts = recipe_files.contents(context.state, spec, container, args.files)
         mine = container_labels.ours(context, container)
-        found = Found(spec, container, image, verified_id, model, verified_spec(good), texts, mine)
+        created = replacement.never_started(context)
+        found = Found(spec, container, image, verified_id, model, verified_spec(good), texts, mine, created)
         if not container or drift(args.model, found) or not (mine or found.running):
             replacement.refuse_others(context, spec.name)
         if context.check and self.differences(args, found):
@@ -106,6 +118,8 @@ class Container(StateModule["Container.Args", Found]):
         return found
 
     def differences(self, args: Args, found: Found) -> list[Change]:
+        if args.state == "created":
+            return _to_create(args, found)
         if not found.container:
             return [Change("container", None, found.spec.name, "no such container")]
         changes = drift(args.model, found)
@@ -126,10 +140,16 @@ class Container(StateModule["Container.Args", Found]):
             "ours": found.ours,
             "drift": changes,
             "id": found.container.get("Id", ""),
-            "msg": _sentence(found, changes),
+            "left": bool(found.created),
+            "msg": _sentence(found, changes) if args.state == "started" else "",
         }
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        if args.state == "created":
+            return _replacement_created(args, found, changes, context)
+        return self._started(args, found, changes, context)
+
+    def _started(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         from docker.errors import APIError
 
         turns.refuse_asleep(context.state)
@@ -144,10 +164,11 @@ class Container(StateModule["Container.Args", Found]):
         created = ""
         try:
             if not found.container:
-                created = _create(spec, args.files, context)
+                created = _take_created(spec, found, context) or _create(spec, args.files, context, spec.name)
             container_id = created or str(found.container["Id"])
             before = containers.inspect(client, container_id) or {}
             compile_caches.before_start(context, before)
+            server_key.link(context.state, before)
             context.guards.begin(context.machine, context.state, context.run_id, before, key=key_of(args.spec))
             lifecycle.start(context, container_id)
         except (APIError, SparkwrightError, OSError) as error:
@@ -161,8 +182,59 @@ class Container(StateModule["Container.Args", Found]):
         return {"differs": False, "running": True, "exists": True, "ours": True, "id": container_id, "msg": ""}
 
 
-def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> str:
-    """Create the container from the image that is proved to be the spec's, and return its id. files: see Container.Args.
+def _to_create(args: Container.Args, found: Found) -> list[Change]:
+    """Return what `state: created` changes: a new container is needed, or one that is left is not."""
+    needed = args.anew or not found.container or bool(drift(args.model, found))
+    changes = [Change("container", f"{name} (never started)", None, "a run was cut off") for name in found.created]
+    name = f"{found.spec.name}{containers.REPLACEMENT} (created)"
+    return [*changes, Change("container", None, name, "before the server is stopped")] if needed else changes
+
+
+def _replacement_created(args: Container.Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    """Create the container that is to replace the server, under a name of its own.
+
+    Raises Failed, with the engine's own words, if the engine refuses it; the server is not touched.
+    """
+    from docker.errors import APIError
+
+    for container_id in found.created.values():
+        lifecycle.discard(context, container_id)
+    if changes[-1].after is None:
+        return {"left": False}
+    spec, name = ContainerSpec.from_json(args.spec), args.spec["name"] + containers.REPLACEMENT
+    try:
+        created = _create(spec, args.files, context, name)
+    except APIError as error:
+        refused = containers.refused_create(error)
+        serves = (
+            f" {replacement.name_of(found.container)} was not touched and goes on serving." if found.running else ""
+        )
+        raise Failed(refused.message + serves, fix=refused.fix) from None
+    context.created = replacement.Created(created, spec)
+    return {"left": True}
+
+
+def _take_created(spec: ContainerSpec, found: Found, context: Context) -> str:
+    """Give the container that this run created for the spec the server's name, and return its id; empty if there is none.
+
+    Those of other runs are removed.
+    """
+    own, there = context.created, {*found.created.values()}
+    for container_id in there - {own.id if own else ""}:
+        lifecycle.discard(context, container_id)
+    if own is None or own.spec != spec or own.id not in there:
+        return ""
+    lifecycle.rename(context, {"Id": own.id}, spec.name)
+    context.created = None
+    return own.id
+
+
+def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context, name: str) -> str:
+    """Create the container from the image that is proved to be the spec's, and return its id.
+
+    Args:
+        files: see Container.Args.
+        name: the container's name until it is started.
 
     Raises Failed, and leaves no container, if there is no such image, or its name came to mean another one meanwhile.
     """
@@ -182,7 +254,7 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> 
     if mounts:
         config["HostConfig"]["Mounts"] = mounts
     role, server = _role(spec.name)
-    created = lifecycle.create(context, config, role, server=server, name=spec.name)
+    created = lifecycle.create(context, config, role, server=server, name=name)
     try:
         took = api.inspect_container(created)["Image"]
         if took != image["Id"]:

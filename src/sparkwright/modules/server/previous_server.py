@@ -49,6 +49,8 @@ class Found:
     serve: Mapping[str, Any] = field(default_factory=dict)
     #: name of the last verified container
     verified_name: str = ""
+    #: ids of the containers that were created to replace a server and never started, by name
+    created: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def old(self) -> bool:
@@ -71,7 +73,7 @@ class Found:
 class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     """The previous server has its own name again, and the failed one does not come back.
 
-    The failed one is removed; keep its evidence before (`incident`). When there is none to restore, the failed one is stopped
+    The failed one is removed, and any that was created to replace a server and never started; keep its evidence before (`incident`). When there is none to restore, the failed one is stopped
     with policy `no` and stays for its log: a crash loop is broken, never fed.
 
     A good server that was not yet stopped is left alone; one that was stopped and not yet renamed is to be started again.
@@ -101,11 +103,13 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             next(iter(kept.values()), ""),
             good.get("serve") or {},
             str((good.get("spec") or {}).get("name", "")),
+            replacement.never_started(context),
         )
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         model = [Change("model files", None, found.kept_model[:12])] if found.old and found.kept_model else []
-        return self._of_server(args, found) + model
+        created = [Change("container", f"{name} (never started)", None) for name in found.created]
+        return self._of_server(args, found) + model + created
 
     @staticmethod
     def _of_server(args: Args, found: Found) -> list[Change]:
@@ -136,6 +140,10 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         now = replacement.name_of(found.current) if found.current else ""
+        for container_id in found.created.values():
+            lifecycle.discard(context, container_id)
+        if not self._of_server(args, found) and not found.old:
+            return {}
         if not found.old:
             lifecycle.set_policy(context, found.current, "no")
             lifecycle.stop(context, found.current, 10)

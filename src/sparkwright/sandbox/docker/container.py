@@ -270,7 +270,8 @@ class Container:
     def to_json(self) -> dict[str, Any]:
         """Return the state that must survive a restart of the daemon."""
         kept = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
-        return {**kept, "stopped": self.asked_to_stop, "born_s": self.born_s, "sick": self.sick}
+        marks = {"stopped": self.asked_to_stop, "born_s": self.born_s, "sick": self.sick}
+        return {**kept, **marks, "started": self.status != "created"}
 
     def _port(self) -> int:
         for rows in (self.body["HostConfig"].get("PortBindings") or {}).values():

@@ -17,6 +17,7 @@ from sparkwright.sandbox.web import Refused
 
 FREED_S = 2.0  # a killed daemon holds its servers' ports slightly longer than its lock
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
+LOG_DRIVERS = ("awslogs", "fluentd", "gcplogs", "gelf", "journald", "json-file", "local", "none", "splunk", "syslog")
 
 
 class Containers:
@@ -39,7 +40,8 @@ class Containers:
         self._images.tags.update(saved["tags"])
         for row in saved["containers"]:
             container = Container(row["name"], row["body"], row["image"], self._images, self._world)
-            container.id, container.policy, container.status = row["id"], row["policy"], "exited"
+            container.id, container.policy = row["id"], row["policy"]
+            container.status = "exited" if row.get("started", True) else "created"
             container.asked_to_stop, container.sick = bool(row.get("stopped")), bool(row.get("sick"))
             container.born_s = float(row.get("born_s") or container.born_s)
             self.all[container.id] = container
@@ -73,7 +75,7 @@ class Containers:
         raise Refused(404, f"No such container: {key}")
 
     def create(self, name: str, body: dict[str, Any]) -> Container:
-        """Create a container. Raises Refused if the name is taken or the image is missing."""
+        """Create a container. Raises Refused if the name is taken, or the image, a mount's source or the log driver is missing."""
         name = name or f"sandbox_{secrets.token_hex(4)}"
         if not NAME.fullmatch(name):
             raise Refused(400, f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed")
@@ -87,6 +89,7 @@ class Containers:
             if missing := [source for source in sources if not Path(source).exists()]:
                 message = 'invalid mount config for type "bind": bind source path does not exist:'
                 raise Refused(400, f"{message} {missing[0]}")
+            _refuse_unknown_log_driver(body["HostConfig"])
             container = Container(name, body, image, self._images, self._world)
             self.all[container.id] = container
         self.save()
@@ -123,6 +126,12 @@ class Containers:
         with self._mutex:
             self.all.pop(container.id, None)
         self.save()
+
+
+def _refuse_unknown_log_driver(host_config: dict[str, Any]) -> None:
+    driver = (host_config.get("LogConfig") or {}).get("Type")
+    if driver and driver not in LOG_DRIVERS:
+        raise Refused(400, f'error looking up logging plugin {driver}: plugin "{driver}" not found')
 
 
 def _start_again(container: Container) -> None:
