@@ -109,12 +109,12 @@ def check_mounts(host: Host) -> Iterator[Finding]:
 
 
 def _own_containers(host: Host) -> list[dict[str, Any]] | None:
-    """Return the inspects of the containers that sparkwright created; None if Docker is down: the check `docker` has the reason."""
+    """Return the inspects of the containers that sparkwright created; None if Docker does not answer."""
     try:
         client = host.context.docker()
         rows = [row for row in client.api.containers(all=True) if is_ours(row)]
         return [inspected for row in rows if (inspected := containers.inspect(client, str(row["Id"]))) is not None]
-    except Exception:  # refused, down or restarting
+    except Exception:  # refused, down or restarting: the check `docker` has the reason
         return None
 
 

@@ -70,9 +70,9 @@ class Container(StateModule["Container.Args", Found]):
     first.
 
     With `state: created` the server is left as it is, and the container that is to replace it is created as NAME-replacement and
-    not started, so that whatever the Docker Engine refuses is refused while the server still serves. The same run starts it later,
-    under the server's name; a run that ends before that removes it. Any that a run left which was cut off is removed. Where the
-    server matches the spec, nothing is created.
+    not started: what the Docker Engine refuses to create is refused while the server still serves. The same run starts it later,
+    under the server's name; a run that ends before that removes it. One that an interrupted run left is removed. Where the server
+    matches the spec, nothing is created.
 
     Returns: differs, running, exists, verified (verified once, and its restart policy enabled), ours (created by sparkwright),
     drift (fields), id, left (a NAME-replacement that was never started is there, of any server).

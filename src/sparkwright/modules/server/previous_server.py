@@ -73,8 +73,9 @@ class Found:
 class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     """The previous server has its own name again, and the failed one does not come back.
 
-    The failed one is removed, and any that was created to replace a server and never started; keep its evidence before (`incident`). When there is none to restore, the failed one is stopped
-    with policy `no` and stays for its log: a crash loop is broken, never fed.
+    The failed one is removed; keep its evidence before (`incident`). So is any that was created to replace a server and never
+    started. When there is none to restore, the failed one is stopped with policy `no` and stays for its log: a crash loop is
+    broken, never fed.
 
     A good server that was not yet stopped is left alone; one that was stopped and not yet renamed is to be started again.
     When the model's files were replaced by another revision's, those it was verified with have their place again.

@@ -75,7 +75,7 @@ class Containers:
         raise Refused(404, f"No such container: {key}")
 
     def create(self, name: str, body: dict[str, Any]) -> Container:
-        """Create a container. Raises Refused if the name is taken, or the image, a mount's source or the log driver is missing."""
+        """Create a container. Raises Refused if its name is taken, or its image, log driver or a mount's source is missing."""
         name = name or f"sandbox_{secrets.token_hex(4)}"
         if not NAME.fullmatch(name):
             raise Refused(400, f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed")
