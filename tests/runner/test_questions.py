@@ -25,7 +25,8 @@ KEY = "0123456789abcdef" * 4
 
 def ask(home: Path, module: str, args: dict[str, Any]) -> list[Event]:
     request = {"module": module, "args": args, "secrets": {}}
-    return list(questions.ask(request, Machine(home=home), StateFolder.of(home)))
+    events = questions.ask(request, Machine(home=home), StateFolder.of(home))
+    return [row for row in events if row["event"] != "alive"]  # on a busy machine an import takes that long
 
 
 def test_a_question_is_a_task_and_a_recap_and_leaves_nothing_on_the_host(tmp_path: Path) -> None:
