@@ -104,11 +104,15 @@ GROUPS = (
         ("host/*", "modules/*", "health/model_hashes.py"),
         ("psutil",),
     ),
-    Group("retries, of a pull and of a webhook (12 ms)", ("modules/image.py", "health/notify.py"), ("tenacity",)),
+    Group(
+        "retries, of a pull and of a webhook (12 ms)",
+        ("modules/image/docker_image.py", "health/notify.py"),
+        ("tenacity",),
+    ),
     Group("subprocess: an answer to `status` runs nothing (8 ms)", ("host/machine.py",), ("sparkwright.host.output",)),
     Group(
         "the HTTP server of a copy between hosts (8 ms)",
-        ("modules/model/hf_model.py", "modules/image.py"),
+        ("modules/model/hf_model.py", "modules/image/docker_image.py"),
         ("sparkwright.host.models.peer", "sparkwright.host.images.image_copy"),
     ),
     Group(

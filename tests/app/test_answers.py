@@ -10,7 +10,7 @@ import pytest
 
 from sparkwright.app.questions import host_requests
 from sparkwright.errors import Failed
-from sparkwright.modules.rpc import transfer
+from sparkwright.modules.image import image_transfer as transfer
 from tests.fuzz.harness import feed, values
 from tests.modules.context import RecordingContext
 

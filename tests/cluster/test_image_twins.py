@@ -19,7 +19,7 @@ from sparkwright.errors import Failed
 from sparkwright.host import peers
 from sparkwright.host.images import image_copy
 from sparkwright.host.images.image_names import machine_platform
-from sparkwright.modules.image import ShareImage
+from sparkwright.modules.image.docker_image import ShareImage
 from sparkwright.secret import Secret
 from sparkwright.transport import connection
 from tests.modules.context import RecordingContext

@@ -18,11 +18,11 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import compile_caches, container_files, lifecycle, mount_sources
 from sparkwright.host.gateway import container as gateway
 from sparkwright.host.gateway import haproxy_sockets, place
-from sparkwright.modules.rpc.prune import PruneCaches
 from sparkwright.modules.server.previous_server import RestorePrevious
 from sparkwright.modules.server.records import GrantRestartPrevious
 from sparkwright.modules.server.start import Started
 from sparkwright.modules.server.stop import StopAndKeep, Stopped
+from sparkwright.modules.storage import PruneCaches
 from sparkwright.project import recipe
 from sparkwright.project.inventory.groups import Cluster, Fabric
 from sparkwright.project.inventory.host import Host

@@ -9,7 +9,7 @@ from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import container_options, containers, inspection
 from sparkwright.host.images import image_names, registry_client, registry_documents
-from sparkwright.modules import image as docker_image
+from sparkwright.modules.image import docker_image
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import Name, why_not_an_image

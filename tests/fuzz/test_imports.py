@@ -11,7 +11,7 @@ import yaml
 
 from sparkwright.app.questions import host_requests
 from sparkwright.errors import Failed, Refused
-from sparkwright.modules.rpc.server_inspection import ContainerSettings
+from sparkwright.modules.server.server_inspection import ContainerSettings
 from sparkwright.project.importing import container, recipe_of, recognise
 from sparkwright.project.importing.foreign import Report
 from tests.fuzz.harness import feed, texts, values

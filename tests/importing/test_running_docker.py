@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.host.containers import container_options
 from sparkwright.host.records import incidents
-from sparkwright.modules.rpc.server_inspection import ContainerSettings
+from sparkwright.modules.server.server_inspection import ContainerSettings
 from sparkwright.project import recipe
 from sparkwright.project.importing import recipe_of
 from sparkwright.project.importing.container import read_running

@@ -13,7 +13,7 @@ import pytest
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.cluster.channel import Channel
 from sparkwright.host.cluster.coordinator import Coordinator
-from sparkwright.modules.cluster import Barrier
+from sparkwright.modules.cluster.members import Barrier
 from sparkwright.modules.server.start import WaitReady
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.result import Result

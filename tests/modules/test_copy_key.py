@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.modules.rpc.transfer import LIVES_S, CopyKey
+from sparkwright.modules.image.image_transfer import LIVES_S, CopyKey
 from tests.modules.context import RecordingContext
 
 MINE = b'from="10.0.0.0/8",command="echo \\"hi\\"" ssh-ed25519 AAAAmine me@sparkwright-copy.lab'

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.modules import cluster
-from sparkwright.modules.cluster import FabricReady
+from sparkwright.modules.cluster import fabric as cluster
+from sparkwright.modules.cluster.fabric import FabricReady
 from sparkwright.protocol.result import Result
 from tests.doctor import link_tree
 from tests.modules.context import RecordingContext

@@ -20,7 +20,7 @@ from sparkwright.host.records import good_states
 from sparkwright.modules.model import model_files
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import RestoreModelFiles
-from sparkwright.modules.rpc.locks import LockModel
+from sparkwright.modules.spark_lock import LockModel
 from sparkwright.sandbox.hub import MOVED_PATHS, Hub, HubApi
 from sparkwright.sandbox.web import Server
 from sparkwright.secret import Secret

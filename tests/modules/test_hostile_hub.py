@@ -18,8 +18,8 @@ from sparkwright.host.models.hub import Source
 from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import VerifyModel
-from sparkwright.modules.rpc.locks import LockModel
-from sparkwright.modules.rpc.prune import RemoveModel
+from sparkwright.modules.spark_lock import LockModel
+from sparkwright.modules.storage import RemoveModel
 from sparkwright.project import lockfile
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret

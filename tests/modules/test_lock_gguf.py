@@ -13,7 +13,7 @@ from sparkwright.engines.llama_cpp import advice, gguf
 from sparkwright.engines.model.chat_template import kept, lines
 from sparkwright.errors import Refused
 from sparkwright.modules.model.hf_model import HfModel
-from sparkwright.modules.rpc.locks import LockModel
+from sparkwright.modules.spark_lock import LockModel
 from sparkwright.sandbox.hub import GGUF_VALUES, TEMPLATE, gguf_header
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub

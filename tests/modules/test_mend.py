@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.modules.rpc.host_inspection import Fix
+from sparkwright.modules.system.host_inspection import Fix
 from tests.modules.context import RecordingContext
 
 

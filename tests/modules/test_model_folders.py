@@ -13,7 +13,7 @@ from sparkwright.errors import Exit, Failed
 from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.modules.model.model_files import VerifyModel
-from sparkwright.modules.rpc.prune import Models, RemoveModel
+from sparkwright.modules.storage import Models, RemoveModel
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub

@@ -13,7 +13,7 @@ from sparkwright.host.models import file_transfer, model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
-from sparkwright.modules.rpc.prune import RemoveModel
+from sparkwright.modules.storage import RemoveModel
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub

@@ -16,8 +16,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host import machine, ollama
 from sparkwright.host.ollama import Loaded, Ollama
-from sparkwright.modules.ollama import OllamaReload, OllamaUnload
-from sparkwright.modules.rpc.server_inspection import OllamaPs
+from sparkwright.modules.ollama import OllamaPs, OllamaReload, OllamaUnload
 from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules.rpc import transfer
+from sparkwright.modules.image import image_transfer as transfer
 from tests.modules.context import RecordingContext
 
 ARGS = transfer.SendImage.Args("sha256:1", "a/b:incoming")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.modules.rpc.server_inspection import Serving
+from sparkwright.modules.server.server_inspection import Serving
 from tests.measure.exact_server import Schedule, serving
 from tests.modules.context import RecordingContext
 

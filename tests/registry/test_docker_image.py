@@ -11,8 +11,8 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import container_options
 from sparkwright.host.images import image_names
 from sparkwright.host.images.registry_documents import NotThere
-from sparkwright.modules.image import DockerImage
-from sparkwright.modules.rpc.locks import LockImage
+from sparkwright.modules.image.docker_image import DockerImage
+from sparkwright.modules.spark_lock import LockImage
 from sparkwright.protocol.container import ContainerSpec, locked_ids
 from sparkwright.protocol.result import Result
 from sparkwright.trust.image_name import Name

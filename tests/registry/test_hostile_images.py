@@ -13,11 +13,11 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_copy, image_names
-from sparkwright.modules.image import AdoptImage, DockerImage, UndoLoad
-from sparkwright.modules.rpc.locks import LockImage
-from sparkwright.modules.rpc.prune import PruneImages
-from sparkwright.modules.rpc.transfer import InspectImage
+from sparkwright.modules.image.docker_image import AdoptImage, DockerImage, UndoLoad
+from sparkwright.modules.image.image_transfer import InspectImage
 from sparkwright.modules.server.container import Container
+from sparkwright.modules.spark_lock import LockImage
+from sparkwright.modules.storage import PruneImages
 from sparkwright.protocol.container import ContainerSpec, locked_ids
 from sparkwright.trust.image_name import Name
 from tests.modules.context import RecordingContext

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.modules.rpc.locks import LockImage
+from sparkwright.modules.spark_lock import LockImage
 from sparkwright.project import lockfile
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry

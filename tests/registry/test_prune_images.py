@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.host.images import image_names
-from sparkwright.modules.rpc.prune import PruneImages
+from sparkwright.modules.storage import PruneImages
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import locked, pull

@@ -13,8 +13,8 @@ from sparkwright.app.stores.images import _key_pair
 from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_archive
 from sparkwright.host.images.image_names import find, inspect
-from sparkwright.modules.image import AdoptImage
-from sparkwright.modules.rpc.transfer import CopyKey, InspectImage, SendImage
+from sparkwright.modules.image.docker_image import AdoptImage
+from sparkwright.modules.image.image_transfer import CopyKey, InspectImage, SendImage
 from sparkwright.trust.image_name import Name
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry

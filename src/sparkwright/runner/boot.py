@@ -19,7 +19,7 @@ gc.set_threshold(100_000)  # objects of imports are no garbage
 GOOD_START = 76
 #: the modules of a deploy without changes
 MODULES = (
-    *("system.facts", "proof.preflight", "server.container", "image"),
+    *("system.facts", "proof.preflight", "server.container", "image.docker_image"),
     *("model.hf_model", "proof.liveness", "server.records"),
 )
 RUN = ("sparkwright.runner.run", "sparkwright.runner.play")

@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkwright.gateway import clients, listeners, render
 from sparkwright.host.containers import container_options, containers, lifecycle, replacement
-from sparkwright.host.gateway import container, drain_record, haproxy_sockets, place
-from sparkwright.host.module import Context, StateModule
+from sparkwright.host.gateway import container, drain_record, haproxy_sockets, place, server_operations
+from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states, history
 from sparkwright.modules.gateway.gateway_files import GatewayArgs
 from sparkwright.protocol.container import ContainerSpec
@@ -270,3 +270,40 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnFound]):
             context.note(f"{problem}.")
         message = f"gets requests again from {', '.join(returned)}" if returned else "not returned yet"
         return {"returned": returned, "msg": message}
+
+
+class GatewayOwnKey(Module["GatewayOwnKey.Args"]):
+    """The SHA-256 of the key with which this host drains its own servers at gateways. The key is made where there is none.
+
+    The key itself never leaves the host but to its gateways; it is random and long enough that its hash tells nothing of it.
+
+    Returns: sha256 (empty in check mode where there is no key yet).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        pass
+
+    def run(self, args: Args, context: Context) -> Result:
+        key = server_operations.kept(context.state) if context.check else server_operations.made(context.state)
+        return Result(data={"sha256": server_operations.hashed(key)})
+
+
+NONE = {"running": False, "verified": False, "changed": [], "models": [], "clients": []}
+
+
+class GatewayState(Module["GatewayState.Args"]):
+    """Report the current state of this host's gateway: requests, queue and errors of each model, and the state of each server.
+
+    Returns: running, models (see gateway/statistics.py), verified (whether HAProxy reads the files that were verified last),
+    changed (files that are not as they were verified), clients (what those with keys of their own used today, see
+    gateway/usage.py).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        """None."""
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = haproxy_sockets.inspect(context.state) or NONE
+        return Result(msg="" if found["running"] else "no gateway is running", data=found)

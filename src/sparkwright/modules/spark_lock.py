@@ -1,4 +1,4 @@
-"""Requests for the entries of spark.lock: an image by its registry, a model by its hub."""
+"""Modules that return the entries of spark.lock: an image by its registry, a model by its hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkwright.host.models import hub, hub_info
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
-from sparkwright.modules import image as docker_image
+from sparkwright.modules.image import docker_image
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust import bounds
 from sparkwright.trust.image_name import Name

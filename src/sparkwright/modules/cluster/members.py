@@ -1,172 +1,24 @@
-"""Modules about a cluster: its fabric before anything changes, and members that wait for each other."""
+"""Modules about the members of a cluster: they wait for each other, join, and share a secret for their checks."""
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 from typing import Any, Literal
 
-from sparkwright.doctor import fabric
-from sparkwright.doctor.checks import network as check
-from sparkwright.doctor.host import Host
 from sparkwright.engines.parallel import MemberLog
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.host.cluster import rank
-from sparkwright.host.containers import containers, log_reader, replacement
+from sparkwright.host.containers import containers, log_reader
 from sparkwright.host.module import Context, Module
+from sparkwright.host.records import server_keys
 from sparkwright.protocol import cluster as protocol
-from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.protocol.result import Result, arg
+from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
-#: the loopback interface, which tests use
-LOOPBACK = "lo"
-
-
-class FabricReady(Module["FabricReady.Args"]):
-    """Check that the host's fabric has what the ranks of a cluster need, while the previous servers still serve. Changes nothing.
-
-    Looks at: the interfaces and the address that the host's file names, the adapters with a RoCE v2 GID on each half of the port,
-    the kernel's memory for RDMA, the way to each other member with a frame of the whole MTU, the master port (held by what), and
-    ranks of other clusters that still run here. All problems are listed; one refuses the run. What is only slower is told: a link
-    of 100 Gb/s, one half of the port down, MTU 1500. Of an IPv6 address neither GID nor way is checked.
-
-    Returns: firmware (of the named interfaces' adapters), mtu (of the interfaces); each is empty where it is not known.
-    """
-
-    @dataclass(frozen=True)
-    class Args:
-        name: str = arg("the container's name: what it holds, the start takes over")
-        address: str = arg("this host's own address on the fabric")
-        interfaces: list[str] = arg("its interfaces, the one of the address first")
-        adapters: list[str] = arg("their RDMA adapters", default_factory=list)
-        peers: list[str] = arg("the addresses of the other members", default_factory=list)
-        port: int = arg("the port on which the ranks will meet here; 0: they meet on another member", default=0)
-        host: str = arg("the host's name, for sentences", default="")
-
-    def run(self, args: Args, context: Context) -> Result:
-        host = Host(context, getpass.getuser())
-        links = list(_of_links(args, host))
-        problems = [*_interfaces(args, host), *_adapters(args, host), *_port(args, context), *_leftovers(args, context)]
-        problems += [
-            (f"{shown}.", fix and f"On the host: `{fix}`.") for verdict, shown, fix in links if verdict == "bad"
-        ]
-        ways = [] if problems else [fabric.to(host, IPv4Address(peer)) for peer in filter(_is_ipv4, args.peers)]
-        problems += [problem for way in ways for problem in _problems(args, way)]
-        if problems:
-            evidence, fix = problems[0]
-            data = {"evidence": [f"{problem} {how}".rstrip() for problem, how in problems[1:]]}
-            return Result(failed=True, exit=Exit.REFUSED, msg=evidence, fix=fix, data=data)
-        for verdict, shown, _ in links:
-            if verdict == "warning":
-                context.note(f"{shown}.")
-        return _in_order(args, host, ways)
-
-
-def _in_order(args: FabricReady.Args, host: Host, ways: Sequence[fabric.Path]) -> Result:
-    """Return the result of a fabric without problems, with the data that the members compare."""
-    reached = [way.peer for way in ways if way.reached]
-    untried = [peer for peer in args.peers if peer not in reached]
-    shown = f"; reaches {', '.join(reached)}" if reached else ""
-    shown += f"; could not try the way to {', '.join(untried)}" if untried else ""
-    used = [link for link in fabric.links(host) if link.interface in args.interfaces]
-    data = {"firmware": _each(link.firmware for link in used), "mtu": _each(link.mtu for link in used)}
-    return Result(msg=f"{args.interfaces[0]} is there for {args.address}{shown}", data=data)
-
-
-def _each(found: Iterable[object]) -> str:
-    return "/".join(sorted({str(item) for item in found if item}))
-
-
-def _is_ipv4(address: str) -> bool:
-    return ":" not in address
-
-
-def _interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
-    there = host.names_in(fabric.INTERFACES)
-    correct = f"Correct `fabric.interfaces` in hosts/{args.host}.yml; `invoke cluster.inspect` shows the links."
-    missing = [name for name in args.interfaces if name not in there]
-    if missing:
-        shown = ", ".join(one_line(name, at_most=20) for name in there if name != LOOPBACK)
-        yield f"no interface {missing[0]} on {args.host}; there are: {shown or 'none'}.", correct
-        return
-    down = [
-        interface
-        for interface in args.interfaces
-        if (host.read(f"{fabric.INTERFACES}/{interface}/operstate") or "").strip() == "down"
-    ]
-    for name in down:
-        if name == args.interfaces[0] or not fabric.only_slower(name, fabric.links(host)):
-            yield f"the interface {name} is down.", f"On the host: `sudo ip link set {name} up`."
-    rows = fabric.addresses_of(host) if _is_ipv4(args.address) else {}
-    found = [item.partition("/")[0] for item in rows.get(args.interfaces[0], ())]
-    if rows and args.address not in found and args.interfaces[0] != LOOPBACK:
-        shown = ", ".join(found) or "no IPv4 address"
-        yield (
-            f"{args.interfaces[0]} has {shown}, not {args.address}.",
-            f"Correct `fabric.address` in hosts/{args.host}.yml.",
-        )
-
-
-def _adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
-    there = host.names_in(fabric.ADAPTERS)
-    for name in args.adapters:
-        if name not in there:
-            shown = ", ".join(one_line(item, at_most=20) for item in there) or "none"
-            yield (
-                f"no RDMA adapter {name} on {args.host}; there are: {shown}.",
-                f"Set `fabric.adapters` in hosts/{args.host}.yml.",
-            )
-    first = args.adapters[0] if args.adapters else ""
-    if first in there and _is_ipv4(args.address) and fabric.gid_index(host, first, args.address) is None:
-        yield f"{first} has no RoCE v2 GID for {args.address}.", "`invoke cluster.check` shows the links."
-
-
-def _of_links(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str, str]]:
-    """Yield the findings of `doctor` about the ports in use and the memory for RDMA: verdict, evidence, fix."""
-    if not args.adapters:
-        return
-    for links in fabric.ports(fabric.links(host)).values():
-        if any(link.interface in args.interfaces for link in links):
-            rows = (row[:3] for row in check.problems_of(links))
-            yield from (row for row in rows if f" GID for {args.address}:" not in row[1])  # _adapters says that
-    yield from ((finding.verdict, finding.evidence, "") for finding in check.memory(host))
-
-
-def _port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
-    own = replacement.current(context, args.name) if args.port else {}
-    if not args.port or (own and own["State"]["Running"] and str(args.port) in own["Config"]["Cmd"]):
-        return  # the rank that holds it is stopped before another starts
-    if holder := containers.who_listens(context.docker(), args.port):
-        fix = "Stop that, or use another port with `port:` of the cluster in hosts/groups.yml."
-        yield f"port {args.port}, on which the ranks meet, is in use by {holder}.", fix
-
-
-def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
-    replaced_id = replacement.current(context, args.name).get("Id")
-    for container in context.docker().containers.list(filters={"label": RANK_LABEL}, ignore_removed=True):
-        if container.id != replaced_id:
-            name, cluster = one_line(str(container.name)), one_line(str(container.labels.get(CLUSTER_LABEL, "")))
-            yield f"{name} still runs here, a rank of the cluster {cluster}.", containers.to_stop_a_rank(name)
-
-
-def _problems(args: FabricReady.Args, way: fabric.Path) -> Iterator[tuple[str, str]]:
-    """Yield the problems of the path to another member, each with its fix."""
-    if way.interface and way.interface not in args.interfaces:
-        yield (
-            f"{way.peer} is reached over {way.interface}, not over the fabric.",
-            f"On the host: `ip route get {way.peer}`.",
-        )
-    elif way.reached is False:
-        fix = "Set the same MTU on both hosts and on the switch; `invoke cluster.check` tries each way."
-        yield f"a frame of {way.mtu} bytes does not reach {way.peer} over {way.interface}.", fix
-
-
-#: length of a value in a message; a digest has 71
 SHOWN_CHARACTERS = 80
 
 
@@ -371,3 +223,26 @@ class RankJoined(Module["RankJoined.Args"]):
         if misplaced := protocol.misplaced(found.rank, found.world_size, args.rank, args.world):
             return misplaced
         return protocol.over_sockets(args.rank) if args.rdma and found.transport == "sockets" else ""
+
+
+class KeepHealToken(Module["KeepHealToken.Args"]):
+    """This member of a cluster keeps the secret with which its health check meets the other members' for a restart.
+
+    It comes with the request, as the secret HEAL_TOKEN, and replaces the one before. Without one, none is kept.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        pass
+
+    def run(self, args: Args, context: Context) -> Result:
+        token = context.secrets.get(server_keys.SECRET, Secret(""))
+        if context.check:
+            return Result(changed=True)
+        if not token:
+            context.state.remove(server_keys.HEAL_TOKENS_NAME)
+            return Result()
+        if not server_keys.HEAL_TOKENS_DIGITS.fullmatch(token.reveal()):
+            raise Refused(f"invalid request: the secret {server_keys.SECRET} is not 64 hexadecimal digits.")
+        server_keys.keep_heal_tokens(context.state, token)
+        return Result(changed=True, msg="renewed")

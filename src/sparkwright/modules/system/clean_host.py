@@ -22,8 +22,8 @@ from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import own_folders
 from sparkwright.host.runs import journal
-from sparkwright.modules.rpc import prune, transfer
-from sparkwright.modules.rpc.prune import PruneImages, RemoveModel
+from sparkwright.modules.image import image_transfer
+from sparkwright.modules.storage import PruneImages, RemoveModel, remove_image
 from sparkwright.modules.system.health_timer import CRONTAB, HealthTimer
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.protocol.result import Change, arg
@@ -84,7 +84,7 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
         going = {row.name for row in rows if row.kind == "container" and not row.kept}
         rows += [*_caches(context, going), *_images(args, context, going), *_models(args, context, going)]
         rows += _kept_beside_models(context)
-        if lines := transfer.lines_left(context):
+        if lines := image_transfer.lines_left(context):
             rows.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {lines}"))
         rows += [*_timers(context), *_folders(context, going)]
         living = (run.name for run in context.state.runs() if run.name != context.run_id and journal.lives(run))
@@ -232,7 +232,7 @@ def _remove_container(name: str, context: Context) -> None:
 
 
 def _remove_image(image_id: str, context: Context) -> None:
-    prune.remove_prune_images(context.docker().api, image_id)
+    remove_image(context.docker().api, image_id)
 
 
 def _remove_model(name: str, context: Context) -> None:
@@ -262,5 +262,5 @@ _REMOVE: dict[str, Callable[[str, Context], None]] = {
     "image": _remove_image,
     "model": _remove_model,
     "model files": _remove_files,
-    "ssh key": lambda name, context: transfer.remove_lines(context),
+    "ssh key": lambda name, context: image_transfer.remove_lines(context),
 }

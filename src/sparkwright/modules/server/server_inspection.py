@@ -1,4 +1,4 @@
-"""Requests about the servers of a host: their diagnosis, their settings, and Ollama's models."""
+"""Modules that report on a server: its diagnosis, its settings, and whether it serves."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from sparkwright.doctor.diagnosis.server_state import RecipeFacts
 from sparkwright.engines.caches import MOUNT, set_by_us
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.health.check import DOCKER_S
-from sparkwright.host import ollama
 from sparkwright.host.containers import containers, inspection, server_key
 from sparkwright.host.containers.running_server import Running
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import good_states, server_keys
+from sparkwright.host.records import good_states
 from sparkwright.host.runs.context import Engine
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.container import OWN_LABELS
 from sparkwright.protocol.result import Result, arg
-from sparkwright.secret import Secret
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import digest_of, pinned, tagged
 from sparkwright.units import GIB
@@ -104,56 +102,6 @@ class Serving(Module["Serving.Args"]):
 
 def _message(serving: bool, verified: bool, why: str) -> Result:
     return Result(msg=why, data={"serving": serving, "verified": verified, "why": why})
-
-
-class OllamaPs(Module["OllamaPs.Args"]):
-    """List the models that the host's Ollama instances hold in memory, and how each instance runs. Changes nothing; a host
-    without Ollama is fine.
-
-    Returns: models (name, size_bytes or null, url, kind, place), present, hanging (what does not answer: it loads a model, or
-    hangs).
-    """
-
-    @dataclass(frozen=True)
-    class Args:
-        timeout_s: float = arg("how long each may take to answer, seconds", default=5.0)
-
-    def run(self, args: Args, context: Context) -> Result:
-        seen = ollama.inspect(context, timeout_s=args.timeout_s)
-        held, names = (
-            [(usage.model, usage.place) for usage in seen.held],
-            ("name", "size_bytes", "url", "kind", "place"),
-        )
-        values = ((model.name, model.size_bytes, place.url, place.kind, place.name) for model, place in held)
-        rows = [dict(zip(names, row, strict=True)) for row in values]
-        answer = [f"{model.name}, {model.size_text} ({place})" for model, place in held]
-        answer += [f"{place} does not answer: it is loading a model or hung" for place in seen.hanging]
-        idle = f"no model loaded ({', '.join(map(str, seen.present))})" if seen.present else "Ollama is not running"
-        data = {"models": rows, "present": list(map(str, seen.present)), "hanging": list(map(str, seen.hanging))}
-        return Result(msg="; ".join(answer) or idle, data=data)
-
-
-class KeepHealToken(Module["KeepHealToken.Args"]):
-    """This member of a cluster keeps the secret with which its health check meets the other members' for a restart.
-
-    It comes with the request, as the secret HEAL_TOKEN, and replaces the one before. Without one, none is kept.
-    """
-
-    @dataclass(frozen=True)
-    class Args:
-        pass
-
-    def run(self, args: Args, context: Context) -> Result:
-        token = context.secrets.get(server_keys.SECRET, Secret(""))
-        if context.check:
-            return Result(changed=True)
-        if not token:
-            context.state.remove(server_keys.HEAL_TOKENS_NAME)
-            return Result()
-        if not server_keys.HEAL_TOKENS_DIGITS.fullmatch(token.reveal()):
-            raise Refused(f"invalid request: the secret {server_keys.SECRET} is not 64 hexadecimal digits.")
-        server_keys.keep_heal_tokens(context.state, token)
-        return Result(changed=True, msg="renewed")
 
 
 #: replaces a secret, which does not leave the host

@@ -1,4 +1,4 @@
-"""Requests about what a host keeps: listing and removing models, images and compile caches."""
+"""Modules about what a host stores: they list and remove models, images and compile caches."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesFound]):
     def act(self, args: Args, found: PruneImagesFound, changes: list[Change], context: Context) -> dict[str, Any]:
         cache_removal.with_image(context, {image.id for image in self._going(args, found)})
         for image in self._going(args, found):
-            remove_prune_images(context.docker().api, image.id)
+            remove_image(context.docker().api, image.id)
         recipe_files.tidy(context)
         return {}
 
@@ -141,7 +141,7 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesFound]):
         return [image for image in found.images if not image.kept and (args.only is None or image.id in args.only)]
 
 
-def remove_prune_images(api: Any, image_id: str) -> None:
+def remove_image(api: Any, image_id: str) -> None:
     """Remove an image by its Id, with all names that it has now, without force. Raises Failed when the engine refuses.
 
     A name that was given to another image since the list was made stays with that one. The engine refuses an Id that several

@@ -1,0 +1,1 @@
+"""Modules about a cluster: its links, and its members that wait for each other."""

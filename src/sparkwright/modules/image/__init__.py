@@ -1,0 +1,1 @@
+"""Modules about images: fetching, copying and handing them over."""

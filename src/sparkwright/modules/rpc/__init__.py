@@ -1,1 +1,0 @@
-"""Modules that only commands call, never a playbook."""

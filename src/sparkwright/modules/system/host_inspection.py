@@ -1,0 +1,141 @@
+"""Modules that report on a host: its checks and their fixes, and what it has."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkwright import defaults
+from sparkwright.doctor.checks import examine, memory, sentence
+from sparkwright.doctor.host import FIXES, Host, Wanted
+from sparkwright.errors import Failed, Refused
+from sparkwright.host.containers import running_server
+from sparkwright.host.models import model_folders
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records import good_states
+from sparkwright.modules.system.facts import Facts
+from sparkwright.protocol.result import Result, arg
+from sparkwright.shell import join
+from sparkwright.units import GIB
+from sparkwright.visible import count
+
+
+class Doctor(Module["Doctor.Args"]):
+    """Check one by one that the host is ready to serve. Changes nothing, and needs no root.
+
+    Looks at: DGX OS and its update, memory, driver and firmware, kernel, Docker for this very login and at boot, container
+    toolkit and CDI specification, what a logout takes away, locale, names, the recipe's memory budget, earlyoom against the
+    recipe, swap, disk, clock, the server's port, other starts of it, Ollama, the image's platform. What can't be seen is
+    `unknown`, never `ok`.
+
+    Returns: findings (check, verdict ok/warning/bad/unknown, evidence, fix: one command, source, repair), user, now_s (the host's
+    clock, seconds since the epoch), budget (of the recipe's server here; null without one). It never fails: the findings are the
+    answer.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        host: str = arg("the host's name, for the fix commands", default="")
+        recipe: str = arg("what it is to serve; empty: nothing", default="")
+        container: str = arg("the server's container", default="")
+        port: int = arg("the server's port; 0: none", default=0)
+        image: str = arg("the recipe's image", default="")
+        platforms: list[str] | None = arg("of the image, as the lock knows them; null: it does not", default=None)
+        utilization: float | None = arg("the share of memory that the engine takes", default=None)
+        reserve_gib: float = arg(
+            "memory that must stay free in addition to the engine's, GiB", default=defaults.RESERVE_GIB
+        )
+        ipc: str = arg("the container's --ipc", default="")
+        model_dir: str = arg("where the model lies", default="")
+        engine_memory: dict[str, Any] = arg("what the server takes of the memory", default_factory=dict)
+        ollama: str = arg("what a deploy does with Ollama: unload, stop, leave", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        same = ("recipe", "container", "port", "image", "utilization", "ipc", "model_dir", "ollama", "engine_memory")
+        given = {name: getattr(args, name) for name in same}
+        platforms = None if args.platforms is None else tuple(args.platforms)
+        reserve_bytes = int(args.reserve_gib * GIB)
+        wanted = Wanted(name=args.host, platforms=platforms, reserve_bytes=reserve_bytes, **given)
+        user = getpass.getuser()
+        host = Host(context, user, wanted)
+        found = examine(host)
+        rows = [finding.to_json() for finding in found]
+        budget = memory.of_host(host)
+        data = {"findings": rows, "user": user, "now_s": time.time(), "budget": budget.to_json() if budget else None}
+        return Result(msg=sentence(found), data=data)
+
+
+COMMAND_S = 120.0
+
+
+class Fix(Module["Fix.Args"]):
+    """Does one of the few things that `doctor` may set right by itself, by its name. Needs root (`become`).
+
+    It never installs or upgrades a package, and restarts no engine; each can be done twice.
+
+    Returns: command (what was run). Fails with the command's own words, and refuses a name it does not know.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("its name in a finding of `doctor`")
+        user: str = arg("the ssh user on this host")
+
+    def run(self, args: Args, context: Context) -> Result:
+        fix = FIXES.get(args.name)
+        if fix is None:
+            raise Refused(f"unknown fix {args.name!r}.", fix=f"Known fixes: {', '.join(FIXES)}.")
+        if context.machine.sandbox:
+            raise Refused("fixes are not applied to a sandbox: its programs belong to this machine.")
+        argv = fix.command(args.user)
+        data = {"command": join(argv)}
+        if context.check:
+            return Result(changed=True, msg=fix.says, data=data)
+        answer = context.machine.run(argv, timeout_s=COMMAND_S)
+        if not answer.ok:
+            last = (answer.err.strip() or answer.out.strip() or f"exit {answer.code}").splitlines()[-1]
+            manual = f"On the host: `{fix.manual_command(args.user)}`."
+            raise Failed(f"{args.name}: `{join(argv)}` failed: {last[-300:]}", fix=manual)
+        return Result(changed=True, msg=fix.says, data=data)
+
+
+FACTS = (
+    *("user", "hostname", "architecture", "os", "memory_bytes", "memory_available_bytes", "disk_free_bytes", "gpu"),
+    *("docker", "ollama", "sandbox"),
+)
+
+
+class Survey(Module["Survey.Args"]):
+    """Report what is on a host before sparkwright serves there: hardware, Docker, Ollama, servers and models that others brought.
+
+    Changes nothing, and needs no root. A container counts as a server when it lists its models as OpenAI's API does; a folder as
+    a model by its name or place alone, for its bytes are proved in a deploy.
+
+    Returns: user, hostname, architecture, os, memory_bytes, memory_available_bytes, disk_free_bytes, gpu, docker, ollama, sandbox
+    (as `facts` has them), servers (name, image, engine, port, models, model_dir, verified: it is the last verified server here),
+    models (id, dir, place: "own" for the given dir, "folder" or "hub cache", size_bytes).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        ids: list[str] = arg("models to look for, as the hub names them", default_factory=list)
+        dirs: list[str] = arg("the folder of each, as its recipe has it; ~ is the user's home", default_factory=list)
+
+    def run(self, args: Args, context: Context) -> Result:
+        if len(args.ids) != len(args.dirs):
+            raise Failed("ids and dirs must have the same length.")
+        facts = Facts().run(Facts.Args(), context).data
+        servers = _servers(context) if facts["docker"]["reachable"] else []
+        models = [asdict(on_disk) for on_disk in model_folders.find_on_disk(context.machine, args.ids, args.dirs)]
+        data = {**{name: facts[name] for name in FACTS}, "servers": servers, "models": models}
+        return Result(msg=f"{count(len(servers), 'server')}, {count(len(models), 'model')} on disk", data=data)
+
+
+def _servers(context: Context) -> list[dict[str, Any]]:
+    verified = good_states.last(context.state).get("container_id")
+    rows = [(server, asdict(server)) for server in running_server.find(context)]
+    return [
+        {**{key: row[key] for key in row if key != "id"}, "verified": server.id == verified} for server, row in rows
+    ]
