@@ -225,6 +225,19 @@ def took_over(said: Said) -> bool:
     return str(said.task("Send requests to interim server")["msg"]) == "gets requests from box"
 
 
+def test_a_previous_server_that_fails_too_leaves_the_interim_server_which_is_named(alone: Alone) -> None:
+    alone.changed()
+    for task, why in (
+        ("Wait until it is ready", "the new one is broken."),
+        ("Start previous server", "and the old one."),
+    ):
+        alone.desk.before(task, f"{{name: Break, fail: {{msg: {why}}}}}")
+    said = alone.deploy()
+    outcome = f"The previous server failed too: {INTERIM} serves meanwhile."
+    assert (said.code, said.recap["msg"]) == (1, f"the new one is broken. {outcome}"), said.out[-3000:]
+    assert alone.containers()[INTERIM] == "running" and alone.servers()["sandbox::interim"] == "up"
+
+
 def kill_before(alone: Alone, task: str) -> None:
     """A deploy whose runner is killed before this task."""
     alone.changed()

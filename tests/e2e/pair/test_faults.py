@@ -78,6 +78,24 @@ def test_a_container_that_docker_refuses_is_refused_before_any_member_stops(pair
     assert rows == [f"/{NAME}"] * 2
 
 
+def test_a_restored_cluster_that_serves_is_not_stopped_for_a_later_step_that_fails(pair: PairDesk) -> None:
+    before, text = whole(pair), (pair.root / RECIPE).read_text()
+    books = {path: path.read_text() for path in (pair.root / "playbooks").rglob("*.yml")}
+    pair.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 7")
+    pair.before("Wait until it is ready", "{name: Break, fail: {msg: the new one is broken.}, when: head}")
+    pair.before("Record that it serves again", "{name: Break, fail: {msg: the state folder is full.}}")
+    try:
+        said = pair.deploy()
+    finally:
+        for path, kept in books.items():
+            path.write_text(kept)
+        (pair.root / RECIPE).write_text(text)
+    assert said.code == 1, said.out[-3000:]
+    assert "The previous cluster serves again, but a later step failed: the state folder is full." in said.out
+    assert pair.ids() == before and pair.token()[0] == 200
+    pair.deployed()
+
+
 def test_the_links_are_read_and_a_second_deploy_changes_nothing(pair: PairDesk) -> None:
     inspected = pair.run("cluster.inspect", "--host", "sandbox-pair")
     assert (inspected.code, inspected.out.count("200 Gb/s")) == (0, 4), inspected.out

@@ -1,0 +1,52 @@
+"""What is said of a previous server that is restored: it serves, or nothing does."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.conftest import Desk, fresh_desk
+
+RECIPE = "recipes/qwen3.5-35b.yml"
+BREAK = "{name: Break, fail: {msg: %s}}"
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """A desk whose next server fails after it started."""
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with fresh_desk() as desk:
+        desk.deployed()
+        desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 17")
+        desk.before("Wait until it is ready", BREAK % "the new one is broken.")
+        yield desk
+
+
+def answers(desk: Desk) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("task", "outcome", "serves"),
+    [
+        (
+            "Restore its restart policy",
+            "The previous server serves again, but a later step failed: the state folder is full.",
+            True,
+        ),
+        ("Start previous server", "The previous server failed too: nothing serves now.", False),
+    ],
+)
+def test_a_previous_server_that_is_not_as_it_was_is_asked_before_it_is_said_that_nothing_serves(
+    broken: Desk, task: str, outcome: str, serves: bool
+) -> None:
+    broken.before(task, BREAK % "the state folder is full.")
+    failed = broken.deploy()
+    assert (failed.code, failed.recap["msg"]) == (1, f"the new one is broken. {outcome}")
+    assert answers(broken) == serves
