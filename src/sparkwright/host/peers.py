@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -279,7 +280,7 @@ class Server(ThreadingHTTPServer):
         self.shutdown()
 
 
-class Reader(BaseHTTPRequestHandler):
+class Reader(BaseHTTPRequestHandler, ABC):
     """A connection. Subclasses serve the paths."""
 
     server: Server
@@ -287,9 +288,9 @@ class Reader(BaseHTTPRequestHandler):
     timeout = 60
     disable_nagle_algorithm = True
 
+    @abstractmethod
     def hand(self, path: str) -> None:
         """Answer an authorized request."""
-        raise NotImplementedError
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)

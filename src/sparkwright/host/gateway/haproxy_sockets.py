@@ -22,11 +22,12 @@ from sparkwright.transport.connection import Tls, TransportError, converse
 from sparkwright.trust.bounds import json_of
 from sparkwright.visible import first
 
-ANSWER_S = 5.0
+#: limits of an answer to a command; a gateway with hundreds of servers sends less
+ANSWER_S, LARGEST_BYTES = 5.0, 4 * 2**20
+#: limit of the answer to a request that goes through the gateway as a client's
+ANSWER_BYTES = 2**20
 #: this process's open files, by number
 OPEN = Path("/proc/self/fd")
-#: limit of an answer; a gateway with hundreds of servers sends less
-LARGEST_BYTES = 4 * 2**20
 
 
 def ask(sockets: Path, command: str, at: str = SOCKET) -> str:
@@ -76,9 +77,6 @@ def running_digest(sockets: Path) -> str:
 def statistics_rows(sockets: Path) -> list[dict[str, str]]:
     """Return HAProxy's statistics, a row per frontend, backend and server; empty if they are malformed."""
     return statistics.table(ask(sockets, "show stat"))
-
-
-ANSWER_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 import secrets
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -90,14 +91,13 @@ class ModelApi(Handler):
             tokens = (replace(token, kind="reasoning") for token in tokens)
         if streamed:
             self.log_access(200)
-            self.stream(self.to_the_end(answer, answer.stream(tokens, wanted.calls)), self.events)
+            self.stream(self.events_of(answer, tokens, wanted), self.events)
         else:
             self.send(200, answer.complete(list(tokens), wanted.calls))
 
-    def to_the_end(self, answer: Any, events: Iterator[bytes]) -> Iterator[bytes]:
-        """Return the events of an answer, also where its engine does not reach the end."""
-        del answer
-        return events
+    def events_of(self, answer: Any, tokens: Iterable[Token], wanted: Requested) -> Iterator[bytes]:
+        """Yield the events of a streamed answer."""
+        yield from answer.stream(tokens, wanted.calls)
 
 
 def text_of(tokens: Iterable[Token], kind: str) -> str:
@@ -129,7 +129,7 @@ def metrics_page(prefix: str, rows: Iterable[tuple[str, str, str, float]]) -> by
 
 
 @dataclass
-class ChatAnswer:
+class ChatAnswer(ABC):
     """A chat's answer in the shape of OpenAI's, as far as engines agree; a subclass has what is an engine's own."""
 
     #: name of the model as the answer has it
@@ -148,9 +148,9 @@ class ChatAnswer:
     of_choice: ClassVar[Mapping[str, Any]] = {}
     of_answer: ClassVar[Mapping[str, Any]] = {}
 
+    @abstractmethod
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the message of an answer that is not streamed."""
-        raise NotImplementedError
 
     def usage(self, tokens: int) -> dict[str, Any]:
         """Return the number of tokens."""

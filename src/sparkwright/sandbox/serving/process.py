@@ -7,6 +7,7 @@ import os
 import secrets
 import threading
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -176,7 +177,7 @@ class Cache(Protocol):
     def take(self, prompt: Sequence[int]) -> int: ...
 
 
-class Process:
+class Process(ABC):
     """The process of a simulated server.
 
     Args:
@@ -282,21 +283,21 @@ class Process:
             if self._pool is not None:
                 self._pool.release(self._holder, after_s=LINGER_S)
 
+    @abstractmethod
     def serve(self) -> int:
         """Start and serve as the engine does. Return the exit code."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stopping(self) -> Sequence[str]:
         """Return the last log lines after a request to stop."""
-        raise NotImplementedError
 
+    @abstractmethod
     def dying(self) -> Sequence[str]:
         """Return the last log lines of an end by itself with exit code 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def crashing(self) -> Sequence[str]:
         """Return the last log lines of an end by itself with `crash_code`."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Stop gracefully, as on SIGTERM."""

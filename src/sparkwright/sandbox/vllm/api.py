@@ -6,12 +6,12 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.sandbox.serving.api import PROMETHEUS, THOUGHT_TOKENS, ModelApi
-from sparkwright.sandbox.serving.generation import Aborted, Broken, Request
+from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, Token
 from sparkwright.sandbox.serving.process import MOST_CHARS
 from sparkwright.sandbox.serving.request_content import Requested
 from sparkwright.sandbox.vllm import answers, messages, responses
@@ -313,10 +313,10 @@ class VllmApi(ModelApi):
         except answers.Refused as refused:
             raise BadRequest(400, "BadRequestError", None, str(refused)) from None
 
-    def to_the_end(self, answer: Answer | Message | Response, events: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield a stream. If a member is lost meanwhile, it ends like the real one."""
+    def events_of(self, answer: Any, tokens: Iterable[Token], wanted: Requested) -> Iterator[bytes]:
+        """Yield the events of a streamed answer. If a member is lost meanwhile, they end like the real one."""
         try:
-            yield from events
+            yield from super().events_of(answer, tokens, wanted)
         except Broken:
             self.engine.die()
             yield from answer.broken()
