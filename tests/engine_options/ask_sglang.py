@@ -121,7 +121,7 @@ def _importer() -> str:
 
 
 def kind(action: argparse.Action) -> str:
-    """Return an option's kind as in engines/sglang/options.py."""
+    """Return an option's kind as in engines/sglang/options.json."""
     sort = type(action).__name__
     if sort == "BooleanOptionalAction":
         return "both"

@@ -17,7 +17,7 @@ class Option:
 
     #: its long names, the usual one first
     names: tuple[str, ...]
-    #: as in the options.py of its engine
+    #: as in the options.json of its engine
     kind: str
     #: the option that the release itself names in its place, as NAME or NAME=VALUE; "" for none
     instead: str = ""

@@ -9,13 +9,11 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sparkwright.engines.llama_cpp import options as llama_options
-from sparkwright.engines.sglang import options as sglang_options
 from tests.engine_options import kept
 from tests.engine_options.kept import Option
 
 ENGINES = Path(__file__).parents[2] / "src" / "sparkwright" / "engines"
-SUCCESSORS = {"sglang": sglang_options.SUCCESSORS, "llama_cpp": llama_options.SUCCESSORS}
+NAMES = ("sglang", "llama_cpp")
 
 
 def text(engine: str) -> str:
@@ -27,6 +25,7 @@ def text(engine: str) -> str:
 def rows(engine: str) -> Iterator[tuple[str, str]]:
     """Yield name and row of each option that some release lacks, in the alphabet's order; engines/options.py explains a row."""
     releases = kept.releases(engine)
+    successors = json.loads((ENGINES / engine / "options.json").read_text())["successors"]
     found: dict[str, list[tuple[int, Option]]] = {}
     for at, release in enumerate(releases):
         for option in kept.load(engine, release):
@@ -38,7 +37,7 @@ def rows(engine: str) -> Iterator[tuple[str, str]]:
         first, last = seen[0][0], seen[-1][0]
         span = f"{releases[first] if first else ''}..{releases[last] if last < len(releases) - 1 else ''}"
         option = seen[-1][1]
-        instead = SUCCESSORS[engine].get(name, option.instead)
+        instead = successors.get(name, {}).get("instead", option.instead)
         yield name, f"{option.kind} {span}{f' -> {instead}' if instead and last < len(releases) - 1 else ''}"
 
 
@@ -62,5 +61,5 @@ def write(engine: str) -> None:
 
 
 if __name__ == "__main__":
-    for each in SUCCESSORS:
+    for each in NAMES:
         write(each)

@@ -45,7 +45,7 @@ def test_every_option_of_a_release_is_taken_and_no_other(name: str, release: str
     has = {word for option in kept.load(name, release) for word in option.names}
     ever = {word for each in kept.releases(name) for option in kept.load(name, each) for word in option.names}
     history = HISTORIES[name]
-    newest = sglang_values.kinds() if name == "sglang" else llama_values.newest()
+    newest = (sglang_values if name == "sglang" else llama_values).TABLE.newest
     words = ever & (history.spans.keys() | newest.keys()) - INTERRUPTED
     assert {word for word in words if history.existence(word, release).exists} == words & has
 

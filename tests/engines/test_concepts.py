@@ -71,6 +71,6 @@ def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
 
 def test_every_name_is_one_of_its_engine() -> None:
     rows = CONCEPTS.values()
-    assert {item for row in rows for item in row["vllm"]} - {"model"} <= options.ALL
-    assert {item for row in rows for item in row["llama_cpp"]} <= set(flags.known())
+    assert {item for row in rows for item in row["vllm"]} - {"model"} <= options.every()
+    assert {item for row in rows for item in row["llama_cpp"]} <= set(flags.TABLE.known)
     assert all(set(row) == set(TITLES) for row in rows)

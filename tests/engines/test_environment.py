@@ -47,7 +47,7 @@ def test_a_release_newer_than_the_table_may_read_what_the_table_lacks() -> None:
 
 
 def test_every_flag_that_took_over_is_a_flag() -> None:
-    known = options.KNOWN[options.NEWER]
+    known = options.of_anchor(options.NEWER)
     assert {flag for flag in environment.SUCCESSORS.values() if flag not in known} == set()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.model.architecture import classify
-from sparkwright.engines.vllm import flags, option_values, options, rules, versions
+from sparkwright.engines.vllm import flags, option_values, rules, versions
 from sparkwright.engines.vllm.rules.rule import DENSE
 
 DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
@@ -54,23 +54,24 @@ def test_the_tables_are_the_real_parsers() -> None:
     }
     assert list(known["reasoning-parser"].names) == PARSER["reasoning-parser"]["registered"]
     short = {item[1:]: name for name, row in PARSER.items() for item in row["names"] if not item.startswith("--")}
-    assert {**short, "O": "optimization-level"} == {**options.SHORT, "h": "help"}
-    fields = set(option_values.ranges()) - {"port", "sse-keep-alive-interval"}
+    shorts = {word[1:]: name for name, option in known.items() for word in option.words if not word.startswith("--")}
+    assert {**short, "O": "optimization-level"} == {**shorts, "h": "help"}
+    fields = {name for name, option in known.items() if option.limits} - {"port", "sse-keep-alive-interval"}
     assert fields == set(ASKED["ranges"])
 
 
 def test_an_image_like_the_known_release_differs_in_nothing() -> None:
-    assert option_values.difference(HELP) == {"like": "0.32.0", "differ": {}}
-    assert option_values.applied(option_values.difference(HELP)) == HELP
+    assert option_values.KEPT.difference(HELP) == {"like": "0.32.0", "differ": {}}
+    assert option_values.KEPT.applied(option_values.KEPT.difference(HELP)) == HELP
 
 
 def test_the_options_of_another_image_come_back_from_what_differs() -> None:
     shapes = {name: shape for name, shape in HELP.items() if name != "kda-decode-backend"}
     shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    kept = option_values.difference(shapes)
+    kept = option_values.KEPT.difference(shapes)
     assert kept["differ"] == {"kda-decode-backend": None, "brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    assert option_values.applied(kept) == shapes
-    assert option_values.applied({**kept, "like": "0.1.0"}) == {}
+    assert option_values.KEPT.applied(kept) == shapes
+    assert option_values.KEPT.applied({**kept, "like": "0.1.0"}) == {}
 
 
 def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:

@@ -12,7 +12,6 @@ import pytest
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.llama_cpp import flags as llama_flags
-from sparkwright.engines.llama_cpp import options as llama_options
 from sparkwright.engines.llama_cpp import rules as llama_rules
 from sparkwright.engines.model.architecture import classify, essence
 from sparkwright.engines.sglang import flags as sglang_flags
@@ -136,7 +135,7 @@ def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: 
     ],
 )
 def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
-    case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), f"b{llama_options.NEWER}")
+    case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), f"b{llama_flags.NEWER}")
     found = [f"{finding.severity}: {finding.sentence}" for finding in llama_rules.RULES["speculation"].findings(case)]
     assert bool(found) == bool(text), found
     assert not text or found[0].startswith(text), found

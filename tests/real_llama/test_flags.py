@@ -7,26 +7,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.llama_cpp import flags, image, options
+from sparkwright.engines.llama_cpp import flags, image, rules
+from sparkwright.engines.option_table import Option
 from tests.real_llama.ask_parser import ask
 
 ROOT = Path(__file__).parents[2]
 #: they print something and end the process
 END = frozenset(("usage", "version", "cache-list", "list-devices", "completion-bash"))
 #: they would fetch a model
-FETCH = frozenset(("fim-qwen-7b-spec", "fim-qwen-14b-spec", *options.DOWNLOADS))
+FETCH = frozenset(("fim-qwen-7b-spec", "fim-qwen-14b-spec", *rules.DOWNLOADS))
 VALUES = ("abc", "1.5", "7", "-1", "on", "auto", "0", "all", "12k")
 
 
-def asked() -> list[flags.Option]:
-    skipped = END | FETCH | {name for name in flags.newest() if name.endswith("-default")}
-    return [option for name, option in flags.newest().items() if name not in skipped]
+def asked() -> list[Option]:
+    skipped = END | FETCH | {name for name in flags.TABLE.newest if name.endswith("-default")}
+    return [option for name, option in flags.TABLE.newest.items() if name not in skipped]
 
 
 def test_the_newer_builds_help_is_the_one_that_is_kept() -> None:
     command = [sys.executable, "-m", "tests.real_llama.llama_server", "--help"]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT).stdout
-    kept = (ROOT / f"tests/data/llama.cpp/help-b{options.NEWER}.txt").read_text()
+    kept = (ROOT / f"tests/data/llama.cpp/help-b{flags.NEWER}.txt").read_text()
     assert image.options_in(printed) == image.options_in(kept) != {}
 
 
@@ -48,7 +49,7 @@ def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> Non
             refused_alone.append((value.name, text))
     assert let_through == []
     numbers = [pair for pair in refused_alone if pair[1] in ("1.5", "12k")]
-    assert [pair for pair in refused_alone if pair not in numbers and pair[0] not in options.AT_LEAST] == []
+    assert [pair for pair in refused_alone if pair not in numbers and not flags.TABLE.newest[pair[0]].limits] == []
     assert ("ctx-size", "12k") in numbers
 
 

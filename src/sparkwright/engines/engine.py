@@ -6,7 +6,7 @@ An engine is a folder here. A file has the same name in each folder, and `Engine
     flags.py        the command that starts it, and how commands written elsewhere are read
     log.py          the format of its log, and the causes of slowness that the log tells
     advice.py       findings about a recipe (the rules are in rules.py), and the memory that the engine needs
-    options.py      its options; those of other releases are in option_history.json, or releases.json
+    options.json    its options, a row each (option_table.py); other releases' are in option_history.json, or releases.json
     image.py        the engine's version and options, as an image tells them
     caches.py       its prefix cache and its compile caches
     files.py        the files of a repository that it needs

@@ -2,7 +2,7 @@
 
 An engine's table (`option_history.json` in its folder) has the releases whose own parser was asked, oldest first, and a row for each
 option that some of them lack: KIND FIRST..LAST -> INSTEAD. FIRST and LAST are the oldest and the newest release that have it, empty
-where it is older or newer than all; INSTEAD is what the engine names in its place, or SUCCESSORS of its options.py.
+where it is older or newer than all; INSTEAD is what the engine names in its place, or the `successors` in its options.json.
 `make engine-release` writes it.
 """
 

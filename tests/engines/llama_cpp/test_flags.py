@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.flags import twice
-from sparkwright.engines.llama_cpp import flags, image, options
+from sparkwright.engines.llama_cpp import flags, image
 
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
 
 
-@pytest.mark.parametrize("build", [options.OLDER, options.NEWER])
+@pytest.mark.parametrize("build", [flags.OLDER, flags.NEWER])
 def test_the_table_has_every_option_of_the_help(build: int) -> None:
     listed = image.options_in((DATA / f"help-b{build}.txt").read_text())
-    known = {name for name in flags.known() if flags.exists(name, build)}
+    known = {name for name in flags.TABLE.known if flags.exists(name, build)}
     assert known == set(listed) - {"usage", "version", "cache-list", "list-devices", "completion-bash"}
     for name in known:
-        here, there = flags.known()[name], listed[name]
+        here, there = flags.TABLE.known[name], listed[name]
         assert (set(here.words), set(here.off)) == (set(there.words), set(there.off)), name
         assert {"switch": 0, "bare": 0, "two": 2}.get(here.kind, 1) == there.takes, name
         assert here.kind == "on" or not there.choices or here.choices == there.choices, name
@@ -131,12 +131,12 @@ def test_a_good_value_is_taken(name: str, given: Any) -> None:
 
 
 def test_an_option_is_known_by_build() -> None:
-    assert flags.exists("mmap", options.OLDER) is True
-    assert flags.exists("mmap", options.NEWER) is False
+    assert flags.exists("mmap", flags.OLDER) is True
+    assert flags.exists("mmap", flags.NEWER) is False
     assert flags.exists("mmap", 11000) is None
-    assert flags.exists("lazy-mode", options.OLDER) is False
+    assert flags.exists("lazy-mode", flags.OLDER) is False
     assert flags.exists("ctx-size", None) is True
-    assert flags.exists("max-model-len", options.NEWER) is False
+    assert flags.exists("max-model-len", flags.NEWER) is False
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 
 from sparkwright.engines import engine
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.llama_cpp import advice, image, options
+from sparkwright.engines.llama_cpp import advice, flags, image
 
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
-OLD = (DATA / f"help-b{options.OLDER}.txt").read_text()
-NEW = (DATA / f"help-b{options.NEWER}.txt").read_text()
+OLD = (DATA / f"help-b{flags.OLDER}.txt").read_text()
+NEW = (DATA / f"help-b{flags.NEWER}.txt").read_text()
 #: in the help, not among what a recipe can say
 ENDING = {"usage", "version", "cache-list", "list-devices", "completion-bash"}
 
@@ -52,6 +52,6 @@ def test_the_images_own_list_decides() -> None:
             for item in advice.check(ServerRequest(given), {}, None, image.listed(text))
             if item.rule == "unknown-flag"
         ]
-        for build, text in ((options.OLDER, OLD), (options.NEWER, NEW))
+        for build, text in ((flags.OLDER, OLD), (flags.NEWER, NEW))
     }
-    assert found == {options.OLDER: [], options.NEWER: ["error"]}
+    assert found == {flags.OLDER: [], flags.NEWER: ["error"]}

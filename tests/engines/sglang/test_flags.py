@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.sglang import flags, image, options
+from sparkwright.engines.option_table import Option
+from sparkwright.engines.sglang import flags, image
 
 
 @pytest.mark.parametrize(
@@ -27,9 +29,8 @@ def test_a_flag_has_one_name_however_it_is_written(written: str, name: str) -> N
 
 
 def test_the_aliases_are_of_flags_that_are_known() -> None:
-    assert set(options.ALIASES.values()) <= set(flags.kinds())
-    assert not set(options.ALIASES) & set(flags.kinds())
-    assert {*options.CHOICES, *options.AT_LEAST, *options.SHARES} <= set(flags.kinds())
+    aliases = {word.removeprefix("--") for option in flags.TABLE.newest.values() for word in option.words[1:]}
+    assert not aliases & set(flags.TABLE.newest)
     for name in (flags.CONTEXT, flags.SLOTS, flags.CHUNK, flags.MEMORY, flags.METRICS, flags.IDLE, *flags.KEYS):
         assert name in flags.properties()
     assert flags.MODEL not in flags.properties()
@@ -124,32 +125,30 @@ def test_what_the_flags_say_of_name_port_and_context() -> None:
     assert (flags.context({"context-length": "25.6k"}), flags.chunk({"chunked-prefill-size": -1})) == (25600, 0)
 
 
-def help_of(kinds: dict[str, str]) -> str:
+def help_of(options: Iterable[Option]) -> str:
     """Return argparse's help for such a table."""
     parser = argparse.ArgumentParser(prog="sglang serve")
-    names = {own: other for other, own in options.ALIASES.items()}
-    for name, kind in kinds.items():
-        words = [f"--{name}", *([f"--{names[name]}"] if name in names else [])]
-        choices = options.CHOICES.get(name)
-        if kind == "switch":
-            parser.add_argument(*words, action="store_true", help="A switch.")
-        elif kind == "both":
-            parser.add_argument(*words, action=argparse.BooleanOptionalAction, help="A switch, see --port.")
+    for option in options:
+        if option.kind == "switch":
+            parser.add_argument(*option.words, action="store_true", help="A switch.")
+        elif option.kind == "both":
+            parser.add_argument(*option.words, action=argparse.BooleanOptionalAction, help="A switch, see --port.")
         else:
-            parser.add_argument(*words, choices=choices, nargs="+" if kind == "list" else None, help="A value.\n--x y")
+            count = "+" if option.kind == "list" else None
+            parser.add_argument(*option.words, choices=option.choices or None, nargs=count, help="A value.\n--x y")
     return parser.format_help()
 
 
 def test_an_images_own_help_lists_its_options() -> None:
-    language = {name: kind for name, kind in flags.kinds().items() if name != "model-type"}
+    options = flags.TABLE.newest
+    language = [option for name, option in options.items() if name != "model-type"]
     around = "Use `sglang serve --model-type BACKEND --help` for backend-specific help.\n"
     images = "usage: sglang serve [-h]\n\noptions:\n  --num-gpus NUM_GPUS\n"
     found = image.listed("INFO something imported\n" + around + help_of(language) + images)
     assert found == dict(image.usual())
-    newer = {**flags.kinds(), "a-new-flag": "int"}
-    newer.pop("sleep-on-idle")
-    kept = image.difference(image.listed(help_of(newer)))
-    assert kept == {"like": options.SOURCE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}
+    newer = [option for name, option in options.items() if name != "sleep-on-idle"]
+    kept = image.difference(image.listed(help_of([*newer, Option("int", name="a-new-flag", words=("--a-new-flag",))])))
+    assert kept == {"like": flags.SOURCE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}
     assert "sleep-on-idle" not in image.applied(kept)
     assert image.applied(kept)["a-new-flag"] == "1"
     assert image.listed("usage: other\n  --help  show\n") == {}

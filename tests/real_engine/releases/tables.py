@@ -102,14 +102,14 @@ def _became(did: Did) -> str:
 
 def _options(report: Report) -> Iterator[str]:
     version = versions.parse(report.version)
-    for name in sorted({*options.ALL, *option_history.BY_FLAG, *report.options}):
+    for name in sorted({*options.every(), *option_history.BY_FLAG, *report.options}):
         if name.startswith("no-") or name == "help":
             continue
         said, has = option_history.existence(name, version).exists, _has_option(name, report)
         if said is not None and said != has:
             yield f"--{name}: the tables say it {'exists' if said else 'does not exist'}, and it {'does' if has else 'does not'}"
     usual = option_values.usual()
-    everywhere = options.KNOWN[options.OLDER] & options.KNOWN[options.NEWER]
+    everywhere = options.of_anchor(options.OLDER) & options.of_anchor(options.NEWER)
     for name in sorted(everywhere & {name for name, shape in report.options.items() if shape} & set(usual)):
         here, there = _class(report.options[name]), _class(usual[name])
         if here != there:

@@ -1,4 +1,8 @@
-"""The command line of `llama-server`: the flags of a recipe under their own names, and the parser of command lines written elsewhere."""
+"""The command line of `llama-server`: the flags of a recipe under their own names, and the parser of command lines written elsewhere.
+
+Seen on b10434 and b11549: the parser accepts `_` for `-`, but no prefixes of names and no `--x=y`; of a repeated flag the last
+one counts. YAML reads a bare `on` or `off` as a boolean, so those are the same here.
+"""
 
 from __future__ import annotations
 
@@ -6,78 +10,31 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkwright.engines import option_table
 from sparkwright.engines.flags import AdapterFlags, Command, Imports, ModelFlag, Role, plain_value
-from sparkwright.engines.llama_cpp import http, options
+from sparkwright.engines.llama_cpp import http
 from sparkwright.engines.llama_cpp.http import PORT as DEFAULT_PORT
-from sparkwright.engines.options import OptionHistory
+from sparkwright.engines.option_table import Option, OptionTable
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
-from sparkwright.visible import one_line
 
-SHOWN_CHARS = 60
+OLDER, NEWER = 10434, 11549
 LARGEST = 2**31 - 1
 _INT, _FLOAT = re.compile(r"[+-]?\d{1,10}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.I)
-#: short words that switch off, besides those that begin with no-
-SHORT_OFF = ("-nkvo", "-nr", "-nocb", "-ndio")
 #: other words for on, off and auto
 ON, OFF, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
 
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of llama-server."""
-
-    name: str
-    #: see options
-    kind: str
-    #: all words that switch it on, the long name first
-    words: tuple[str, ...]
-    #: all words that switch it off
-    off: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
-    variable: str = ""
-
-
-@functools.lru_cache(maxsize=1)
-def newest() -> Mapping[str, Option]:
-    """Return the options of the newest build by their own names."""
-    return _options(options.OPTIONS)
-
-
-@functools.lru_cache(maxsize=1)
-def known() -> Mapping[str, Option]:
-    """Return the options of every build that was read, by their own names."""
-    gone = {name: kind for name, kind in HISTORY.kinds().items() if name not in newest()}
-    rows = (f"{name} {kind}{f' --no-{name}' if kind == 'switch' else ''}" for name, kind in gone.items())
-    return {**_options("\n".join(rows)), **_options(options.GONE), **newest()}
-
-
-def _options(rows: str) -> Mapping[str, Option]:
-    return {row.split()[0]: _option(row.split()) for row in rows.strip().splitlines()}
-
-
-def _kinds() -> Mapping[str, str]:
-    return {name: option.kind for name, option in newest().items()}
-
-
+#: Kinds: switch (on and off), bare (on alone), on (one of its choices, or another word for it), int, float, layers (a number, auto or
+#: all), json, two (words), text. An option's own name is the last of its long names.
+#: Sources: `llama-server --help` of the two builds (tests/data/llama.cpp), and the parser of the newer one, asked with values of every
+#: kind (tests/real_llama/test_flags.py). It reads numbers by C's rules: 128k is 128, and 1.5 is 1.
+TABLE = OptionTable(Path(__file__).parent, lambda build: int(build.lstrip("b")), negatable="switch")
 #: options by build
-HISTORY = OptionHistory(
-    Path(__file__).with_name("option_history.json"), functools.cache(_kinds), lambda build: int(build.lstrip("b"))
-)
-
-
-@functools.lru_cache(maxsize=1)
-def by_word() -> Mapping[str, tuple[Option, bool]]:
-    """Return the option of each word (without dashes), and True if the word switches it off."""
-    found: dict[str, tuple[Option, bool]] = {}
-    for option in known().values():
-        found |= {word.lstrip("-"): (option, False) for word in option.words}
-        found |= {word.lstrip("-"): (option, True) for word in option.off}
-    return found
+HISTORY = TABLE.history
+named, canonical = TABLE.named, TABLE.canonical
 
 
 def exists(name: str, build: int | None) -> bool | None:
@@ -89,26 +46,20 @@ def word_of(option: Option, value: Any) -> str:
     """Return the word for a single value. A YAML `on` or `off` arrives here as a boolean."""
     if option.kind == "on" and isinstance(value, bool):
         return "on" if value else "off"
-    if isinstance(value, Mapping) or (option.kind == "json" and isinstance(value, list | tuple)):
-        return json.dumps(value, separators=(",", ":"))
-    return str(value)
+    if isinstance(value, list | tuple) and option.kind != "json":
+        return str(value)
+    return option_table.word_of(value)
 
 
 def value_misfit(name: str, value: Any) -> str:
     """Return the problem with a value, as "must be a whole number, got '128k'"; "" if nothing is known against it."""
-    option = known().get(name)
-    if option is None or value is None:
+    option = TABLE.known.get(name)
+    if option is None:
         return ""
-    if option.kind in ("switch", "bare"):
-        return "" if isinstance(value, bool) else f"is a switch and takes no value, got {_shown(value)}"
-    if isinstance(value, bool) and option.kind != "on":
-        return f"needs a value, got {str(value).lower()}"
-    if option.kind == "two" and not (isinstance(value, list | tuple) and len(value) == 2):
-        return f"takes two values, got {_shown(value)}"
-    if isinstance(value, list | tuple) and option.kind not in ("two", "text", "json"):
-        return f"takes one value, got {_shown(value)}"
-    each = value if isinstance(value, list | tuple) and option.kind == "two" else [value]
-    return next((why for item in each if (why := _of_word(option, word_of(option, item)))), "")
+    why = option_table.misfit(option, value, READERS, functools.partial(word_of, option), as_word=True)
+    if not why and name == SLOTS and number(value) == 0:
+        return f"must be at least 1, or -1 for as many as it chooses, {option_table.shown(word_of(option, value))}"
+    return why
 
 
 def number(value: Any) -> int | None:
@@ -124,66 +75,30 @@ def is_on(value: Any) -> bool | None:
     return True if word in ON else False if word in OFF else None
 
 
-def _of_word(option: Option, word: str) -> str:
-    got = f"got {_shown(word)}"
-    if option.kind in ("int", "two") or (option.kind == "layers" and word not in ("auto", "all")):
-        return _of_number(option, word, got)
-    if option.kind == "float":
-        return "" if _FLOAT.fullmatch(word.strip()) else f"must be a number, {got}"
-    if option.kind == "json":
-        return "" if _is_json(word) else f"must be a mapping, as YAML or as JSON, {got}"
-    if option.kind == "on":
-        allowed = (*ON, *OFF, *(() if option.choices else AUTO))
-        return (
-            ""
-            if word.lower() in allowed
-            else f"must be one of {', '.join(option.choices or ('on', 'off', 'auto'))}, {got}"
-        )
-    if option.choices and word not in option.choices:
-        return f"must be one of {', '.join(option.choices)}, {got}"
-    return ""
-
-
-def _of_number(option: Option, word: str, got: str) -> str:
-    wanted = "a whole number, auto or all" if option.kind == "layers" else "a whole number"
+def _integer(word: str) -> int:
     if not _INT.fullmatch(word.strip()) or abs(int(word)) > LARGEST:
-        return f"must be {wanted}, {got}"
-    least = options.AT_LEAST.get(option.name)
-    if option.name == "parallel" and int(word) == 0:
-        return f"must be at least 1, or -1 for as many as it chooses, {got}"
-    return f"must be at least {least}, {got}" if least is not None and int(word) < least else ""
+        raise ValueError(word)
+    return int(word)
 
 
-def _is_json(word: str) -> bool:
-    try:
-        json.loads(word)
-    except (ValueError, RecursionError):
-        return False
-    return True
+def _float(word: str) -> float:
+    if not _FLOAT.fullmatch(word.strip()):
+        raise ValueError(word)
+    return float(word)
 
 
-def _option(parts: list[str]) -> Option:
-    name, kind, *rest = parts
-    words = tuple(part for part in rest if part.startswith("-"))
-    off = tuple(
-        word for word in words if kind == "switch" and (word.lstrip("-").startswith("no-") or word in SHORT_OFF)
-    )
-    braced = next((part for part in rest if part.startswith("{")), "{}")[1:-1]
-    choices = tuple(braced.split(",")) if braced else options.CHOICES.get(name, ())
-    variable = rest[-1] if rest and rest[-1].isupper() and not rest[-1].startswith("-") else ""
-    on = (f"--{name}", *(word for word in words if word not in off))
-    return Option(name, kind, on, off, choices, variable)
+def _switched(word: str) -> str:
+    return next((words[0] for words in (ON, OFF, AUTO) if word.lower() in words), word)
 
 
-def _shown(value: Any) -> str:
-    return one_line(repr(value), at_most=SHOWN_CHARS)
-
-
-# The flags of a recipe for llama.cpp: their own names, their values, and the resulting words of `llama-server`.
-#
-# Seen on b10434 and b11549: the parser accepts `_` for `-`, but no prefixes of names and no `--x=y`; of a repeated
-# flag the last one counts. YAML reads a bare `on` or `off` as a boolean, so those are the same here.
-
+READERS: option_table.Readers = {
+    "int": (_integer, "a whole number"),
+    "two": (_integer, "a whole number"),
+    "layers": (lambda word: word if word in ("auto", "all") else _integer(word), "a whole number, auto or all"),
+    "float": (_float, "a number"),
+    "json": (json.loads, "a mapping, as YAML or as JSON"),
+    "on": (_switched, "a word"),
+}
 
 MODEL = "model"
 SERVED_NAME = "alias"
@@ -224,20 +139,6 @@ ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True,
 AUTO_SLOTS = 4
 #: a slot's context is rounded up to it
 CONTEXT_STEP = 256
-
-
-def named(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags under their own names, in their order; of two spellings of a flag the last wins (see `twice`).
-
-    A flag's own name is the last of its long names, without dashes; `no-x: true` becomes `x: false`. An unknown name stays, with
-    dashes.
-    """
-    return dict(_named(name, given) for name, given in written.items())
-
-
-def canonical(written: str) -> str:
-    """Return a flag's own name; for the off side of a switch, the name of the switch."""
-    return _named(written, True)[0]
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
@@ -311,7 +212,7 @@ def context(flags: Mapping[str, Any]) -> int | None:
 
 def properties() -> dict[str, Any]:
     """Return the flags of both builds as the properties of a JSON Schema."""
-    return {name: _schema(option) for name, option in sorted(known().items()) if name not in SET_BY}
+    return {name: _schema(option) for name, option in sorted(TABLE.known.items()) if name not in SET_BY}
 
 
 def integer(given: Any) -> int | None:
@@ -333,20 +234,12 @@ def _schema(option: Option) -> dict[str, Any]:
     if option.kind in ("switch", "bare"):
         return {"type": "boolean"}
     if option.kind == "on":
-        return {"enum": [True, False, *(option.choices or ("on", "off", "auto")), None]}
+        return {"enum": [True, False, *option.choices, None]}
     return {"enum": [*option.choices, None]} if option.choices else {}
 
 
-def _named(written: str, given: Any) -> tuple[str, Any]:
-    plain = written.lstrip("-").replace("_", "-")
-    option, off = by_word().get(plain, (None, False))
-    if option is None:
-        return plain, given
-    return option.name, (not given if off and isinstance(given, bool) else given)
-
-
 def _words(name: str, given: Any) -> list[str]:
-    option = known().get(name)
+    option = TABLE.known.get(name)
     if given is None or (isinstance(given, list | tuple) and not given):
         return []
     if isinstance(given, bool) and (option is None or option.kind in ("switch", "bare")):
@@ -370,7 +263,7 @@ def parsed(words: Sequence[str]) -> Command:
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        option, off = by_word().get(word.lstrip("-").replace("_", "-"), (None, False))
+        option, off = TABLE.by_word.get(word.lstrip("-").replace("_", "-"), (None, False))
         if not word.startswith("-"):
             continue
         if option is None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sparkwright.engines.llama_cpp import flags, options
+from sparkwright.engines.llama_cpp import flags
+from sparkwright.engines.option_table import ListedOptions
 
 MOST_CHARS = 1 << 20
 _WORD = re.compile(r"-{1,2}[A-Za-z][\w.-]*")
@@ -93,7 +94,7 @@ def _choices(values: list[str], about: str) -> tuple[str, ...]:
 PROGRAM = "/app/llama-server"
 ASK_VERSION = (PROGRAM, "--version")
 ASK_OPTIONS = (PROGRAM, "--help")
-LIKE = f"b{options.NEWER}"
+LIKE = f"b{flags.NEWER}"
 #: "version: 10434 (7e4c0a9)", and later "version: 0.1.0-dev (build 10434, commit 7e4c0a9)"
 _VERSION = re.compile(r"^version: (?:\S+ \(build )?(\d{4,6})\b", re.M)
 
@@ -116,29 +117,14 @@ def listed(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
-    """Return the options of the newest build in options.py, with the number of words that each takes."""
+    """Return the options of the newest build in options.json, with the number of words that each takes."""
     takes = {"switch": "0", "bare": "0", "two": "2"}
     return {
-        name: takes.get(option.kind, "1") for name, option in flags.known().items() if flags.exists(name, options.NEWER)
+        name: takes.get(option.kind, "1")
+        for name, option in flags.TABLE.known.items()
+        if flags.exists(name, flags.NEWER)
     }
 
 
-def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the difference from the usual list: {"like": BUILD, "differ": {name: words, or None if it is gone}}."""
-    gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
-    return {
-        "like": LIKE,
-        "differ": {**gone, **{name: shape for name, shape in shapes.items() if usual().get(name) != shape}},
-    }
-
-
-def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
-    return difference is None or difference.get("like") == LIKE
-
-
-def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the options from a stored difference; empty if none was stored, or the build it refers to is no longer known here."""
-    if difference is None or not is_current(difference):
-        return {}
-    return {name: value for name, value in {**usual(), **difference["differ"]}.items() if value}
+_KEPT = ListedOptions(LIKE, usual)
+difference, is_current, applied = _KEPT.difference, _KEPT.is_current, _KEPT.applied

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
-from sparkwright.engines.llama_cpp import flags, options
+from sparkwright.engines.llama_cpp import flags
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.shared_rules import (
     OptionCase,
@@ -53,7 +53,7 @@ RULES: Rules[Case, Case] = Rules(
 
 
 def rule(
-    name: str, *, sources: Iterable[str], example: ServerRequest, build: int = options.NEWER
+    name: str, *, sources: Iterable[str], example: ServerRequest, build: int = flags.NEWER
 ) -> Callable[[Findings], Findings]:
     """Register a rule; see `Rules.rule`. build: of its example."""
     case = Case(replace(example, flags=flags.named(example.flags)), f"b{build}")
@@ -94,6 +94,10 @@ def model_file(case: Case) -> Iterator[Finding]:
         yield Finding("error", sentence, (Way(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
 
 
+#: flags that download an unpinned model when the server starts
+DOWNLOADS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
+
+
 @rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
 def downloads(case: Case) -> Iterator[Finding]:
     """A model that llama-server downloads by itself is not the one that spark.lock pins.
@@ -101,7 +105,7 @@ def downloads(case: Case) -> Iterator[Finding]:
     """
     presets = [name for name in case.asked.flags if name.endswith("-default") and name != "spec-default"]
     for name in (
-        *options.DOWNLOADS,
+        *DOWNLOADS,
         *presets,
         *(flag for flag in case.asked.flags if flag.startswith("fim-") and flag.endswith("-spec")),
     ):
@@ -152,7 +156,7 @@ def speculation(case: Case) -> Iterator[Finding]:
             way = Way(
                 f"write {near}" if near else f"one of {', '.join(SPEC_TYPES)}", {SPEC_TYPE: meant} if near else {}
             )
-            sure = case.build is not None and case.build <= options.NEWER
+            sure = case.build is not None and case.build <= flags.NEWER
             sentence = f"{SPEC_TYPE} {one_line(word, at_most=40)} is not a type of speculation."
             yield Finding("error" if sure else "warning", sentence, (way,), HELP, SPEC_TYPE)
         elif SPEC_TYPES[word] and case.flag(DRAFT) is None and case.flag("hf-repo-draft") is None:
@@ -169,7 +173,7 @@ def speculation(case: Case) -> Iterator[Finding]:
 @rule(
     "unknown-flag",
     sources=(
-        f"llama-server --help of {len(flags.HISTORY.releases)} builds, {flags.HISTORY.releases[0]} to b{options.NEWER}",
+        f"llama-server --help of {len(flags.HISTORY.releases)} builds, {flags.HISTORY.releases[0]} to b{flags.NEWER}",
         "`error: invalid argument: --x`, exit code 1",
     ),
     example=ServerRequest({"model": "a.gguf", "mmap": False}),
@@ -179,7 +183,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     It says `error: invalid argument` and exits with code 1, after the previous server was stopped. The image's own help decides, and
     without it the table of builds.
     """
-    yield from unknown_flags(case, HELP, own=flags.known())
+    yield from unknown_flags(case, HELP, own=flags.TABLE.known)
 
 
 @rule(
@@ -321,8 +325,8 @@ def newer_release(case: Case) -> Iterator[Finding]:
     Options that its own `--help` lists are taken as they are; a log line or a metric that changed since is not known. What a deploy
     proves is proved by the running server all the same.
     """
-    if case.build is not None and case.build > options.NEWER:
-        yield from shared_rules.newer_release(case.engine, f"b{options.NEWER}", "build")
+    if case.build is not None and case.build > flags.NEWER:
+        yield from shared_rules.newer_release(case.engine, f"b{flags.NEWER}", "build")
 
 
 @rule(
@@ -336,7 +340,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     """
     found = OFFICIAL.match(case.asked.image)
     if found is not None and not re.search(r"-b\d+$", found["tag"]):
-        instead = f"the tag of a build, as {found['tag']}-b{options.NEWER}"
+        instead = f"the tag of a build, as {found['tag']}-b{flags.NEWER}"
         yield from shared_rules.moving_tag(case.asked.image, instead, "llama.cpp's docs/docker.md")
 
 

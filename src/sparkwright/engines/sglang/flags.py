@@ -1,8 +1,11 @@
-"""The command line of `sglang serve`: the flags of a recipe under their own names, and the parser of command lines written elsewhere."""
+"""The command line of `sglang serve`: the flags of a recipe under their own names, and the parser of command lines written elsewhere.
+
+Read in the source of 0.5.23: argparse, so it accepts `--x=y` and prefixes of names, but not `_` for `-`; names have dashes here. Of
+a repeated flag the last one counts.
+"""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -12,37 +15,40 @@ from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines import option_table
 from sparkwright.engines.flags import AdapterFlags, Command, Imports, ModelFlag, Role, grouped_words, plain_value
-from sparkwright.engines.options import OptionHistory
+from sparkwright.engines.option_table import SWITCHES, Option, OptionTable, word_of
 from sparkwright.engines.probes.probe import ProbeFlags
-from sparkwright.engines.sglang import http, options
+from sparkwright.engines.sglang import http
 from sparkwright.engines.sglang.http import PORT as DEFAULT_PORT
 from sparkwright.engines.tasks import TaskFlags
-from sparkwright.visible import one_line
 
-SHOWN_CHARS = 60
+#: words of a successor that mean what others meant: (old name, old word) to the new word. The help of 0.5.19
+SUCCESSOR_VALUES: Mapping[tuple[str, str], str] = {
+    (name, old): new
+    for name in ("prefill-cp-mode", "dsa-prefill-cp-mode", "nsa-prefill-cp-mode")
+    for old, new in (("in-seq-split", "zigzag"), ("round-robin-split", "interleave"))
+}
 _INT = re.compile(r"[+-]?\d{1,12}")
 _FLOAT = re.compile(r"[+-]?(\d{1,12}\.?\d{0,20}|\.\d{1,20})(e[+-]?\d{1,3})?", re.I)
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(k|M|G|T)|(\d{1,12})(Ki|Mi|Gi|Ti)")
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-#: kinds that need no word after them
-SWITCHES = ("switch", "both")
 
-
-@functools.lru_cache(maxsize=1)
-def kinds() -> Mapping[str, str]:
-    """Return the kind of each option, by its own name."""
-    return {name: kind for kind, names in options.KINDS.items() for name in names.split()}
-
-
+#: Kinds: switch (on alone), both (`--x` and `--no-x`), int, size (a number, or 128k and 1Mi), float, json, list (words), text. Backends
+#: have no choices, because each release adds some.
+#: Source: the argument groups of the release, and its parser, run without a GPU (tests/engine_options).
+TABLE = OptionTable(Path(__file__).parent, Version, "both", SUCCESSOR_VALUES)
 #: options by release
-HISTORY = OptionHistory(Path(__file__).with_name("option_history.json"), kinds, Version, options.SUCCESSOR_VALUES)
+HISTORY = TABLE.history
+#: the release that was read
+SOURCE = TABLE.release
+named, canonical = TABLE.named, TABLE.canonical
 
 
 def kind_of(name: str) -> str:
     """Return the kind of an option of any release; "" for an unknown option."""
-    span = HISTORY.spans.get(name)
-    return kinds().get(name) or (span.kind if span else "")
+    option = TABLE.known.get(name)
+    return option.kind if option else ""
 
 
 def number(value: Any) -> int | None:
@@ -54,69 +60,31 @@ def number(value: Any) -> int | None:
     return int(Decimal(found[1] or found[3]) * _UNITS[found[2] or found[4]]) if found else None
 
 
-def value_misfit(name: str, value: Any) -> str:
-    """Return the problem with a value, as "must be a whole number, got '128q'"; "" if nothing is known against it."""
-    kind = kind_of(name)
-    if not kind or value is None:
-        return ""
-    if kind in SWITCHES:
-        return "" if isinstance(value, bool) else f"is a switch and takes no value, got {_shown(value)}"
-    if isinstance(value, bool):
-        return f"needs a value, got {str(value).lower()}"
-    if isinstance(value, list | tuple) and kind not in ("list", "json", "text"):
-        return f"takes one value, got {_shown(value)}"
-    return _of_word(name, kind, value)
-
-
-def word_of(value: Any) -> str:
-    """Return the word for a single value."""
-    return json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping | list | tuple) else str(value)
-
-
-def _of_word(name: str, kind: str, value: Any) -> str:
-    word, got = word_of(value), f"got {_shown(value)}"
-    if kind in ("int", "size"):
-        return _of_number(name, kind, word, got)
-    if kind == "float":
-        return _of_share(name, word, got)
-    if kind == "json":
-        return "" if _is_json(word) else f"must be a mapping, as YAML or as JSON, {got}"
-    allowed = options.CHOICES.get(name, ())
-    return f"must be one of {', '.join(allowed)}, {got}" if allowed and word not in allowed else ""
-
-
-def _of_number(name: str, kind: str, word: str, got: str) -> str:
-    found = number(word) if kind == "size" or _INT.fullmatch(word.strip()) else None
+def _size(word: str) -> int:
+    found = number(word)
     if found is None:
-        return f"must be a whole number{', as 131072 or 128Ki' if kind == 'size' else ''}, {got}"
-    least, most = options.AT_LEAST.get(name), options.AT_MOST.get(name)
-    if least is not None and found < least:
-        return f"must be at least {least}, {got}"
-    return f"must be at most {most}, {got}" if most is not None and found > most else ""
+        raise ValueError(word)
+    return found
 
 
-def _of_share(name: str, word: str, got: str) -> str:
+def _integer(word: str) -> int:
+    if not _INT.fullmatch(word.strip()):
+        raise ValueError(word)
+    return int(word)
+
+
+def _float(word: str) -> float:
     if not _FLOAT.fullmatch(word.strip()):
-        return f"must be a number, {got}"
-    return f"must be above 0 and below 1, {got}" if name in options.SHARES and not 0 < float(word) < 1 else ""
+        raise ValueError(word)
+    return float(word)
 
 
-def _is_json(word: str) -> bool:
-    try:
-        json.loads(word)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _shown(value: Any) -> str:
-    return one_line(repr(value), at_most=SHOWN_CHARS)
-
-
-# The flags of a recipe for SGLang: their own names, their values, and the resulting words of `sglang serve`.
-#
-# Read in the source of 0.5.23: argparse, so it accepts `--x=y` and prefixes of names, but not `_` for `-`; names have
-# dashes here. Of a repeated flag the last one counts.
+READERS: option_table.Readers = {
+    "int": (_integer, "a whole number"),
+    "size": (_size, "a whole number, as 131072 or 128Ki"),
+    "float": (_float, "a number"),
+    "json": (json.loads, "a mapping, as YAML or as JSON"),
+}
 
 MODEL = "model-path"
 SERVED_NAME = "served-model-name"
@@ -157,16 +125,6 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
 ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
 
 
-def named(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags under their own names, in their order; of two spellings of a flag the last wins (see `twice`)."""
-    return dict(_named(name, given) for name, given in written.items())
-
-
-def canonical(written: str) -> str:
-    """Return a flag's own name; for the off side of a switch, the name of the switch."""
-    return _named(written, True)[0]
-
-
 def value(flags: Mapping[str, Any], name: str) -> Any:
     """Return the value of a flag; None if it is not set."""
     return flags.get(name)
@@ -174,7 +132,8 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
     """Return why a flag's value is invalid; "" if nothing is known against it."""
-    return value_misfit(name, value(flags, name))
+    option = TABLE.known.get(name)
+    return option_table.misfit(option, value(flags, name), READERS, word_of) if option else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -224,22 +183,13 @@ def chunk(flags: Mapping[str, Any]) -> int | None:
 
 def properties() -> dict[str, Any]:
     """Return the flags of 0.5.23 as the properties of a JSON Schema."""
-    return {name: _schema(name, kind) for name, kind in sorted(kinds().items()) if name not in SET_BY}
+    return {name: _schema(option) for name, option in sorted(TABLE.newest.items()) if name not in SET_BY}
 
 
-def _schema(name: str, kind: str) -> dict[str, Any]:
-    if kind in SWITCHES:
+def _schema(option: Option) -> dict[str, Any]:
+    if option.kind in SWITCHES:
         return {"type": "boolean"}
-    return {"enum": [*options.CHOICES[name], None]} if name in options.CHOICES else {}
-
-
-def _named(written: str, given: Any) -> tuple[str, Any]:
-    plain = written.lstrip("-").replace("_", "-")
-    own = options.ALIASES.get(plain, plain)
-    on = own.removeprefix("no-")
-    if not kind_of(own) and kind_of(on) == "both":
-        return on, (not given if isinstance(given, bool) else given)
-    return own, given
+    return {"enum": [*option.choices, None]} if option.choices else {}
 
 
 def _words(name: str, given: Any) -> list[str]:
@@ -273,7 +223,8 @@ def parsed(words: Sequence[str]) -> Command:
 
 
 def _value(name: str, words: list[str]) -> Any:
-    kind = kinds().get(name, "")
+    option = TABLE.newest.get(name)
+    kind = option.kind if option else ""
     if kind in SWITCHES or not words:
         return True
     if kind == "list" or len(words) > 1:
@@ -294,7 +245,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
 
 
 IMPORTS = Imports(
-    image=f"lmsysorg/sglang:v{options.SOURCE}",
+    image=f"lmsysorg/sglang:v{SOURCE}",
     port_inside=http.PORT,
     names=("sglang", "sglang.launch_server"),
     program=("sglang", "serve"),

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from sparkwright.engines.sglang import flags, options
+from sparkwright.engines.option_table import SWITCHES, ListedOptions
+from sparkwright.engines.sglang import flags
 
 ASK_VERSION = ("sglang", "version")
 ASK_OPTIONS = ("sglang", "serve", "--help")
@@ -42,30 +43,15 @@ def listed(text: str) -> dict[str, str]:
         written = row[1] + row[2].partition("   ")[0]
         names = [name for name in _NAME.findall(written) if not name.startswith("no-")]
         takes = "1" if re.search(r"(?<!\S)--[\w-]{1,99} [^-\s,]", written) else "0"
-        found |= {options.ALIASES.get(name, name): takes for name in names[:1]}
+        found |= {flags.canonical(name): takes for name in names[:1]}
     return found if len(found) >= LEAST_OPTIONS else {}
 
 
 @lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
-    """Return the options of the release in options.py, with the number of words that each takes."""
-    return {name: "0" if kind in flags.SWITCHES else "1" for name, kind in flags.kinds().items()}
+    """Return the options of the release in options.json, with the number of words that each takes."""
+    return {name: "0" if option.kind in SWITCHES else "1" for name, option in flags.TABLE.newest.items()}
 
 
-def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the difference from the usual list: {"like": VERSION, "differ": {name: words, or None if it is gone}}."""
-    gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
-    changed = {name: shape for name, shape in shapes.items() if usual().get(name) != shape}
-    return {"like": options.SOURCE, "differ": {**gone, **changed}}
-
-
-def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
-    return difference is None or difference.get("like") == options.SOURCE
-
-
-def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the options from a stored difference; empty if none was stored, or the release it refers to is no longer known here."""
-    if difference is None or not is_current(difference):
-        return {}
-    return {name: value for name, value in {**usual(), **difference["differ"]}.items() if value}
+_KEPT = ListedOptions(flags.SOURCE, usual)
+difference, is_current, applied = _KEPT.difference, _KEPT.is_current, _KEPT.applied

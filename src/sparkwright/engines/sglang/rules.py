@@ -13,7 +13,7 @@ from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Severity, Way
 from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
-from sparkwright.engines.sglang import flags, options
+from sparkwright.engines.sglang import flags
 from sparkwright.engines.shared_rules import (
     OptionCase,
     in_its_container_only,
@@ -25,10 +25,15 @@ from sparkwright.engines.shared_rules import (
 from sparkwright.trust.image_name import tagged
 from sparkwright.visible import one_line
 
-SOURCE = f"SGLang {options.SOURCE}, source"
+SOURCE = f"SGLang {flags.SOURCE}, source"
 #: flags that name something which SGLang fetches from the hub unless it is a path
 FETCHED: Mapping[str, Role] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
 ADAPTERS = "lora-paths"
+#: older names of options that newer releases still take; older releases know the older name only
+FORMER: Mapping[str, str] = {
+    "grpc-http-sidecar-port": "smg-http-sidecar-port",
+    "hierarchical-sparse-attention-extra-config": "hisparse-config",
+}
 #: worked on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of the memory is the system's too
 USUAL_SHARE = 0.7
 #: moving tags: all but those of a release
@@ -49,7 +54,7 @@ class Case(OptionCase):
     ENGINE, TITLE, HISTORY = "sglang", "SGLang", flags.HISTORY
 
     def names(self, name: str) -> tuple[str, ...]:
-        return name, options.FORMER.get(name, name)
+        return name, FORMER.get(name, name)
 
     def before(self, release: str) -> bool:
         """Return True if this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
@@ -68,7 +73,7 @@ RULES: Rules[Case, Case] = Rules(
         "engine": "sglang",
         "flags": case.asked.flags,
         "image": case.asked.image,
-        "version": options.SOURCE,
+        "version": flags.SOURCE,
     }
 )
 
@@ -78,7 +83,7 @@ def rule(
     *,
     sources: Iterable[str],
     example: ServerRequest,
-    version: str = options.SOURCE,
+    version: str = flags.SOURCE,
     longest: int | None = None,
 ) -> Callable[[Findings], Findings]:
     """Register a rule; see `Rules.rule`. version, longest: of its example."""
@@ -89,7 +94,7 @@ def rule(
 @rule(
     "unknown-flag",
     sources=(
-        f"the parsers of {flags.HISTORY.releases[0]} to {options.SOURCE}, asked without a GPU",
+        f"the parsers of {flags.HISTORY.releases[0]} to {flags.SOURCE}, asked without a GPU",
         "an image's own help",
     ),
     example=ServerRequest({"mamba-scheduler-strategy": "extra_buffer"}),
@@ -330,8 +335,8 @@ def newer_release(case: Case) -> Iterator[Finding]:
     Options that its own `--help` lists are taken as they are; a log line or a metric that changed since is not known. What a deploy
     proves is proved by the running server all the same.
     """
-    if case.after(options.SOURCE):
-        yield from shared_rules.newer_release(case.engine, options.SOURCE)
+    if case.after(flags.SOURCE):
+        yield from shared_rules.newer_release(case.engine, flags.SOURCE)
 
 
 @rule(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.engines.flags import AdapterFlags, Command, Imports, ModelFlag, Role, grouped_words, plain_value
+from sparkwright.engines.option_table import Option
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
 from sparkwright.engines.vllm import option_values, options
@@ -149,11 +150,11 @@ def context(flags: Mapping[str, Any]) -> int | None:
 
 
 def properties() -> dict[str, Any]:
-    """Return the flags of flag_types.VERSION as the properties of a JSON Schema."""
+    """Return the flags of the table as the properties of a JSON Schema."""
     return {name: _schema(option) for name, option in sorted(option_values.known().items()) if name not in SET_BY}
 
 
-def _schema(option: option_values.Option) -> dict[str, Any]:
+def _schema(option: Option) -> dict[str, Any]:
     if "switch" in option.kind:
         return {"type": "boolean"}
     return {"enum": [*option.choices, None]} if option.choices and not option.many else {}
@@ -175,9 +176,10 @@ def _is_switch(name: str) -> bool:
 
 def _complete(name: str) -> str:
     """Return the full name for a short form, an alias or a prefix; the name itself if that is not unambiguous."""
-    name = options.ALIASES.get(name) or options.SHORT.get(name) or name
-    meant = options.completed(name, options.ALL) if name else []
-    meant = [*dict.fromkeys(options.ALIASES.get(item, item) for item in meant)]
+    others = options.other_names()
+    name = others.get(name, name)
+    meant = options.completed(name, options.every()) if name else []
+    meant = [*dict.fromkeys(others.get(item, item) for item in meant)]
     return meant[0] if len(meant) == 1 else name
 
 
@@ -227,14 +229,14 @@ def _value(words: list[str]) -> Any:
 def spelled_out(words: Sequence[str]) -> list[str]:
     """Return the words with long names: `-tp 2` as `--tensor-parallel-size 2`, `-cc.x=1` as `--compilation-config.x=1`; `-O3` as
     two words."""
-    found: list[str] = []
+    found, others = list[str](), options.other_names()
     for word in words:
         head = word.lstrip("-")
-        name = next((end for end in (head.partition(".")[0].partition("=")[0],) if end in options.SHORT), "")
+        name = head.partition(".")[0].partition("=")[0]
         if word.startswith("-O") and word[2:].isdigit():
-            found += [f"--{options.SHORT['O']}", word[2:]]
-        elif word.startswith("-") and not word.startswith("--") and name:
-            found.append(f"--{options.SHORT[name]}{head.removeprefix(name)}")
+            found += [f"--{others['O']}", word[2:]]
+        elif word.startswith("-") and not word.startswith("--") and name in others:
+            found.append(f"--{others[name]}{head.removeprefix(name)}")
         else:
             found.append(word)
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.option_values import applied, difference, is_current, listed
+from sparkwright.engines.vllm.option_values import KEPT, listed
 
 __all__ = ["ASK_OPTIONS", "ASK_VERSION", "applied", "difference", "is_current", "listed", "version_in", "version_of"]
 
@@ -17,6 +17,7 @@ VARIABLES = ("VLLM_VERSION",)
 LONGEST_VERSION = 80
 ASK_VERSION = ("vllm", "--version")
 ASK_OPTIONS = ("vllm", "serve", "--help=all")
+difference, is_current, applied = KEPT.difference, KEPT.is_current, KEPT.applied
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 from packaging.version import Version
@@ -196,35 +195,27 @@ def _by_releases(name: str, row: Row | None, version: Version | None) -> Existen
     if not before:
         return None
     nearest = {before[-1], after[0] if after and version.base_version != before[-1] else before[-1]}
-    meant = [options.completed(name, _options(release)) for release in nearest]
+    meant = [options.completed(name, options.of_release(release)) for release in nearest]
     if any(len(names) > 1 for names in meant):
         return None
     if len({len(names) for names in meant}) > 1:
         return None
     if meant[0]:
         return Existence(True, source=row.source if row else "")
-    having = [release for release in RELEASES if name in _options(release)]
+    having = [release for release in RELEASES if name in options.of_release(release)]
     why = f"no release from {RELEASES[0]} to {RELEASES[-1]} has it"
     if having and having[0] in after:
         why = f"it came with {having[0]}"
     elif having:
         gone = next(release for release in RELEASES[RELEASES.index(having[0]) :] if release not in having)
         why = f"it is gone since {gone}"
-    close = "" if having else near(name, options.KNOWN[options.NEWEST])
+    close = "" if having else near(name, options.of_anchor(options.NEWEST))
     return Existence(False, why, *_instead(row), near=close)
-
-
-@cache
-def _options(release: str) -> frozenset[str]:
-    """Return the options of a release that was read in full."""
-    at = RELEASES.index(release)
-    rows = releases.having("options").items()
-    return frozenset(name for name, runs in rows if any(first <= at <= last for first, last in runs))
 
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:
     """Return the answer of the releases whose options are fully known; None for versions before the first of them."""
-    meant = [options.completed(name, options.KNOWN[release]) for release in options.ANCHORS]
+    meant = [options.completed(name, options.of_anchor(release)) for release in options.ANCHORS]
     if len(meant[-1]) > 1:
         return Existence(False, f"it could mean {', '.join(meant[-1])}", meant[-1][0])
     if name in BY_FLAG:
@@ -234,7 +225,7 @@ def _by_anchors(name: str, version: Version | None) -> Existence | None:
     if not any(has):
         why = f"no release from {options.OLDER} to {options.NEWEST} has it"
         known = version is not None and not before and at_least(version, AFTER) is False
-        return Existence(False if known else None, why, near=near(name, options.KNOWN[options.NEWEST]))
+        return Existence(False if known else None, why, near=near(name, options.of_anchor(options.NEWEST)))
     if before and not (options.switch_pair(name) and not any(has[:-1])):
         return None
     return _between(has, version)

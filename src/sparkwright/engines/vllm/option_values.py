@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import operator
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+from sparkwright.engines.option_table import SHOWN_CHARS, ListedOptions, Option, keeps
 from sparkwright.engines.vllm import options
 from sparkwright.visible import first, one_line
 
@@ -30,49 +30,33 @@ def listed(help_text: str) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def usual() -> Mapping[str, str]:
-    """Return the shapes of flag_types.VERSION."""
-    shapes = {name: _shape_of(name, option) for name, option in known().items()}
-    return {**shapes, "help": "bare switch", **{alias: shapes[name] for alias, name in options.ALIASES.items()}}
+    """Return the shapes of the release in the table."""
+    shapes = {name: _shape_of(option) for name, option in known().items()}
+    others = (word[2:] for option in known().values() for word in option.words[1:] if word.startswith("--"))
+    return {**shapes, "help": "bare switch", **{name: shapes[options.other_names()[name]] for name in others}}
 
 
-def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the difference from the usual shapes: {"like": VERSION, "differ": {name: shape, or None if it has none}}."""
-    gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
-    new = {name: shape for name, shape in shapes.items() if usual().get(name) != shape}
-    return {"like": options.VERSION, "differ": {**gone, **new}}
-
-
-def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Return True if `applied` can use the stored difference, or the engine listed no options; else ask the engine again."""
-    return difference is None or difference.get("like") == options.VERSION
-
-
-def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the shapes from a stored difference; empty if none was stored, or the release it refers to is no longer known here."""
-    if difference is None or not is_current(difference):
-        return {}
-    shapes = {**usual(), **difference["differ"]}
-    return {name: shape for name, shape in shapes.items() if shape}
+KEPT = ListedOptions(options.VERSION, usual)
 
 
 def option(name: str, shapes: Collection[str]) -> Option | None:
     """Return the values that an option takes; None if nothing is known.
 
-    shapes: the engine's own, from `listed`; if empty, flag_types alone decides. A list without shapes only says which options
+    shapes: the engine's own, from `listed`; if empty, the table alone decides. A list without shapes only says which options
     exist.
     """
     here = known().get(name)
     shape = shapes.get(name) if isinstance(shapes, Mapping) else None
     if shape is None:
         return None if shapes and name not in shapes else here
-    if here is not None and _shape_of(name, here) == shape:
+    if here is not None and _shape_of(here) == shape:
         return here
-    choices = _CHOICES.fullmatch(shape)
+    own, choices = here or Option(""), _CHOICES.fullmatch(shape)
     if choices is None:
-        return Option(_KINDS.get(shape, ""))
+        return replace(own, kind=_KINDS.get(shape, ""), choices=(), names=())
     words, open_to_more = tuple(choices[1].split(",")), choices[2] == OPEN
     kind = "text?+" if choices[2] == MANY else here.kind if here is not None and _plain(here) == "word" else "text?"
-    return Option(kind, names=words) if open_to_more else Option(kind, words)
+    return replace(own, kind=kind, choices=() if open_to_more else words, names=words if open_to_more else ())
 
 
 def _shape(line: str) -> tuple[list[str], str]:
@@ -91,8 +75,8 @@ def _shape(line: str) -> tuple[list[str], str]:
     return own, f"{{{words}}}{more}"
 
 
-def _shape_of(name: str, option: Option) -> str:
-    words = option.choices or (option.names if name in options.LISTED else ())
+def _shape_of(option: Option) -> str:
+    words = option.choices or (option.names if option.listed else ())
     more = MANY if option.many else OPEN if option.names else ""
     return f"{{{','.join(words)}}}{more}" if words else _plain(option)
 
@@ -108,35 +92,12 @@ def _plain(option: Option) -> str:
 # A value is checked as the words that `flags.argv` makes of it. An option that is not known accepts any value.
 
 Sort = Literal["kind", "choice", "name", "range"]
-NEAR, SHOWN_CHOICES, SHOWN_CHARS = 0.6, 12, 60
+NEAR, SHOWN_CHOICES = 0.6, 12
 
-LIMITS: dict[str, tuple[Callable[[float, float], bool], str]] = {
-    ">=": (operator.ge, "at least"),
-    "<=": (operator.le, "at most"),
-    ">": (operator.gt, "above"),
-    "<": (operator.lt, "below"),
-}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
 _SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The values that an option takes."""
-
-    #: as in flag_types.KINDS; "" if not known
-    kind: str
-    #: the full list of allowed values; empty: anything
-    choices: tuple[str, ...] = ()
-    #: allowed values to which a plugin may add; empty: anything
-    names: tuple[str, ...] = ()
-
-    @property
-    def many(self) -> bool:
-        """True if the option takes more than one word."""
-        return self.kind.endswith(("+", "repeated"))
 
 
 class Misfit(NamedTuple):
@@ -150,30 +111,19 @@ class Misfit(NamedTuple):
     near: str = ""
 
 
-@functools.lru_cache(maxsize=1)
 def known() -> Mapping[str, Option]:
-    """Return the options of flag_types.VERSION, by name."""
-    kinds = {name: kind for kind, names in options.KINDS.items() for name in names.split()}
-    tables = (options.CHOICES, options.REGISTERED)
-    return {
-        name: Option(kind, *(tuple(table.get(name, "").split()) for table in tables)) for name, kind in kinds.items()
-    }
-
-
-@functools.lru_cache(maxsize=1)
-def ranges() -> Mapping[str, tuple[str, tuple[str, ...]]]:
-    """Return for each option with a range the oldest release that has it, and the range, as (">0", "<=1")."""
-    rows = (row.split() for row in options.RANGES.split("\n") if row)
-    return {name: (since, tuple(limits)) for name, since, _, *limits in rows}
+    """Return the options of the release in the table, by name."""
+    return options.TABLE.newest
 
 
 def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
     """Return the config class and the first limit that a value breaks in a release, as ">=1"; None if nothing is known against
     it."""
-    row = next((row.split() for row in options.RANGES.split("\n") if row.startswith(f"{name} ")), None)
-    if row is None or version < tuple(map(int, row[1].split("."))):
+    option = known().get(name)
+    if option is None or not option.limits or version < tuple(map(int, option.since.split("."))):
         return None
-    return next(((row[2], limit) for limit in row[3:] if not _keeps(value, limit)), None)
+    limits = " ".join(option.limits).split()
+    return next(((option.source, limit) for limit in limits if not keeps(value, limit)), None)
 
 
 def size(text: str) -> int:
@@ -192,7 +142,7 @@ def repeats(name: str) -> bool:
 
 
 def misfit(name: str, value: Any, option: Option | None = None) -> Misfit | None:
-    """Return the problem with a value; None if nothing is known against it. option: the engine's own, else that of flag_types."""
+    """Return the problem with a value; None if nothing is known against it. option: the engine's own, else that of the table."""
     option = option or known().get(name)
     if value is None or option is None or not option.kind or "switch" in option.kind:
         return None
@@ -225,7 +175,7 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
         value = READ[base][0](word)
     except (ValueError, RecursionError):
         return Misfit("kind", f"must be {READ[base][1]}, {got}")
-    known_as = word.lower().replace("-", "_") if name in options.FOLDED else str(value)
+    known_as = word.lower().replace("-", "_") if option.folded else str(value)
     sorts: tuple[tuple[Sort, tuple[str, ...]], ...] = (
         ("choice", option.choices),
         ("name", option.names if word else ()),
@@ -233,7 +183,8 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
     for sort, allowed in sorts:
         if allowed and known_as not in allowed:
             return Misfit(sort, f"must be one of {first(allowed, SHOWN_CHOICES)}, {got}", _near(word, allowed))
-    return _out_of_range(name, value, word)
+    outside = option.outside(value)
+    return Misfit("range", f"{outside}, got {one_line(word, at_most=SHOWN_CHARS)}") if outside else None
 
 
 def _near(word: str, allowed: tuple[str, ...]) -> str:
@@ -249,23 +200,6 @@ def _near(word: str, allowed: tuple[str, ...]) -> str:
 def _head(name: str) -> str:
     """Return the part before the first _, - or dot: a parser's model family."""
     return re.split(r"[_.-]", name.lower(), maxsplit=1)[0]
-
-
-def _out_of_range(name: str, value: Any, word: str) -> Misfit | None:
-    _, limits = ranges().get(name, ("", ()))
-    if not isinstance(value, int | float) or all(_keeps(value, limit) for limit in limits):
-        return None
-    return Misfit("range", f"must be {' and '.join(map(_in_words, limits))}, got {one_line(word, at_most=SHOWN_CHARS)}")
-
-
-def _keeps(value: float, limit: str) -> bool:
-    edge = limit.lstrip("<>=")
-    return LIMITS[limit.removesuffix(edge)][0](value, float(edge))
-
-
-def _in_words(limit: str) -> str:
-    edge = limit.lstrip("<>=")
-    return f"{LIMITS[limit.removesuffix(edge)][1]} {edge}"
 
 
 def _taken_for_an_option(word: str) -> bool:

@@ -113,7 +113,7 @@ def _refuse(words: Sequence[str]) -> None:
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        option, _ = flags.by_word().get(word.lstrip("-").replace("_", "-"), (None, False))
+        option, _ = flags.TABLE.by_word.get(word.lstrip("-").replace("_", "-"), (None, False))
         if option is None or not word.startswith("-"):
             raise Refused(f"error: invalid argument: {word}")
         if option.kind in ("switch", "bare"):

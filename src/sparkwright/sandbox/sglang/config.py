@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sparkwright.engines.sglang import flags, options
+from sparkwright.engines.option_table import Option
+from sparkwright.engines.sglang import flags
 from sparkwright.engines.sglang.http import PAGE, PORT
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.trust import bounds
@@ -232,19 +233,19 @@ def help_text() -> str:
 @functools.lru_cache(maxsize=1)
 def _parser() -> _Parser:
     made = _Parser(prog=PROGRAM, formatter_class=functools.partial(argparse.HelpFormatter, width=COLUMNS))
-    for name, kind in flags.kinds().items():
-        spelled = [f"--{item}" for item in (name, *(alias for alias, own in options.ALIASES.items() if own == name))]
-        made.add_argument(*spelled, dest=name.replace("-", "_"), **_takes(name, kind))
+    for name, option in flags.TABLE.newest.items():
+        made.add_argument(*option.words, dest=name.replace("-", "_"), **_takes(option))
     return made
 
 
-def _takes(name: str, kind: str) -> dict[str, Any]:
-    """Return the keyword arguments of `add_argument` for an option of this kind."""
+def _takes(option: Option) -> dict[str, Any]:
+    """Return the keyword arguments of `add_argument` for an option."""
+    kind = option.kind
     if kind == "switch":
         return {"action": "store_true"}
     if kind == "both":
         return {"action": argparse.BooleanOptionalAction}
     types = {"int": int, "float": float, "size": human_readable_int, "json": json.loads}
     more: dict[str, Any] = {"nargs": "+"} if kind == "list" else {}
-    more |= {"choices": options.CHOICES[name]} if name in options.CHOICES else {}
+    more |= {"choices": option.choices} if option.choices else {}
     return {"type": types.get(kind, str), **more}

@@ -48,7 +48,7 @@ def _instead(written: str, value: Any, known: Existence, listed: Collection[str]
         return Way(f"use {other} instead", {written: None})
     if known.near:
         return Way(f"write {known.near}", {written: None, known.near: value})
-    other = "" if known.instead else opposite(written, listed or options.KNOWN[options.NEWER])
+    other = "" if known.instead else opposite(written, listed or options.of_anchor(options.NEWER))
     if other and isinstance(value, bool):
         return Way(f"write {other}: {str(not value).lower()}", {written: None, other: not value})
     change: dict[str, Any] = {written: None}
@@ -200,7 +200,7 @@ AFTER_KNOWN = "0.33.0.dev0"
     sources=(
         "the engine's own `vllm serve --help=all` where its image prints it: choices, switches, lists",
         "the parser of 0.32.0, for every option; the same options are numbers in 0.11.2, 0.22.1 and 0.32.0",
-        "ranges: the fields of vLLM's config classes (engines/vllm/options.py names them)",
+        "ranges: the fields of vLLM's config classes (engines/vllm/options.json names them)",
     ),
     example=Example({"max-num-seqs": -3}),
 )
@@ -233,7 +233,7 @@ def _is_checked(case: Case, name: str, wrong: Misfit) -> bool:
     if wrong.sort != "name":
         return True
     switch = ASKS_PARSER.get(name)
-    return case.flag(options.PLUGINS[name]) is None and (switch is None or case.flag(switch) is True)
+    return case.flag(option_values.known()[name].plugin) is None and (switch is None or case.flag(switch) is True)
 
 
 def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
@@ -244,9 +244,9 @@ def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
     if wrong.sort == "choice":
         return own or same or None
     if wrong.sort == "name":
-        return same or (own and name in options.LISTED) or (None if wrong.near else False)
+        return same or (own and option_values.known()[name].listed) or (None if wrong.near else False)
     if wrong.sort == "kind":
-        everywhere = name in options.KNOWN[options.OLDER] and name in options.KNOWN[options.NEWER]
+        everywhere = name in options.of_anchor(options.OLDER) and name in options.of_anchor(options.NEWER)
         return own or everywhere or at_least(case.version, options.VERSION) or None
-    since, _ = option_values.ranges()[name]
+    since = option_values.known()[name].since
     return (case.version is None and since == options.OLDEST) or at_least(case.version, since) or None
