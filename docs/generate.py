@@ -10,6 +10,9 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
 
 from sparkwright.app import json_output, manual, recipe_exchange
 from sparkwright.app.findings import explained, rule_text, rules
@@ -18,8 +21,7 @@ from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
 from sparkwright.cli.framework.help import spelled
 from sparkwright.cli.help_groups import GROUPS
-from sparkwright.engines import api_paths
-from sparkwright.engines import engine
+from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
 from sparkwright.project import catalogue, recipe
@@ -61,13 +63,15 @@ TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
 
 def pages() -> dict[Path, str]:
     """Every generated file with its text."""
-    tables = {model.__name__: json_output.table(model) for model in MODELS}
+    tables = {model.__name__: keys_table(model) for model in MODELS}
     found = {HERE / "modules" / f"{name}.md": manual.module_page(name) for name in registry.NAMES}
     for kind in json_output.KINDS:
         found[HERE.parent / "schemas" / f"{kind}.json"] = json.dumps(json_output.schema(kind), indent=1) + "\n"
     found[HERE / "schemas" / "events.json"] = json.dumps(json_output.events_schema(), indent=1) + "\n"
     for command in json_output.COMMANDS:
-        found[HERE / "schemas" / "json" / f"{command}.json"] = json.dumps(json_output.schema_of(command), indent=1) + "\n"
+        found[HERE / "schemas" / "json" / f"{command}.json"] = (
+            json.dumps(json_output.schema_of(command), indent=1) + "\n"
+        )
     for page in sorted((HERE / "files").glob("*.md")):
         text = page.read_text()
         text = SECTIONS.sub(f"<!-- sections -->\n{_sections()}\n<!-- end -->", text)
@@ -92,6 +96,23 @@ def pages() -> dict[Path, str]:
         HERE / "rules.md": _rules(),
         HERE / "metrics.md": _metrics(),
     }
+
+
+def keys_table(model: type[BaseModel]) -> str:
+    """Return a model's keys as a markdown table."""
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
+        rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
+    return "\n".join(rows)
+
+
+def _shown(value: Any) -> str:
+    if value in (None, "") or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        value = list(value)
+    return str(value.model_dump() if isinstance(value, BaseModel) else value)
 
 
 def _code() -> str:
@@ -199,7 +220,12 @@ def _man() -> Iterator[str]:
         yield f".SS {title}"
         for name, examples in commands.items():
             shown = help.spoken(namespace, name)
-            yield from (".TP", rf"\fB{_troff_word(shown)}\fR", *_troff(inspect.getdoc(namespace[name]) or "", ".IP"), ".RS")
+            yield from (
+                ".TP",
+                rf"\fB{_troff_word(shown)}\fR",
+                *_troff(inspect.getdoc(namespace[name]) or "", ".IP"),
+                ".RS",
+            )
             for option in contexts[name].args.values():
                 yield from (".TP", rf"\fB{_troff_word(spelled(option).strip())}\fR", *_troff(option.help or "", ".IP"))
             yield from (".RE", ".IP", ".nf")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
+from sparkwright.app.json_schema import Schema, shape_schema
 from sparkwright.app.questions import host_requests
 from sparkwright.bench.results_file import Results
 from sparkwright.console.rows import Diagnosis, HostInfo, Row
@@ -21,11 +19,9 @@ from sparkwright.project.lockfile import LockFile
 from sparkwright.project.playbook.playbook import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.project.registries import RegistryFile
-from sparkwright.protocol import event_reader
 from sparkwright.protocol.event_reader import COUNT, exit_code
 from sparkwright.protocol.event_reader import KINDS as HOST_EVENTS
 from sparkwright.protocol.events import RARE, SCHEMA
-from sparkwright.trust import shapes
 from sparkwright.trust.shapes import Shape, Usual, line, moment, number
 
 TEXTS = [line]
@@ -65,6 +61,8 @@ class Printed:
     shape: Shape
     #: with another option the command prints the events of a run instead
     events: bool = False
+    #: a row may have further fields, which the shape does not name
+    more: bool = False
 
 
 def _lines(about: str, **fields: Shape) -> Printed:
@@ -105,6 +103,7 @@ ANSWERS: dict[str, Printed] = {
         **dict.fromkeys(("base_url", "model", "api_key_variable", "reach", "image", "task"), line),
         **dict.fromkeys(("context_length", "max_tokens"), (None, COUNT)),
         pictures=bool,
+        thinking={"default": (None, line), "switch": line, "sentence": line},
     ),
     "history": _lines("something that was done to a server, newest first", **HOST_EVENTS["history"]),
     "doctor": _lines(
@@ -130,18 +129,37 @@ ANSWERS: dict[str, Printed] = {
     ),
     "models.prune": Printed("document", "an array: a model that was, or would be, removed each", [{"host": line}]),
     "incident": _lines("a host", incident=line, folder=line, files=TEXTS),
-    "logs": _lines(
-        "a host; with --file the field `file` instead. Without --state only `text` beside it",
-        **{name: Usual(shape) for name, shape in STATE.items()},
-        text=Usual(line),
+    "logs": Printed(
+        "lines",
+        "a host; with --file the field `file` instead. Without --state only `text` beside it; some engines log more fields",
+        {
+            **dict.fromkeys(("host", "file", "text"), Usual(line)),
+            **{name: Usual(shape) for name, shape in STATE.items()},
+            "stage": Usual((None, line)),
+            "kernels": Usual({str: TEXTS}),
+        },
+        more=True,
     ),
     "report": _lines(
         "a host",
         span_s=number,
         checks=COUNT,
-        spans=[{"start_s": moment, "checks": COUNT, "state": line, "why": line, "tok_per_s": FIGURE, "healed": line}],
+        spans=[
+            {
+                "start_s": moment,
+                "checks": COUNT,
+                "state": line,
+                "why": line,
+                "healed": line,
+                **dict.fromkeys(("tok_per_s", "memory_gib", "temperature_c"), FIGURE),
+            }
+        ],
     ),
-    "lock": Printed("lines", "an image or a model", {"kind": line, "name": line, "state": line, "rows": [object]}),
+    "lock": Printed(
+        "lines",
+        "an image or a model; gone: the pinned digest, where its registry no longer has it",
+        {"kind": line, "name": line, "state": line, "rows": [object], "gone": (None, line)},
+    ),
     "images.prune": _lines("a host", images=[host_requests.IMAGE], **PRUNED),
     "caches.list": _lines("a host", caches=[CACHE]),
     "caches.prune": _lines("a host", caches=[CACHE], **PRUNED),
@@ -182,6 +200,7 @@ ANSWERS: dict[str, Printed] = {
             "text": Usual(str),
             "rows": [dict.fromkeys(("sort", "what", "why"), line)],
             "questions": [{"key": line, "question": line, "choices": TEXTS}],
+            "exit": Usual(exit_code),
         },
     ),
     "recipe.search": Printed(
@@ -202,7 +221,7 @@ ANSWERS: dict[str, Printed] = {
             "recipes": [{**CATALOGUED, "fits": (None, bool), "why": line, "budget": (None, JSON_SHAPE)}],
         },
     ),
-    "schema": Printed("document", "a JSON Schema", {}),
+    "schema": Printed("document", "a JSON Schema", {str: object}),
     **{f"playbook.{name}": Printed("lines", "a playbook, part or template", OWN_FILE) for name in ("eject", "update")},
     "playbook.clean": Printed("lines", "an unchanged copy", {"file": line, "kept": line, "removed": bool}),
     "lint": Printed(
@@ -210,7 +229,14 @@ ANSWERS: dict[str, Printed] = {
         "every recipe",
         {
             "recipes": [
-                {"recipe": line, "engine_version": (None, line), "simulated": bool, "findings": [{str: object}]}
+                {
+                    "recipe": line,
+                    "engine_version": (None, line),
+                    "kind": line,
+                    "simulated": bool,
+                    "note": (None, line),
+                    "findings": [{str: object}],
+                }
             ],
             "playbooks": [
                 {
@@ -225,7 +251,17 @@ ANSWERS: dict[str, Printed] = {
     "explain": Printed("document", "without a rule their titles by name; with one the rule", {str: object}),
     "docs.module": Printed("document", "a page; name is null of the index", {"name": (None, line), "text": line}),
     "model.inspect": Printed(
-        "document", "what a model is", {"kind": line, "name": line, "mechanism": line, "evidence": [{str: object}]}
+        "document",
+        "what a model is",
+        {
+            **dict.fromkeys(("kind", "name", "mechanism", "model_type", "substring_rule"), line),
+            **dict.fromkeys(("recurrent_layers", "layers", "max_position_embeddings", "trained_length"), (None, COUNT)),
+            "prediction_layers": COUNT,
+            "evidence": [{str: object}],
+            "block_tokens": {str: (None, COUNT)},
+            "vllm": (None, {str: (None, line)}),
+            "chat": {str: (None, {str: object})},
+        },
     ),
     "bench.list": Printed(
         "lines",
@@ -244,14 +280,23 @@ ANSWERS: dict[str, Printed] = {
                 "more_is_better": bool,
                 "ratio": FIGURE,
                 "verdict": line,
+                "digits": COUNT,
+                "sure": (None, bool),
+                "blind": bool,
             }
         ],
     ),
     "sandbox.fault": Printed("document", "what each fault does, by name", {str: line}),
-    "sandbox.status": Printed("document", "the simulated Spark", {"sandbox": line, "fault": line}),
+    "sandbox.status": Printed(
+        "document",
+        "the simulated Spark; only `sandbox` while it is down",
+        {"sandbox": line, **dict.fromkeys(("containers", "memory", "fault"), Usual(line))},
+    ),
 }
 #: an error instead of an answer
 ERROR: dict[str, Any] = {"error": line, "exit": exit_code, "host": Usual(line)}
+#: it may stand in a row beside other fields: of an answer, or of a recap
+ERROR_SCHEMA = {**shape_schema(ERROR), "additionalProperties": True}
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -300,14 +345,13 @@ def schema_of(command: str) -> Schema:
             found.get("properties", {}).pop("error", None)  # a row with an error is an ERROR
         if kind is not Results:
             found["required"] = list(found["properties"])
-        either = [found, shape_schema(ERROR), *([AN_EVENT] if command in MEASURES else [])]
+        either = [found, ERROR_SCHEMA, *([AN_EVENT] if command in MEASURES else [])]
         return {**head, "form": form, "anyOf": either, **({"$defs": parts} if parts else {})}
     printed: Printed = ANSWERS[command]
-    found = shape_schema(printed.shape)
-    error = shape_schema(ERROR)
-    either = [{**found, "items": {"anyOf": [found["items"], error]}}] if "items" in found else [found]
+    found = {**shape_schema(printed.shape), **({"additionalProperties": True} if printed.more else {})}
+    either = [{**found, "items": {"anyOf": [found["items"], ERROR_SCHEMA]}}] if "items" in found else [found]
     events = [AN_EVENT] if printed.events else []
-    return {**head, "form": printed.form, "description": f"{printed.about}.", "anyOf": [*either, error, *events]}
+    return {**head, "form": printed.form, "description": f"{printed.about}.", "anyOf": [*either, ERROR_SCHEMA, *events]}
 
 
 def _event(kind: str) -> Schema:
@@ -315,58 +359,6 @@ def _event(kind: str) -> Schema:
     if kind == "recap":
         found["properties"]["error"] = {"type": "string", "description": "of a host that did not end well"}
     return found
-
-
-Schema = dict[str, Any]
-
-TYPES: Mapping[Any, str] = {
-    None: "null",
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-}
-#: functions that check integers, and names of functions that check numbers; all others check texts
-COUNTS: tuple[Callable[..., Any], ...] = (event_reader.exit_code, shapes.integer)
-NUMBERS = ("within",)
-
-
-def shape_schema(shape: Shape) -> Schema:
-    """Return the JSON Schema of a shape whose defaults are filled in: a Usual field with a value is always present."""
-    if isinstance(shape, dict):
-        return _object(shape)
-    if isinstance(shape, list):
-        return {"type": "array", "items": shape_schema(shape[0])}
-    if isinstance(shape, tuple):
-        return {"anyOf": [shape_schema(item) for item in shape]}
-    if isinstance(shape, frozenset):
-        return {"enum": sorted(shape)}
-    if isinstance(shape, re.Pattern):
-        return {"type": "string"}
-    if shape is object:
-        return {}
-    if shape in TYPES:
-        return {"type": TYPES[shape]}
-    return {"type": _of_function(shape)}
-
-
-def _object(shape: Mapping[Any, Shape]) -> Schema:
-    for names in (str, shapes.text):
-        if names in shape:
-            return {"type": "object", "additionalProperties": shape_schema(shape[names])}
-    fields = {name: value.shape if isinstance(value, Usual) else value for name, value in shape.items()}
-    needed = [name for name, value in shape.items() if not isinstance(value, Usual) or value.value is not shapes.ABSENT]
-    return {
-        "type": "object",
-        "properties": {name: shape_schema(field) for name, field in fields.items()},
-        "required": needed,
-    }
-
-
-def _of_function(check: Callable[..., Any]) -> str:
-    if check in COUNTS:
-        return "integer"
-    return "number" if check.__qualname__.split(".")[0] in NUMBERS else "string"
 
 
 EVENTS = "events"
@@ -399,20 +391,3 @@ def schema(kind: str) -> dict[str, Any]:
         "title": f"sparkwright {kind}",
         **TypeAdapter(KINDS[kind]).json_schema(),
     }
-
-
-def table(model: type[BaseModel]) -> str:
-    """Return a model's keys as a markdown table."""
-    rows = ["| key | default | meaning |", "|---|---|---|"]
-    for name, field in model.model_fields.items():
-        default = "required" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
-        rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
-    return "\n".join(rows)
-
-
-def _shown(value: Any) -> str:
-    if value in (None, "") or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, tuple):
-        value = list(value)
-    return str(value.model_dump() if isinstance(value, BaseModel) else value)

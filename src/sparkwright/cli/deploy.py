@@ -99,7 +99,7 @@ PLAYBOOK: Option = ("playbook", "", "playbooks/NAME.yml, or a path")
 SWITCHING = command_of(
     _switch,
     "switch",
-    """Wake a server that takes turns with others in its host's memory.
+    """Wake a server that takes turns with others on its host.
 
     Prepares image and model, drains and stops the server that is awake, keeps it for its next turn, starts and verifies this
     one. If that fails, the other one is started again. For recipes under `on_demand` in the host's file.

@@ -187,7 +187,8 @@ KINDS: dict[str, dict[str, Shape]] = {
     "history": {
         "at": moment,
         "what": line,
-        **dict.fromkeys(("who", "run", "image", "model", "commit", "arguments", "cluster", "why"), Usual((None, line))),
+        **dict.fromkeys(("who", "run", "container_id", "image", "model", "commit"), Usual((None, line))),
+        **dict.fromkeys(("arguments", "cluster", "why"), Usual((None, line))),
         "changed": Usual((None, [CHANGE])),
         "measured": Usual((None, {str: object})),
         "memory": OBJECT,

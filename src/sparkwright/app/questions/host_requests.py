@@ -89,7 +89,8 @@ def _answer(member: Member, module: str, events: Sequence[Event]) -> dict[str, A
     done = next((event for event in events if event["event"] == "task_finished"), None)
     if done is None or done["status"] not in ("ok", "changed"):
         raise recap_error(last_recap(events), done["msg"] if done else "the host gave no answer.")
-    return checked(module, done["data"], host=member.host.name)
+    data = {field: value for field, value in done["data"].items() if field != "attempts"}  # of the task, not its answer
+    return checked(module, data, host=member.host.name)
 
 
 @contextlib.contextmanager
@@ -327,8 +328,11 @@ ANSWERS: dict[str, dict[str, Shape]] = {
         "os": (None, line),
         **dict.fromkeys(("memory_bytes", "memory_available_bytes", "disk_free_bytes"), COUNT),
         "gpu": (None, {"name": line, "driver": (None, line)}),
-        "docker": {"reachable": bool, "version": Usual((None, line), None), "error": (None, line)},
-        "ollama": {"reachable": bool, "models": (None, [line])},
+        "docker": {
+            **{"reachable": bool, "error": (None, line)},
+            **dict.fromkeys(("version", "root", "storage_driver"), Usual((None, line), None)),
+        },
+        "ollama": {"reachable": bool, "models": (None, [line]), "version": Usual((None, line), None)},
         "sandbox": bool,
         "servers": [SERVER],
         "models": [FOUND_MODEL],
