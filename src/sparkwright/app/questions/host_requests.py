@@ -329,7 +329,8 @@ ANSWERS: dict[str, dict[str, Shape]] = {
         **dict.fromkeys(("memory_bytes", "memory_available_bytes", "disk_free_bytes"), COUNT),
         "gpu": (None, {"name": line, "driver": (None, line)}),
         "docker": {
-            **{"reachable": bool, "error": (None, line)},
+            "reachable": bool,
+            "error": (None, line),
             **dict.fromkeys(("version", "root", "storage_driver"), Usual((None, line), None)),
         },
         "ollama": {"reachable": bool, "models": (None, [line]), "version": Usual((None, line), None)},
