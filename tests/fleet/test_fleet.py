@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkwright.errors import Refused, Unreachable
+from sparkwright.errors import Inconclusive, Refused, Unreachable
 from sparkwright.fleet.fleet import Fleet
-from sparkwright.fleet.member import Member
+from sparkwright.fleet.member import Member, question
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.rollout_policy import RolloutPolicy
@@ -198,6 +198,29 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
     plan = Plan("run-of-this-command", "s1", "Test", ()).to_json()
     fleet.each([member], lambda value: fleet.request(value, {"verb": "run", "plan": plan}))
     assert [item["run"] for item in stopped] == ["run-of-this-command"]
+
+
+def test_ctrl_c_ends_a_question_and_names_no_run_to_follow() -> None:
+    closed = threading.Event()
+
+    class Link(PretendLink):
+        def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
+            yield event("note", task="", text="measuring")
+            assert closed.wait(20)
+
+        def close(self) -> None:
+            closed.set()
+
+    class User(Seen):
+        def on(self, event: Event) -> None:
+            if event["event"] == "note":
+                raise KeyboardInterrupt
+
+    member = Member(Host("s1", "s1"), link=Link(Host("s1", "s1"), 1, []))
+    fleet = Fleet([member], [User()], ask_stop=lambda hosts: pytest.fail("nothing runs that could be stopped"))
+    with pytest.raises(Inconclusive, match="^stopped by Ctrl-C.$"):
+        fleet.each([member], lambda value: fleet.request(value, question("fabric", {})))
+    assert closed.is_set()
 
 
 def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:

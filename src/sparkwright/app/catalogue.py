@@ -9,6 +9,7 @@ from typing import Any
 from sparkwright.app.connect import machines, reach
 from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.plans.recipes import user_of
+from sparkwright.app.questions.host_requests import answered
 from sparkwright.app.setup import proposal
 from sparkwright.app.setup.proposal import Fit, HostMemory, Verdict
 from sparkwright.console.out import say, say_error, say_json, say_prose
@@ -29,7 +30,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import served_memory
 from sparkwright.protocol.container import fingerprint
-from sparkwright.protocol.events import Event, last_recap, recap_error
+from sparkwright.protocol.events import Event
 from sparkwright.units import GIB, MINUTE, moment, today
 from sparkwright.visible import count, one_line
 
@@ -355,10 +356,7 @@ def _asked(
     selection = machines(selection) if once else selection
 
     def answer(member: Member) -> list[Event]:
-        events = selection.fleet.request(member, header, counted=False)
-        if refused := last_recap(events):
-            raise recap_error(refused)
-        return [event for event in events if event["event"] == kind]
+        return [event for event in answered(selection.fleet, member, header) if event["event"] == kind]
 
     try:
         answers = selection.fleet.ask(answer)

@@ -326,14 +326,16 @@ class Fleet:
         self._events.put(event)
 
     def _interrupted(self, running: Sequence[Member]) -> None:
-        """Handle Ctrl-C: the runs continue by themselves, so leave them, or request a stop."""
-        hosts = ",".join(member.host.name for member in running)
-        if self.ask_stop(hosts):
+        """Handle Ctrl-C: the runs continue by themselves, so leave them, or request a stop. Questions end with the link."""
+        hosts = ",".join(member.host.name for member in running if member.run_id)
+        if hosts and self.ask_stop(hosts):
             for member in (member for member in running if member.run_id):
                 threading.Thread(target=here.carried(self._stop), args=(member,), daemon=True).start()
             return
         for member in running:
             member.open().close()
+        if not hosts:
+            raise Inconclusive("stopped by Ctrl-C.")
         raise Inconclusive(f"still running on {hosts}.", fix=f"Follow it with `invoke attach --host {hosts}`.")
 
     def _stop(self, member: Member) -> None:

@@ -11,18 +11,17 @@ from typing import Any
 from sparkwright import html, units
 from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.questions import host_requests
-from sparkwright.app.questions.host_requests import host_row
+from sparkwright.app.questions.host_requests import answered, host_row
 from sparkwright.console import grid
 from sparkwright.console.out import say, say_error, say_json, say_prose
 from sparkwright.console.rows import HostInfo, Report
 from sparkwright.engines.log import state
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Fleet
-from sparkwright.fleet.member import Member, broke, hang_up
+from sparkwright.fleet.member import broke, hang_up
 from sparkwright.host.state import write_atomically
 from sparkwright.measure import workload
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol.events import Event, last_recap, recap_error
+from sparkwright.protocol.events import Event
 from sparkwright.trust import private
 from sparkwright.trust.bounds import PARTS, clean, json_of
 from sparkwright.trust.shapes import fitted, line, moment
@@ -97,7 +96,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
         raise Refused("`unlock` takes one host at a time.")
     fleet, member = selection.fleet, selection.fleet.members[0]
     try:
-        reported = next((row for row in _answer(fleet, member, {"verb": "lock"}) if row["event"] == "lock"), None)
+        reported = next((row for row in answered(fleet, member, {"verb": "lock"}) if row["event"] == "lock"), None)
         if reported is None:
             raise Failed("the host does not say who holds its lock.", where=member.host.name)
         if reported["owner"] is None:
@@ -107,7 +106,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
         if not how:
             say("left as it is")
             return Exit.OK
-        for row in _answer(fleet, member, {"verb": "unlock", "how": how, "run": reported["owner"]["run"]}):
+        for row in answered(fleet, member, {"verb": "unlock", "how": how, "run": reported["owner"]["run"]}):
             say_prose(row.get("text", ""))
     finally:
         fleet.close()
@@ -127,15 +126,7 @@ def _ask(
 
 def asked(selection: Selection, header: dict[str, Any]) -> dict[str, list[Event]]:
     """Return each host's events for a request, by host name. Errors are in `selection.fleet.errors()`. Closes the connections."""
-    return selection.fleet.ask(lambda member: _answer(selection.fleet, member, header))
-
-
-def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
-    """Return the events of a request. Raises Failed with the host's message if it refuses."""
-    events = fleet.request(member, header, counted=False)
-    if refused := last_recap(events):
-        raise recap_error(refused)
-    return events
+    return selection.fleet.ask(lambda member: answered(selection.fleet, member, header))
 
 
 def _changed(change: Mapping[str, Any]) -> str:

@@ -62,6 +62,14 @@ def one(member: Member, header: dict[str, Any], kind: str) -> Answer:
         return broke(error)
 
 
+def answered(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
+    """Return the events of a request whose answer has no recap. Raises Failed with the host's message if it refuses."""
+    events = fleet.request(member, header, counted=False)
+    if refused := last_recap(events):
+        raise recap_error(refused)
+    return events
+
+
 def ask_module(fleet: Fleet, member: Member, name: str, args: dict[str, Any]) -> dict[str, Any]:
     """Ask a host by a module that changes nothing, or by one that says what it would change, and return the answer.
 
