@@ -19,7 +19,7 @@ from sparkwright.health.store import latest
 from sparkwright.host.state import StateFolder
 from tests.cluster.pair import Pair
 from tests.e2e.conftest import Said
-from tests.modules.test_health_timer import CRONTAB
+from tests.modules.system.test_health_timer import CRONTAB
 
 
 @dataclass(frozen=True)

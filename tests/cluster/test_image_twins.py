@@ -22,8 +22,8 @@ from sparkwright.host.images.image_names import machine_platform
 from sparkwright.modules.image.docker_image import ShareImage
 from sparkwright.secret import Secret
 from sparkwright.transport import connection
+from tests.host.test_peers import TWINS, Relay, notes
 from tests.modules.context import RecordingContext
-from tests.modules.test_twins import TWINS, Relay, notes
 
 TOKEN = Secret("one-time-token")
 LAYER_BYTES, CUT_AFTER = 24 * 2**20, 5 * 2**20

@@ -24,10 +24,10 @@ CHANGING = {
     *("sandbox.down", "sandbox.pair"),
     *("gateway.deploy", "gateway.rollback", "gateway.status"),  # they need a gateway: test_gateway.py
     *("completion", "mcp"),
-    "recipe.search",  # it needs a registry: tests/importing/test_registries.py
-    "recipe.import",  # tests/importing/test_command.py
+    "recipe.search",  # it needs a registry: tests/project/test_registries.py
+    "recipe.import",  # tests/project/importing/test_command.py
     "hosts.add",  # it writes: test_hosts.py
-    *("playbook.update", "playbook.clean"),  # they write: tests/cli/test_playbook_files.py
+    *("playbook.update", "playbook.clean"),  # they write: tests/app/test_playbook_files.py
     "monitoring.install",  # it writes: tests/monitoring/test_install.py
     "cluster.check",  # it needs two hosts: test_cluster_links.py
     *(

@@ -11,7 +11,7 @@ from sparkwright.engines import dialects, messages_api
 from sparkwright.engines.dialects import MESSAGES, RESPONSES, Dialect
 from sparkwright.engines.probes import fields, table
 from sparkwright.engines.probes.probe import Reply
-from tests.sandbox.serve_help import HELP
+from tests.sandbox.vllm.serve_help import HELP
 
 RECORDED = json.loads((HELP.parent / "apis/answers.json").read_text())
 BY_PREFIX = {"m": MESSAGES, "r": RESPONSES}

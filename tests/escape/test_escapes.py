@@ -28,7 +28,7 @@ from sparkwright.project.inventory.groups import Cluster, Fabric
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.container import ContainerSpec
 from tests.escape.bench import CANARY, Bench, bench
-from tests.modules.test_log_reading import engine
+from tests.host.containers.test_log_reader import engine
 
 __all__ = ["engine"]
 pytestmark = pytest.mark.docker

@@ -16,11 +16,11 @@ from sparkwright.project.importing import container, recipe_of, recognise
 from sparkwright.project.importing.foreign import Report
 from tests.fuzz.harness import feed, texts, values
 from tests.fuzz.test_images import CONTAINER, IMAGE
-from tests.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM
-from tests.importing.test_running import SETTINGS
 from tests.modules.context import RecordingContext
+from tests.project.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM
+from tests.project.importing.test_running import SETTINGS
 
-#: what the small forms of tests/importing do not have
+#: what the small forms of tests/project/importing do not have
 MORE: dict[str, str] = {
     "vllm": """
 dependencies: [{command: pip install x, optional: false}, {note: y}]

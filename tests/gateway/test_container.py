@@ -27,8 +27,8 @@ from sparkwright.modules.gateway.gateway_files import GatewayCheck, GatewayKeep,
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
 from tests.gateway.loopback import PATHS
+from tests.host.containers.test_log_reader import engine
 from tests.modules.context import RecordingContext
-from tests.modules.test_log_reading import engine
 from tests.remote.sshd import free_port
 
 __all__ = ["engine"]

@@ -18,7 +18,7 @@ from sparkwright.host.gateway import container, haproxy_sockets, server_operatio
 from sparkwright.host.gateway.server_operations import Unheard
 from sparkwright.project.gateway_servers import fingerprint
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
-from tests.project.test_gateway import pair
+from tests.project.test_gateway_routes import pair
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 

@@ -17,7 +17,7 @@ from sparkwright.engines.api_paths import ApiPath
 from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.host.gateway.haproxy_sockets import Door
 from tests.gateway.loopback import DEADLINE_S, KEY, Running, Server, gateway, model, running
-from tests.project.test_gateway import pair
+from tests.project.test_gateway_routes import pair
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 LIMIT = 2**20

@@ -9,7 +9,7 @@ from typing import Any
 import docker
 import pytest
 
-from tests.modules.test_log_reading import engine, shell
+from tests.host.containers.test_log_reader import engine, shell
 
 __all__ = ["engine", "hog", "shell"]
 

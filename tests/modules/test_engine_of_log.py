@@ -11,8 +11,8 @@ import docker
 from sparkwright.host import evidence
 from sparkwright.host.containers import container_labels
 from sparkwright.modules.proof.engine_reports import EngineConfig, EngineLog, GpuUsed, VerifyLogs
+from tests.host.containers.test_log_reader import engine, shell
 from tests.modules.context import RecordingContext
-from tests.modules.test_log_reading import engine, shell
 
 __all__ = ["engine", "shell"]
 

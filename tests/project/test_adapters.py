@@ -11,8 +11,7 @@ from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.recipe.engine_settings import served_memory, serving
 from sparkwright.units import GIB
-from tests.project.test_engine_of_recipe import loaded
-from tests.project.test_second_models import after, loaded_gguf, names_of, pinned, row
+from tests.project.recipe.test_engine_settings import after, loaded, loaded_gguf, names_of, pinned, row
 
 ADAPTERS = "adapters:\n  - {id: a/sql-lora, name: sql}\n  - {id: a/law-lora, name: law, revision: v2, dir: /data/law}\n"
 VLLM = "vllm: {served-model-name: qwen, max-loras: 2}\n"

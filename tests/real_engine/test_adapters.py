@@ -92,7 +92,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("lora", "line"), REFUSED.values(), ids=REFUSED)
 def test_what_it_refuses_is_refused_before(engine: Engine, tmp_path: Path, lora: Lora, line: str) -> None:
-    """And by the sandbox's vLLM in the same words: tests/sandbox/test_vllm_adapters.py."""
+    """And by the sandbox's vLLM in the same words: tests/sandbox/vllm/test_adapters.py."""
     with serving(engine, words(engine, {"sql": written(tmp_path / "sql", lora, "x")}), tmp_path / "log") as server:
         assert not server.ready
     assert line in server.log.read_text()

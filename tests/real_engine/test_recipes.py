@@ -13,7 +13,7 @@ import pytest
 from sparkwright.engines.vllm import flags
 from sparkwright.project import recipe
 from sparkwright.project.recipe.engine_settings import serving
-from tests.project.test_shipped import TOP, config
+from tests.project.test_shipped_files import TOP, config
 from tests.real_engine.engine import ENVIRONMENT, Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.sandbox import control
-from tests.modules.test_health_timer import CRONTAB, MINE
+from tests.modules.system.test_health_timer import CRONTAB, MINE
 from tests.remote.conftest import Lab
 
 pytestmark = [

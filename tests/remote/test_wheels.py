@@ -15,7 +15,7 @@ from sparkwright import host_side
 from sparkwright.errors import Failed
 from sparkwright.remote import runtime
 from tests.remote.conftest import Lab
-from tests.remote.test_ssh import ask
+from tests.remote.ssh.test_ssh_link import ask
 
 PYTHON, MACHINE = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
 COMMAND = [

@@ -93,7 +93,7 @@ def opened(
 # The protocol of a hub: URLs, short answers, the location of a file, and errors as sentences.
 #
 # It consists of four headers and two JSON documents, which huggingface_hub 2.4 reads in the same way; decision 40
-# explains why that package is not part of the runtime. tests/modules/test_hub_protocol.py compares the two.
+# explains why that package is not part of the runtime. tests/host/models/test_hub.py compares the two.
 
 CONFIG = "config.json"
 #: headers of every download: the length must be the file's

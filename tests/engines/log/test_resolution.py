@@ -1,0 +1,244 @@
+"""Flags against what the engine resolved them to, and the kernels that its log names."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines import engine as engines
+from sparkwright.engines.log import resolution
+from sparkwright.engines.log import resolution as log_dump
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.state import EngineState
+from sparkwright.engines.log.text import lines_of
+from sparkwright.engines.vllm import log as dump
+
+DATA = Path(__file__).parents[2] / "data"
+VLLM, SGLANG, LLAMA = engine.of("vllm"), engine.of("sglang"), engine.of("llama_cpp")
+HEAD = "(EngineCore pid=16) INFO 11-21 00:07:43 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: "
+WORKER = "(Worker pid=20) INFO 11-21 00:07:52 [x.py:1] "
+
+
+def started(text: str, of: engine.Engine = VLLM) -> tuple[EngineState, dict[str, str]]:
+    settings: dict[str, str] = {}
+    for line in lines_of(text):
+        settings = dict(of.log.settings(line) or settings)
+    return read(text, of.log), settings
+
+
+def found(flags: dict[str, Any], text: str, of: engine.Engine = VLLM) -> list[str]:
+    state, settings = started(text, of)
+    return [mismatch.sentence for mismatch in resolution.mismatches(flags, state, settings, of)]
+
+
+def path(text: str, of: engine.Engine = VLLM) -> dict[str, list[str]]:
+    return resolution.kernel_path(started(text, of)[0], of.log)
+
+
+def real() -> list[Path]:
+    folders = [path.parent for path in sorted(DATA.glob("vllm-0.32.0/*/server.log"))]
+    return [folder for folder in folders if (folder / "command.txt").is_file()]
+
+
+def dumped(folder: Path) -> bool:
+    return " with config: model=" in (folder / "server.log").read_text()
+
+
+@pytest.mark.parametrize("folder", real(), ids=lambda folder: folder.name)
+def test_real_starts_do_as_their_command_line_says(folder: Path) -> None:
+    words = shlex.split((folder / "command.txt").read_text())
+    flags = VLLM.command(words[words.index("serve") + 1 :]).flags
+    assert found(flags, (folder / "server.log").read_text()) == []
+
+
+@pytest.mark.parametrize("folder", list(filter(dumped, real())), ids=lambda folder: folder.name)
+def test_a_switch_that_a_real_start_resolved_otherwise_is_named(folder: Path) -> None:
+    text = (folder / "server.log").read_text()
+    state, settings = started(text)
+    flags = {
+        "enable-prefix-caching": not state.value("prefix_caching"),
+        "dtype": "half",
+        "seed": 7,
+        "enforce-eager": False,
+    }
+    names = [mismatch.flag for mismatch in resolution.mismatches(flags, state, settings, VLLM)]
+    assert names == list(flags)
+
+
+def test_a_real_start_that_resolved_two_of_its_settings_otherwise() -> None:
+    folder = DATA / "vllm-0.32.0-resolved"
+    words = shlex.split((folder / "command.txt").read_text())
+    flags = VLLM.command(words[words.index("serve") + 1 :]).flags
+    assert found(flags, (folder / "server.log").read_text()) == [
+        "compilation-config.mode 3 was requested, the engine resolved it to NONE",
+        "compilation-config.cudagraph_mode FULL was requested, the engine resolved it to NONE",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "sentences"),
+    [
+        ({"kv-cache-dtype": "fp8"}, "kv_cache_dtype=fp8_e4m3, x=1", []),
+        ({"kv-cache-dtype": "fp8"}, "kv_cache_dtype=auto, x=1", ["kv-cache-dtype fp8 was requested, the engine resolved it to auto"]),
+        ({"quantization": "awq"}, "quantization=awq_marlin, x=1", []),
+        ({"dtype": "auto", "max-model-len": "auto", "seed": None}, "dtype=torch.bfloat16, max_seq_len=4096, seed=0", []),
+        ({"max-model-len": "32k"}, "max_seq_len=32000, seed=0", []),
+        ({"no-such-setting": 3, "served-model-name": "a"}, "served_model_name=b, seed=0", []),
+        (
+            {"compilation-config": {"pass_config": {"fuse_allreduce_rms": True}, "mode": 3, "cudagraph_mode": "full"}},
+            "compilation_config={'mode': <CompilationMode.VLLM_COMPILE: 3>, 'cudagraph_mode': <CUDAGraphMode.FULL: 2>,"
+            " 'pass_config': {'fuse_allreduce_rms': False}}, seed=0",
+            ["compilation-config.pass_config.fuse_allreduce_rms on was requested, the engine resolved it to off"],
+        ),
+    ],
+)  # fmt: skip
+def test_settings_of_the_dump_are_compared_by_meaning(flags: dict[str, Any], config: str, sentences: list[str]) -> None:
+    assert found(flags, HEAD + config) == sentences
+
+
+def test_a_line_after_the_dump_outranks_it() -> None:
+    text = f"{HEAD}enable_chunked_prefill=True, x=1\n(EngineCore pid=1) Disabling chunked prefill: model has non-causal attention layers.\n"
+    assert found({"enable-chunked-prefill": True}, text) == [
+        "enable-chunked-prefill on was requested, the engine resolved it to off"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "kinds"),
+    [
+        ("Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['B12X', 'MARLIN'].", {"MoE": ["MARLIN"]}),
+        ("Using FLASHINFER_CUTLASS Fp8 MoE backend out of potential backends: [].", {"MoE": ["FLASHINFER_CUTLASS"]}),
+        ("Using Marlin backend for FP8 MoE", {"MoE": ["Marlin"]}),
+        ("Using Triton backend", {"MoE": ["Triton"]}),
+        ("Using NvFp4LinearBackend.FLASHINFER_CUTLASS for NVFP4 GEMM", {"linear": ["FLASHINFER_CUTLASS"]}),
+        ("Using MarlinNvFp4LinearKernel for NVFP4 GEMM", {"linear": ["MarlinNvFp4LinearKernel"]}),
+        ("Selected CutlassFP8ScaledMMLinearKernel for Fp8LinearMethod", {"linear": ["CutlassFP8ScaledMMLinearKernel"]}),
+        ("Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].", {"attention": ["FLASH_ATTN"]}),
+        ("Using AttentionBackendEnum.TRITON_ATTN backend.", {"attention": ["TRITON_ATTN"]}),
+        ("Using Triton/FLA GDN prefill kernel", {"GDN prefill": ["Triton/FLA"]}),
+    ],
+)  # fmt: skip
+def test_kernels_are_read_in_the_words_of_each_release(line: str, kinds: dict[str, list[str]]) -> None:
+    assert path(WORKER + line) == kinds
+
+
+def test_the_kernel_path_of_a_real_hybrid() -> None:
+    text = (DATA / "vllm-0.32.0" / "hybrid-chunked-on" / "server.log").read_text()
+    assert path(text) == {"GDN prefill": ["CPU"], "MoE": ["CPU"], "CUDA graphs": ["NONE"], "compile": ["NONE"]}
+
+
+@pytest.mark.parametrize(
+    ("requested", "line", "named"),
+    [
+        ("flashinfer_cutlass", "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential backends: [].", True),
+        ("flashinfer_cutlass", "Using 'FLASHINFER_CUTLASS_MXFP4_BF16' Mxfp4 MoE backend.", True),
+        ("cutlass", "Using VLLM_CUTLASS Fp8 MoE backend out of potential backends: [].", True),
+        ("deep_gemm", "Using BATCHED_DEEPGEMM Fp8 MoE backend out of potential backends: [].", True),
+        ("flashinfer_cutlass", "Using 'MARLIN' NvFp4 MoE backend out of potential backends: [].", False),
+        ("auto", "Using 'MARLIN' NvFp4 MoE backend out of potential backends: [].", True),
+    ],
+)
+def test_a_backend_that_was_requested_and_is_not_used_is_named(requested: str, line: str, named: bool) -> None:
+    assert (found({"moe-backend": requested}, WORKER + line) == []) is named
+
+
+def test_a_weight_only_kernel_in_place_of_another_is_told_with_its_cost() -> None:
+    before, now = (
+        {"MoE": ["FLASHINFER_CUTLASS"], "attention": ["FLASHINFER"]},
+        {"MoE": ["MARLIN"], "attention": ["FLASHINFER"]},
+    )
+    (change,) = resolution.path_changes(before, now, VLLM.log)
+    assert change.startswith("MoE MARLIN instead of FLASHINFER_CUTLASS (weight-only: decoding is nearly as fast")
+    assert resolution.path_changes(now, before, VLLM.log) == ["MoE FLASHINFER_CUTLASS instead of MARLIN"]
+    assert resolution.path_changes({}, now, VLLM.log) == []  # nothing was known then
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "{'a': " * 4000, "a=" * 5000, "X(a=1", "{'a': 'b"])
+def test_a_dump_that_nobody_printed_is_read_in_bounds(text: str) -> None:
+    resolution.nested(text)
+    list(resolution.pairs(text))
+
+
+def test_sglang_is_compared_with_the_arguments_that_it_resolved() -> None:
+    text = (
+        "[2026-11-21 00:07:43] server_args={'model_path': '/m', 'api_key': 'hunter2', 'disable_radix_cache': True,"
+        " 'attention_backend': 'triton', 'quantization': None, 'random_seed': 918273, 'moe_runner_backend': 'auto'}\n"
+    )
+    _, settings = started(text, SGLANG)
+    assert "hunter2" not in str(settings) and "random_seed" not in settings
+    assert path(text, SGLANG) == {"attention": ["triton"]}
+    assert found({"attention-backend": "flashinfer", "disable-radix-cache": True}, text, SGLANG) == [
+        "attention-backend flashinfer was requested, the engine resolved it to triton"
+    ]
+
+
+def test_llama_cpp_tells_flash_attention_that_it_turned_off() -> None:
+    text = "0.00.100.000 I resolve_fused_ops: Flash Attention was auto, set to disabled\n"
+    assert found({"flash-attn": "on"}, text, LLAMA) == [
+        "flash-attn enabled was requested, the engine resolved it to disabled"
+    ]
+    assert found({"flash-attn": "auto"}, text, LLAMA) == []
+    assert path(text, LLAMA) == {"flash attention": ["disabled"]}
+
+
+# Two starts compared with each other, by the config dumps of real logs of vLLM 0.32.0.
+
+
+VLLM_ENGINE = engines.of("vllm")
+LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
+
+
+def of(case: str) -> dict[str, str]:
+    """Return the settings of a kept start; one model has two names in these logs."""
+    text = (LOGS / case / "server.log").read_text(errors="replace").replace("tiny-qwen3next", "gated_delta")
+    lines = text.splitlines()
+    return next(found for line in lines if (found := dump.of_line(line)))
+
+
+def test_a_dump_is_taken_apart_at_its_own_commas() -> None:
+    found = of("hybrid-defaults")
+    assert (found["enable_chunked_prefill"], found["max_seq_len"], found["seed"]) == ("True", "4096", "0")
+    assert found["structured_outputs_config"].startswith("StructuredOutputsConfig(backend='auto', ")
+    assert "inductor_passes" in found["compilation_config"]
+
+
+def test_saying_enable_chunked_prefill_does_nothing_to_a_hybrid() -> None:
+    assert log_dump.differences(of("hybrid-defaults"), of("hybrid-chunked-on")) == {}
+    assert (
+        log_dump.compared(of("hybrid-defaults"), of("hybrid-chunked-on"), ["enable-chunked-prefill"], VLLM_ENGINE)
+        == "same"
+    )
+
+
+def test_turning_it_off_shows() -> None:
+    on, off = of("hybrid-prefix-off"), of("hybrid-chunked-off-prefix-off")
+    differs = log_dump.differences(on, off)
+    assert differs["enable_chunked_prefill"] == ("True", "False")
+    assert log_dump.compared(on, off, ["enable-chunked-prefill"], VLLM_ENGINE) == "differs"
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        (["enable-chunked-prefill", "max-model-len"], "same"),
+        (["async-scheduling"], "not shown"),
+        (["enable-chunked-prefill", "max-num-seqs"], "not shown"),
+    ],
+)
+def test_equal_dumps_prove_nothing_of_a_flag_that_they_do_not_show(changed: list[str], verdict: str) -> None:
+    value = of("hybrid-defaults")
+    assert log_dump.compared(value, dict(value), changed, VLLM_ENGINE) == verdict
+
+
+def test_places_are_no_settings() -> None:
+    line = "INFO Initializing a V1 LLM engine (v0.32.0) with config: seed=0, compilation_config={'cache_dir': '/a', 'mode': 3}"
+    assert dump.of_line(line) == dump.of_line(line.replace("/a", "/b"))
+    assert dump.of_line("nothing of that") is None
+
+
+def test_nothing_known_is_never_the_same() -> None:
+    assert log_dump.compared({}, {}, [], VLLM_ENGINE) == "not shown"

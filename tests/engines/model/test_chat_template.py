@@ -1,0 +1,198 @@
+"""A chat template is read from its syntax tree, and never rendered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.app.questions import client_settings
+from sparkwright.app.stores import lock_update
+from sparkwright.console.events.summary import Served
+from sparkwright.engines import recipe_rules
+from sparkwright.engines.model import chat_template, chat_template_tree
+from sparkwright.engines.model.chat_template import ChatTemplate
+from sparkwright.project.folder import Project
+
+ON = """{%- if tools %}{{- '<|im_start|>system\\n' }}{%- for tool in tools %}{{ tool | tojson }}{%- endfor %}{%- endif %}
+{%- set ns = namespace(last_query_index=messages|length - 1) %}
+{%- for message in messages %}{%- if message.reasoning_content is string %}{%- set reasoning = message.reasoning_content %}{%- endif %}
+{%- if loop.index0 > ns.last_query_index %}{{- '<think>' + reasoning + '</think>' }}{%- endif %}{{- message.content }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}"""
+OFF = """{% if not thinking is defined %}{% set thinking = false %}{% endif %}{% for m in messages %}
+{%- generation %}{{ m['content'].split('</think>')[-1] }}{% endgeneration %}{% endfor %}
+{%- if add_generation_prompt %}{{ '<think>' if thinking else '</think>' }}{% endif %}"""
+EFFORT = """{%- if model_identity is not defined %}{%- set model_identity = "You are ChatGPT, a large language model." %}{%- endif %}
+{{- model_identity + "\\nKnowledge cutoff: 2024-06\\nCurrent date: " + strftime_now("%Y-%m-%d") }}
+{%- if reasoning_effort is not defined %}{%- set reasoning_effort = "medium" %}{%- endif %}{{- "Reasoning: " + reasoning_effort }}
+{%- for m in messages %}{{ m.thinking }}{{ "<|channel|>analysis<|message|>" }}{%- endfor %}"""
+ALWAYS = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
+PLAIN = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+SYSTEM = (
+    "{% if messages[0].role != 'system' %}{{ '<s>system\\nYou are Qwen, created by Alibaba Cloud.\\n' }}{% endif %}"
+    + PLAIN
+)
+
+
+def told(text: str) -> ChatTemplate:
+    found = chat_template_tree.read(text)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "thinking", "switch", "fields"),
+    [
+        (ON, "on", "enable_thinking", ("enable_thinking",)),
+        (OFF, "off", "thinking", ("thinking",)),
+        (EFFORT, "always", "", ("model_identity", "reasoning_effort")),
+        (ALWAYS, "always", "", ()),
+        (PLAIN, "none", "", ()),
+        ("{% set enable_thinking = enable_thinking | default(true) %}{% if enable_thinking %}<think>{% endif %}",
+         "on", "enable_thinking", ("enable_thinking",)),
+        ("{% if enable_thinking %}<think>{% endif %}", "off", "enable_thinking", ("enable_thinking",)),
+        ("{% if not enable_thinking %}</think>{% endif %}", "off", "enable_thinking", ("enable_thinking",)),
+        ("{% if enable_thinking | default(true) %}<think>{% endif %}", "on", "enable_thinking", ("enable_thinking",)),
+        ("{% if enable_thinking == false and tools %}x{% endif %}{% if documents %}{{ documents }}{% endif %}",
+         None, "enable_thinking", ("documents", "enable_thinking")),
+    ],
+)  # fmt: skip
+def test_thinking_by_default_and_the_fields_of_a_request(
+    text: str, thinking: str | None, switch: str, fields: tuple[str, ...]
+) -> None:
+    found = told(text)
+    assert (found.thinking, found.switch, found.fields) == (thinking, switch, fields)
+
+
+def test_earlier_thinking_a_system_prompt_the_date_and_tools_are_told() -> None:
+    assert (told(ON).keeps_thinking, told(OFF).keeps_thinking, told(EFFORT).keeps_thinking) == (False, False, True)
+    assert (told(ON).tools, told(PLAIN).tools) == (True, False)
+    assert told(SYSTEM).system_prompt == "You are Qwen, created by Alibaba Cloud."
+    assert told(EFFORT).system_prompt.startswith("You are ChatGPT") and told(EFFORT).dated
+    assert told(PLAIN).system_prompt == "" and not told(PLAIN).dated
+
+
+def test_what_is_kept_in_the_lock_comes_back() -> None:
+    for text in (ON, OFF, EFFORT, PLAIN):
+        assert ChatTemplate.from_json(told(text).to_json()) == told(text)
+    assert ChatTemplate.from_json({"fields": 3}) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["{% if %}", "{{" * 9000, "{% if a %}" * 3000, "(" * 300_000, "{{ " + "(" * 20_000, "{% for a in b %}"]
+)
+def test_what_is_no_template_is_unknown(text: str) -> None:
+    assert chat_template_tree.read(text) is None
+
+
+def test_a_template_is_not_run() -> None:
+    hostile = (
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ 10 ** 10 ** 10 }}{% for a in range(10 ** 12) %}{% endfor %}"
+    )
+    assert told(hostile).thinking == "none"
+
+
+FILES = {
+    "tokenizer_config.json": json.dumps({"chat_template": [{"name": "default", "template": ON}, {"name": "rag", "template": PLAIN}]}),
+    "generation_config.json": '{"temperature": 0.6, "top_p": 0.95, "do_sample": true, "top_k": "20"}',
+}  # fmt: skip
+
+
+def test_the_files_of_a_model_say_whose_sampling_is_in_force() -> None:
+    chat = chat_template_tree.of_files(FILES.get)
+    assert (chat["template"]["thinking"], chat["sampling"]) == ("on", {"temperature": 0.6, "top_p": 0.95})
+    said = dict(chat_template.lines(chat))
+    assert said["sampling"] == "generation_config.json: temperature 0.6, top_p 0.95"
+    assert said["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
+    bare = chat_template_tree.of_files({"chat_template.jinja": PLAIN}.get)
+    assert dict(chat_template.lines(bare)) == {
+        "template": "reads no field of a request",
+        "sampling": "no generation_config.json: the engine's own defaults are in force",
+    }
+
+
+def test_a_model_whose_prompts_are_made_by_code_is_told_as_such() -> None:
+    assert dict(chat_template.lines({"template": None, "sampling": {}}))["template"].startswith(
+        "none was read in the model's files: code, or a flag, makes its prompts"
+    )
+
+
+def test_what_a_stranger_put_into_a_lock_is_shaped() -> None:
+    hostile = {
+        "fields": ["a b", "x" * 900, 3, "ok"],
+        "switch": "rm -rf",
+        "thinking": "maybe",
+        "system_prompt": "a\x1b[2Jb" * 99,
+    }
+    chat = chat_template.kept(
+        {"template": {**hostile, "keeps_thinking": 7}, "sampling": {"temperature": "hot", "evil": 1}}
+    )
+    assert chat is not None and chat["sampling"] == {}
+    template = chat["template"]
+    assert (template["switch"], template["thinking"], template["keeps_thinking"]) == ("", None, None)
+    assert "\x1b" not in template["system_prompt"] and len(template["system_prompt"]) <= chat_template.SHOWN_CHARS
+    assert [len(name) <= 120 for name in template["fields"]] == [True, True]
+    assert chat_template.kept("no") is None
+
+
+def test_a_field_that_the_template_does_not_read_is_named() -> None:
+    chat = chat_template_tree.of_files(FILES.get)
+    flags = {"default-chat-template-kwargs": {"reasoning_effort": "low", "enable_thinking": False}}
+    (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase(flags, chat))
+    assert finding.sentence == (
+        "default-chat-template-kwargs.reasoning_effort is read by nothing: the model's chat template does not know it"
+        " (it reads enable_thinking)."
+    )
+    assert finding.ways_out[0].changes == {"default-chat-template-kwargs": {"enable_thinking": False}}
+    assert (
+        recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase({**flags, "chat-template": "/mine.jinja"}, chat))
+        == []
+    )
+    assert (
+        recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase(flags, {})) == []
+    )  # what was not read proves nothing
+
+
+def test_a_model_without_sampling_defaults_is_told() -> None:
+    chat = chat_template_tree.of_files({"chat_template.jinja": PLAIN}.get)
+    (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase({}, chat))
+    assert (finding.severity, "no generation_config.json" in finding.sentence) == ("info", True)
+    own = recipe_rules.TemplateCase({"override-generation-config": {"temperature": 1}}, chat)
+    assert recipe_rules.TEMPLATE_RULES.check(own) == []
+
+
+def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
+    def entry(commit: str, text: str) -> dict[str, Any]:
+        return {
+            "commit": commit * 40,
+            "files": [],
+            "chat": chat_template_tree.of_files({"chat_template.jinja": text}.get),
+        }
+
+    rows = {row.what: (row.before, row.after) for row in lock_update.model_rows(entry("a", ON), entry("b", OFF))}
+    assert rows["thinking"][0].startswith("on by default") and rows["thinking"][1].startswith("off by default")
+    assert rows["template"] == ("reads enable_thinking; renders tools", "reads thinking")
+    assert not any(
+        row.what == "thinking" for row in lock_update.model_rows({**entry("a", ON), "chat": None}, entry("b", OFF))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "switch"),
+    [
+        (ON, 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}', "enable_thinking: false"),
+        (EFFORT, "thinking   always on, no request turns it off; its effort is set with reasoning_effort", ""),
+        (PLAIN, "", ""),
+        ("", "thinking   unknown: spark.lock tells nothing", ""),
+    ],
+)  # fmt: skip
+def test_client_says_of_thinking_what_the_template_does(text: str, line: str, switch: str) -> None:
+    chat = chat_template_tree.of_files({"chat_template.jinja": text}.get) if text else {}
+    value = Served("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
+    shown = client_settings.text(Project(Path(__file__).parents[3]), value)
+    assert line in shown if line else "thinking  " not in shown
+    assert switch in shown if switch else "chat_template_kwargs: {" not in shown
+    assert ("reasoning: true" in shown) is (text == EFFORT)

@@ -1,0 +1,149 @@
+"""The compile caches of a recipe's container: recipes that keep their own, and flags that make another folder."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.version import Version
+
+from sparkwright.engines import caches as prefix_verdict
+from sparkwright.engines import engine as engines
+from sparkwright.engines.caches import MOUNT, Sighting, judge_verdict, set_by_us
+from sparkwright.engines.vllm.caches import CACHES
+from sparkwright.engines.vllm.http import HTTP
+
+
+@pytest.mark.parametrize(
+    ("env", "mounted", "theirs"),
+    [
+        ({}, ["/models/qwen35", "/root/.cache/huggingface"], False),
+        ({"HF_HOME": "/hf"}, [], False),
+        ({"VLLM_CACHE_ROOT": "/mine"}, [], True),
+        ({}, ["/root/.cache/vllm"], True),
+        ({}, ["/root/.cache/vllm/torch_compile_cache/"], True),
+        ({}, ["/root/.cache"], True),
+        ({}, ["/home/vllm/.triton/cache"], True),
+        ({}, ["/home/vllm/.triton"], True),
+        ({}, ["/root"], True),
+        ({}, [MOUNT], True),
+    ],
+)
+def test_a_recipe_that_sets_a_variable_or_mounts_their_place_keeps_them_itself(
+    env: dict[str, str], mounted: list[str], theirs: bool
+) -> None:
+    assert CACHES.kept_elsewhere(env, mounted) is theirs
+
+
+def test_flags_about_answers_do_not_matter_and_an_unknown_one_does() -> None:
+    flags = {"port": 8001, "tool-call-parser": "hermes", "max-num-seqs": 8, "a-flag-of-tomorrow": True}
+    assert CACHES.that_matter(flags) == {"max-num-seqs": 8, "a-flag-of-tomorrow": True}
+
+
+def test_every_variable_points_below_the_mount_and_is_known_as_ours_again() -> None:
+    assert set_by_us({**CACHES.environment, "HF_HOME": "/hf"}) == set(CACHES.variables)
+    assert len(set(CACHES.environment.values())) == len(CACHES.variables)
+
+
+# The verdict on three requests with the same prefix, and reasons why it may never hit.
+
+
+VLLM = engines.of("vllm")
+ALIGN = {"block_size": "2096", "enable_prefix_caching": "True", "mamba_cache_mode": "align"}
+
+
+def sightings(*hits: float | None) -> list[Sighting]:
+    return [Sighting(0.5 if n == 0 else 0.05, 4800, None if hit is None else 4800, hit) for n, hit in enumerate(hits)]
+
+
+def test_hits_are_counted_in_whole_blocks() -> None:
+    found = judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 4192, 4192), 4800, 2096, ALIGN, Version("0.32.0"))
+    assert (found.verdict, found.share) == ("hits", 1.0)
+    assert "500 ms cold, 50 ms warm" in found.sentence
+
+
+def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
+    assert (
+        judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")).verdict
+        == "hits"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "says", "fix"),
+    [
+        ("0.11.0", "turns it off for recurrent models", "from 0.26"),
+        ("0.14.0", "only Mamba's family", "from 0.15.0"),
+        ("0.17.1", "issue 36493", "from 0.26.0 prefix-match-unit"),
+        ("0.32.0", "issue 36493", "prefix-match-unit lets"),
+    ],
+)
+def test_no_hits_on_a_recurrent_hybrid_are_known_for_what_they_are(version: str, says: str, fix: str) -> None:
+    found = judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 0, 0), 4800, 2096, ALIGN, Version(version))
+    assert found.verdict == "no hits"
+    assert says in found.sentence
+    assert fix in found.fix
+
+
+def test_no_hits_on_a_dense_model_are_not_put_down_to_recurrence() -> None:
+    cache = {"block_size": "16", "enable_prefix_caching": "True", "mamba_cache_mode": "none"}
+    assert (
+        "36493"
+        not in judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 0, 0), 100, 16, cache, Version("0.32.0")).sentence
+    )
+
+
+def test_without_counters_nothing_is_known() -> None:
+    assert judge_verdict("vllm", VLLM.prefix_cache, sightings(None, None, None), 100, 16, {}, None).verdict == "unknown"
+
+
+def test_turned_off_is_what_the_engine_says_itself() -> None:
+    assert (
+        judge_verdict("vllm", VLLM.prefix_cache, [], 0, 16, {"enable_prefix_caching": "False"}, None).verdict == "off"
+    )
+
+
+def test_the_prefix_is_longer_than_two_blocks() -> None:
+    for block in (16, 256, 1056, 2096):
+        assert prefix_verdict.wanted_tokens(block) > 2 * block
+
+
+def test_the_log_knows_the_block_better_than_old_metrics() -> None:
+    told = VLLM.prefix_cache.block_tokens
+    assert told({"block_size": "256", "effective_attention_block_size": "None"}) == 256
+    assert told({"block_size": "16", "effective_attention_block_size": "2096"}) == 2096
+    assert told({}) == 0
+
+
+@pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
+def test_what_only_vllm_does_is_not_said_of_another_engine(name: str) -> None:
+    found = judge_verdict(
+        name, engines.of(name).prefix_cache, sightings(0, 0, 0), 4800, 2096, ALIGN, Version("0.32.0"), hybrid=True
+    )
+    assert found.verdict == "no hits"
+    assert "vllm" not in f"{found.sentence} {found.fix}".lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("vllm", "enable-prefix-caching: true in the recipe"),
+        ("llama_cpp", "cache-prompt: true in the recipe"),
+        ("sglang", "disable-radix-cache: false in the recipe"),
+        ("openai", ""),
+    ],
+)
+def test_how_it_is_turned_on_is_said_in_the_engines_own_flag(name: str, line: str) -> None:
+    assert prefix_verdict.turned_on(name) == line
+
+
+def test_the_cache_config_of_metrics() -> None:
+    line = 'vllm:cache_config_info{block_size="256",enable_prefix_caching="True",engine="0"} 1.0\n'
+    assert HTTP.cache_of("# HELP x\n" + line)["block_size"] == "256"
+    assert HTTP.cache_of("") == {}
+
+
+def test_a_prefix_of_more_tokens_than_words_is_never_more_than_wholly_cached() -> None:
+    """llama.cpp, a tokenizer of bytes: 35 words are 280 tokens, and its cache hits to the token."""
+    seen = [Sighting(0.05, 310, 310, 0), Sighting(0.01, 312, 312, 281), Sighting(0.01, 330, 330, 281)]
+    found = judge_verdict("vllm", VLLM.prefix_cache, seen, 35, 1, {}, None)
+    assert (found.verdict, found.share) == ("hits", 281 / 330)
+    assert found.sentence.startswith("281 of 330 cached tokens; ")

@@ -1,0 +1,108 @@
+"""The port, key and speculation in a server's own command, and the token counts in its answers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import api_paths, openai_api
+from sparkwright.engines.llama_cpp.http import PATHS as LLAMA
+from sparkwright.engines.openai import description
+from sparkwright.engines.openai.http import described_http
+from sparkwright.engines.sglang.http import PATHS as SGLANG
+from sparkwright.engines.vllm.http import HTTP
+from sparkwright.engines.vllm.http import PATHS as VLLM
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "key"),
+    [
+        ([], [], ""),
+        (["/model", "--api-key", "k1"], [], "k1"),
+        (["--api-key=k1", "--port", "8000"], [], "k1"),
+        (["--api_key", "k1"], ["VLLM_API_KEY=k2"], "k1"),
+        (["/model"], ["PATH=/bin", "VLLM_API_KEY=k=2"], "k=2"),
+        (["--api-key"], [], ""),
+    ],
+)
+def test_the_key_is_the_one_that_the_server_was_started_with(command: list[str], env: list[str], key: str) -> None:
+    assert HTTP.api_key(command, env) == key
+
+
+@pytest.mark.parametrize(
+    ("command", "priority"),
+    [([], False), (["--scheduling-policy", "fcfs"], False), (["--scheduling-policy=priority"], True)],
+)
+def test_only_an_engine_that_schedules_by_priority_is_given_one(command: list[str], priority: bool) -> None:
+    body = openai_api.generated(HTTP, "m", "hello", 1, priority=HTTP.low_priority(command))
+    assert ("priority" in body) == priority
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        ({"choices": [{"message": {"content": None}}], "usage": {"completion_tokens": 1}}, 1),  # half a character
+        ({"choices": [{"message": {"content": "ok"}}]}, 1),
+        ({"choices": [{"message": {"content": ""}}], "usage": {"completion_tokens": 0}}, 0),
+        ({"error": {"message": "no"}}, 0),
+        (None, 0),
+        ([], 0),
+    ],
+)
+def test_a_token_counts_whether_it_has_a_text_or_not(answer: Any, tokens: int) -> None:
+    assert openai_api.tokens_of(answer) == tokens
+
+
+# The limits for clients never exceed the server's.
+
+
+@pytest.mark.parametrize(("context", "answer"), [(None, None), (2, 1), (4096, 2048), (131072, 8192)])
+def test_prompt_and_answer_share_the_context(context: int | None, answer: int | None) -> None:
+    assert openai_api.answer_tokens(context) == answer
+
+
+# Paths that a gateway routes, against the routes that real servers list at their start.
+
+
+LOG = Path(__file__).parent.parent / "data/vllm-0.32.0/llama-eager/server.log"
+#: vLLM lists them where it serves a pooling model (0.32.0, `--runner pooling`)
+OF_POOLING = {"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/pooling", "/classify"}
+#: that change or stop a server, or read what is not a client's
+NO_CLIENTS = re.compile(r"lora|sleep|wake|profile|cache|weights|abort|scale|slots|props|metrics|load|stop|pause")
+
+
+def test_a_generating_server_of_vllm_lists_every_path_that_is_not_for_pooling() -> None:
+    listed = set(re.findall(r"Route: ([^,]+), Methods: [A-Z, ]*(?:POST|GET)", LOG.read_text()))
+    named = {served.path.replace(api_paths.ID, "{response_id}") for served in VLLM if served.model != "form"}
+    assert named - OF_POOLING <= listed
+    assert {api_paths.MESSAGES, api_paths.COUNT_TOKENS, api_paths.RESPONSES} <= listed
+
+
+@pytest.mark.parametrize(
+    "paths", [VLLM, SGLANG, LLAMA, api_paths.OPENAI], ids=["vllm", "sglang", "llama_cpp", "openai"]
+)
+def test_no_path_is_routed_that_is_no_clients(paths: tuple[api_paths.ApiPath, ...]) -> None:
+    assert [served.path for served in paths if NO_CLIENTS.search(served.path)] == []
+    assert len({served.path for served in paths}) == len(paths)
+
+
+def test_a_recipe_adds_paths_of_a_server_that_no_release_knows() -> None:
+    added = ["/v1/audio/speech", {"path": "/v1/audio/transcriptions", "model": "form"}]
+    section = {"served_name": "m", "paths": added}
+    assert not list(description.mistakes(section))
+    paths = described_http(description.written(section)).paths
+    assert [(served.path, served.model) for served in paths[-2:]] == [
+        ("/v1/audio/speech", "json"),
+        ("/v1/audio/transcriptions", "form"),
+    ]
+    assert api_paths.OPENAI[0] in paths
+
+
+@pytest.mark.parametrize(
+    "added", ["/v1/models", "/health", "v1/x", "/a b", 3, {"model": "form"}, {"path": "/x", "model": "url"}]
+)
+def test_a_path_that_cannot_be_one_is_refused(added: object) -> None:
+    assert list(description.mistakes({"served_name": "m", "paths": [added]}))

@@ -1,0 +1,167 @@
+"""The settings with which a member of a cluster is started: the same on all, but for its rank, its addresses and the head's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.version import Version
+
+from sparkwright.engines import engine
+from sparkwright.engines.flags import Command
+from sparkwright.engines.model import roofline
+from sparkwright.engines.parallel import ClusterMember, Split
+from sparkwright.engines.vllm import flags as own
+from sparkwright.engines.vllm import parallel
+from sparkwright.engines.vllm.option_history import existence
+from sparkwright.protocol.container import ContainerSpec
+
+TWINS = (("enp1s0f1np1", "enP2p1s0f1np1"), ("rocep1s0f1", "roceP2p1s0f1"))
+HEAD = ClusterMember(
+    rank=0,
+    split=Split(tensor=2),
+    head_address="192.168.100.10",
+    master_port=29501,
+    address="192.168.100.10",
+    interfaces=TWINS[0],
+    adapters=TWINS[1],
+)
+WORKER = dataclasses.replace(HEAD, rank=1, address="192.168.100.11")
+
+
+def words(seat: ClusterMember, **recipe: object) -> tuple[str, ...]:
+    return own.argv({**recipe, **parallel.share(seat).flags})
+
+
+def test_the_part_is_found_by_its_engine() -> None:
+    assert engine.of("vllm").parallel is parallel
+    assert parallel.MASTER_PORT == 29501
+
+
+def test_a_workers_words_are_those_of_a_real_one() -> None:
+    """tests/data/vllm-0.32.0-members was started so, with another port, and a time limit."""
+    line = (
+        "--tensor-parallel-size 2 --pipeline-parallel-size 1 --nnodes 2 --node-rank 1 --master-addr 192.168.100.10 "
+        "--master-port 29501 --headless"
+    )
+    assert " ".join(words(WORKER)) == line
+    assert " ".join(words(HEAD)) == line.replace("--node-rank 1", "--node-rank 0").replace(" --headless", "")
+
+
+def test_members_differ_in_rank_address_and_head_only() -> None:
+    head, worker = parallel.share(HEAD), parallel.share(WORKER)
+    differ = {name for name in {**head.flags, **worker.flags} if head.flags.get(name) != worker.flags.get(name)}
+    assert differ == {"node-rank", "headless"}
+    apart = {name for name in {**head.env, **worker.env} if head.env.get(name) != worker.env.get(name)}
+    assert apart == {"VLLM_HOST_IP", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"}
+    assert head.options == worker.options
+
+
+def test_a_worker_is_not_asked_for_api_servers_which_headless_refuses() -> None:
+    recipe = {"api-server-count": 4}
+    assert "--api-server-count" in words(HEAD, **recipe)
+    assert "--api-server-count" not in words(WORKER, **recipe)
+
+
+def test_every_flag_exists_where_it_is_given() -> None:
+    flags = parallel.share(WORKER).flags
+    for name in (*flags, *parallel.SET_BY):
+        assert existence(name, Version("0.32.0")).exists
+    assert {name for name, given in flags.items() if given is not None} == set(parallel.SET_BY)
+
+
+def test_each_member_has_its_own_interfaces_and_both_adapters() -> None:
+    env = parallel.share(WORKER).env
+    assert env == {
+        "VLLM_HOST_IP": "192.168.100.11",
+        "NCCL_SOCKET_IFNAME": "enp1s0f1np1",
+        "GLOO_SOCKET_IFNAME": "enp1s0f1np1",
+        "TP_SOCKET_IFNAME": "enp1s0f1np1",
+        "NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1",
+    }
+    assert set(parallel.VARIABLES) == set(env)
+
+
+def test_the_head_ends_a_hung_group_before_vllms_five_minutes() -> None:
+    limit = parallel.share(HEAD).env["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]
+    assert 60 <= int(limit) < 300
+
+
+def test_no_index_of_an_address_is_pinned_and_nothing_is_empty() -> None:
+    """An empty NCCL_IB_GID_INDEX would mean 0, an empty interface none."""
+    bare = dataclasses.replace(HEAD, interfaces=(), adapters=(), traced=True)
+    for member in (HEAD, WORKER, bare):
+        env = parallel.share(member).env
+        assert "NCCL_IB_GID_INDEX" not in env and all(env.values())
+    assert not {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"} & set(parallel.share(bare).env)
+
+
+def test_nccl_tells_of_its_network_when_it_is_asked_to() -> None:
+    assert not [name for name in parallel.share(HEAD).env if name.startswith("NCCL_DEBUG")]
+    env = parallel.share(dataclasses.replace(HEAD, traced=True)).env
+    assert (env["NCCL_DEBUG"], env["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET")
+
+
+def test_the_container_has_rdma_without_privileges() -> None:
+    share = parallel.share(WORKER)
+    assert share.options == {
+        "network": "host",
+        "devices": ["/dev/infiniband"],
+        "cap_add": ["IPC_LOCK"],
+        "ulimits": {"memlock": "-1", "nofile": "1048576"},
+    }
+    assert set(share.options) <= {field.name for field in dataclasses.fields(ContainerSpec)}
+    assert share.stop_timeout_s >= 20, "a worker takes 11 to 12.4 s"
+
+
+def test_a_host_without_adapters_gets_no_device_that_it_lacks() -> None:
+    options = parallel.share(dataclasses.replace(HEAD, adapters=())).options
+    assert options == {"network": "host", "ulimits": {"nofile": "1048576"}}
+
+
+def test_a_members_command_is_read_back() -> None:
+    read: Command = engine.of("vllm").command(("/model", *words(WORKER)))
+    assert read.flags["node-rank"] == 1 and read.flags["headless"] is True
+
+
+def test_yaml_of_the_options_is_what_a_recipe_holds() -> None:
+    """Options are written into scripts and recipes: plain values only."""
+    options = parallel.share(HEAD).options
+    assert yaml.safe_load(yaml.safe_dump(options)) == options
+    assert Path(options["devices"][0]).is_absolute()
+
+
+# The predicted rate of a cluster, compared with other people's measurements: advice, so near is enough.
+
+
+@pytest.mark.parametrize(
+    ("alone", "layers", "measured"),
+    [
+        (57.5, 36, 69.0),  # gpt-oss-120b, the report that the rule was fitted to
+        (16.3, 88, 23.0),  # Nemotron-3-Super-120B NVFP4, one that it was not
+    ],
+)
+def test_two_hosts_of_tensor_parallelism(alone: float, layers: int, measured: float) -> None:
+    assert roofline.split_rate(alone, Split(tensor=2), layers) == pytest.approx(measured, rel=0.1)
+
+
+def test_pipeline_parallelism_does_not_speed_up_one_stream() -> None:
+    assert roofline.split_rate(57.5, Split(pipeline=2), 36) == 57.5
+    assert roofline.split_rate(57.5, Split(2, 2), 36) == roofline.split_rate(57.5, Split(2), 36)
+
+
+def test_it_never_reaches_the_number_of_hosts() -> None:
+    for hosts in (2, 4, 8):
+        rate = roofline.split_rate(57.5, Split(tensor=hosts), 36)
+        assert rate is not None and rate < 57.5 * hosts
+
+
+@pytest.mark.parametrize(("alone", "layers"), [(None, 36), (57.5, None), (0.0, 36)])
+def test_what_is_not_known_stays_unknown(alone: float | None, layers: int | None) -> None:
+    assert roofline.split_rate(alone, Split(tensor=2), layers) is None
+
+
+def test_its_source_is_said() -> None:
+    assert "rule of thumb" in roofline.SPLIT_SOURCE

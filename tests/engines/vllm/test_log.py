@@ -1,0 +1,267 @@
+"""Start-up logs of a real vLLM 0.32.0, read: effective settings, stages, and why it died."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines.log import state as log_state
+from sparkwright.engines.log.reader import EngineState, read
+from sparkwright.engines.log.state import FIELDS
+from sparkwright.engines.vllm.log import LOG
+
+DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
+
+
+GPU_START = """\
+(APIServer pid=1) INFO 12-31 23:58:00 [api_utils.py:286] non-default args: {'model': '/m'}
+(EngineCore pid=77) INFO 12-31 23:58:10 [core.py:133] Initializing a V1 LLM engine (v0.27.1) with config: model='/m', \
+quantization=fp8, enforce_eager=False, kv_cache_dtype=fp8, enable_prefix_caching=True, enable_chunked_prefill=True, \
+compilation_config={'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>, 'x': 1}
+(EngineCore pid=77) INFO 12-31 23:58:11 [cuda.py:482] Using FLASHINFER attention backend out of potential backends: ['FLASHINFER'].
+(EngineCore pid=77) WARNING 12-31 23:58:12 [gpu_model_runner.py:6000] CUDAGraphMode.FULL_AND_PIECEWISE is not supported with x; setting cudagraph_mode=PIECEWISE
+(EngineCore pid=77) INFO 12-31 23:58:20 [gpu_model_runner.py:3102] Starting to load model /m...
+(EngineCore pid=77) INFO 01-01 00:02:00 [default_loader.py:501] Loading weights took 214.30 seconds
+(EngineCore pid=77) INFO 01-01 00:02:01 [interface.py:1096] Setting attention block size to 2096 tokens to ensure that
+(EngineCore pid=77) INFO 01-01 00:02:55 [monitor.py:34] torch.compile took 52.10 s in total
+(EngineCore pid=77) INFO 01-01 00:03:00 [kv_cache_utils.py:2327] GPU KV cache size: 2,231,552 tokens, Maximum concurrency for 131,072 tokens per request: 17.03x
+2027-01-01 00:03:05,667 - INFO - autotuner.py:256 - flashinfer.jit: [Autotuner]: Autotuning process starts ...
+2027-01-01 00:03:43,018 - INFO - autotuner.py:262 - flashinfer.jit: [Autotuner]: Autotuning process ends
+(EngineCore pid=77) INFO 01-01 00:04:00 [gpu_model_runner.py:3480] Graph capturing finished in 14 secs, took 0.31 GiB
+(EngineCore pid=77) INFO 01-01 00:04:01 [core.py:402] init engine (profile, create kv cache, warmup model) took 121.00 s (compilation: 52.10 s)
+(APIServer pid=1) INFO 01-01 00:04:30 [entry.py:140] Starting vLLM server on http://0.0.0.0:8000
+(APIServer pid=1) INFO 01-01 00:04:31 [launcher.py:195] Route: /version, Methods: GET
+INFO:     Application startup complete.
+"""
+
+
+def state_of(case: str) -> EngineState:
+    return read((DATA / case / "server.log").read_bytes(), LOG)
+
+
+@pytest.mark.parametrize(
+    ("case", "chunked", "prefix"),
+    [
+        ("hybrid-chunked-on", True, True),
+        ("qwen3next-eager", True, True),
+        ("hybrid-prefix-off", True, False),
+        ("hybrid-chunked-off-prefix-off", False, False),
+        ("llama-eager", True, True),
+        ("llama-chunked-off", False, True),
+    ],
+)
+def test_effective_settings_come_from_the_engines_own_dump(case: str, chunked: bool, prefix: bool) -> None:
+    state = state_of(case)
+    assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (chunked, prefix)
+    assert state.value("version") == "0.32.0"
+    assert "Initializing a V1 LLM engine" in state.readings["chunked_prefill"].evidence
+    assert state.ready
+
+
+def test_a_hybrid_tells_its_block_size_cache_mode_and_capacity() -> None:
+    state = state_of("hybrid-chunked-on")
+    assert state.value("block_size") == 256
+    assert state.value("mamba_cache_mode") == "align"
+    assert state.value("kv_cache_tokens") == 1525201
+    assert state.value("max_concurrency") == 372.36
+    assert state.shards == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        ("hybrid-chunked-off", "prefix caching on this recurrent model needs chunked prefill, which is turned off."),
+        ("err-unknown-arg", "the engine does not know: --no-such-flag."),
+        ("err-max-model-len", "max-model-len 1000000 is more than the model's 8192.0."),
+        ("err-no-model", "there is no model at /models/does-not-exist in the container."),
+        ("err-port-in-use", "its port is in use inside the container's network."),
+        ("err-kv-too-big", "its KV cache was to take 900.0 GiB of memory, and 15.03 GiB were free."),
+        (
+            "jamba-eager",
+            "its engine failed while it served a request: IndexError: Dimension out of range (expected to be in range of [-2, 1], but got 2).",
+        ),
+    ],
+)
+def test_the_reason_of_a_death_is_one_sentence(case: str, sentence: str) -> None:
+    state = state_of(case)
+    assert state.failure.value == sentence
+    assert state.failure.evidence
+
+
+def test_a_server_that_was_stopped_has_not_died() -> None:
+    assert "EngineDeadError" in (DATA / "llama-eager" / "server.log").read_text()
+    assert state_of("llama-eager").failure.value is None
+
+
+def test_only_the_last_start_counts() -> None:
+    first, second = (DATA / case / "server.log" for case in ("llama-chunked-off", "llama-eager"))
+    state = read(first.read_bytes() + second.read_bytes(), LOG)
+    assert state.value("chunked_prefill") is True
+    assert not any("disabling chunked prefill" in warning for warning in state.warnings)
+
+
+def test_a_last_start_that_was_cut_leaves_the_rest_unknown() -> None:
+    log = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
+    banner_only = log[: log.index(b"non-default args")]
+    state = read(log + banner_only, LOG)
+    assert {name for name in FIELDS if state.value(name) is not None} == {"version"}
+    before_banner = log + log[: log.index(b"  version ")]
+    assert read(before_banner, LOG).value("kv_cache_tokens") == 1525201, "nothing began yet"
+    arguments_only = log[log.index(b"non-default args") : log.index(b"Resolved architecture")]
+    assert read(log + arguments_only, LOG).value("version") is None
+
+
+def test_arguments_that_are_refused_are_a_start_too() -> None:
+    good, refused = (DATA / case / "server.log" for case in ("llama-eager", "err-unknown-arg"))
+    state = read(good.read_bytes() + refused.read_bytes(), LOG)
+    assert state.value("version") is None
+    assert state.failure.value == "the engine does not know: --no-such-flag."
+
+
+def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
+    dump = b"Dumping input data for V1 LLM engine (v9.9.9) with config: model='x', enable_chunked_prefill=False, quantization=fp8, \n"
+    log = (DATA / "llama-eager" / "server.log").read_bytes()
+    assert read(log + dump, LOG).to_json() == read(log, LOG).to_json()
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "chunked"),
+    [
+        (
+            "INFO 01-01 Initializing a V0 LLM engine (v0.10.1) with config: chunked_prefill_enabled=False, x",
+            "0.10.1",
+            False,
+        ),
+        ("Initializing a V1 LLM engine (v0.11.0) with config: chunked_prefill_enabled=True, pooler", "0.11.0", True),
+        (
+            "(EngineCore_DP0 pid=9) INFO Initializing a V1 LLM engine (v0.17.1+cu130) with config: enable_chunked_prefill=False, x",
+            "0.17.1+cu130",
+            False,
+        ),
+    ],
+)
+def test_the_dump_of_every_version_is_known(line: str, version: str, chunked: bool) -> None:
+    state = read(line, LOG)
+    assert (state.value("version"), state.value("chunked_prefill")) == (version, chunked)
+
+
+@pytest.mark.parametrize(
+    "banner",
+    [
+        "(APIServer pid=1) INFO 10-06 11:58:30 [api_server.py:1839] vLLM API server version 0.11.0",
+        "(APIServer pid=1) INFO 10-06 11:58:30 [a.py:1] vLLM server version 0.11.0, serving model /m",
+        "(APIServer pid=1) INFO 10-06 11:58:30 [a.py:1]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.11.0",
+    ],
+)
+def test_every_banner_begins_a_start_and_names_the_version(banner: str) -> None:
+    log = (DATA / "llama-eager" / "server.log").read_text()
+    state = read(log + banner + "\n", LOG)
+    assert {name: reading.value for name, reading in state.readings.items()} == {"version": "0.11.0"}
+
+
+def test_what_users_wrote_is_no_log_line() -> None:
+    log = (DATA / "llama-eager" / "server.log").read_text()
+    options = "INFO [logger.py:1] Received request cmpl-1: prompt: 'non-default args: { enable_chunked_prefill=False, KV cache size: 1 tokens'\n"
+    assert read(log + options * 3, LOG).to_json() == read(log, LOG).to_json()
+
+
+def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
+    state = read(GPU_START, LOG)
+    wanted = {
+        "attention_backend": "FLASHINFER",
+        "cudagraph_mode": "PIECEWISE",
+        "cuda_graphs": True,
+        "quantization": "fp8",
+    }
+    wanted |= {"kv_cache_dtype": "fp8", "block_size": 2096, "kv_cache_tokens": 2231552, "max_concurrency": 17.03}
+    wanted |= {
+        "weights_s": 214.3,
+        "compile_s": 52.1,
+        "autotune_s": 37.351,
+        "graphs_s": 14.0,
+        "init_s": 121.0,
+        "ready_s": 390.0,
+    }
+    assert {name: state.value(name) for name in wanted} == wanted
+    assert state.stage_s == {
+        "arguments": 10.0,
+        "engine": 10.0,
+        "weights": 220.0,
+        "compile": 60.0,
+        "kv cache": 5.667,
+        "autotune": 54.333,
+        "graphs": 30.0,
+        "server": 0.0,
+    }
+    assert state.warnings == []
+
+
+def test_each_warning_is_told_once() -> None:
+    warning = "(Worker pid=9) WARNING 11-21 10:00:0%d [jit.py:9] Triton kernel JIT compilation during inference: %s. This causes\n"
+    state = read("".join(warning % (n % 10, f"kernel_{n}") for n in range(100)), LOG)
+    assert [warning[-20:] for warning in state.warnings] == [" kernel_0. This causes"[-20:]]
+
+
+def test_nothing_is_unknown_rather_than_off() -> None:
+    state = read("INFO: Started server process [1]\n", LOG)
+    assert state.value("chunked_prefill") is None
+    assert not state.ready
+
+
+def test_a_later_line_wins_over_the_dump() -> None:
+    text = (
+        DATA / "llama-eager" / "server.log"
+    ).read_text() + "\nINFO Disabling chunked prefill for model without KVCache\n"
+    assert read(text, LOG).value("chunked_prefill") is False
+    assert (
+        read(text + "INFO Disabling prefix caching: model has non-causal attention layers.", LOG).value(
+            "prefix_caching"
+        )
+        is False
+    )
+
+
+def test_an_error_that_nobody_foresaw_is_told_in_its_own_words() -> None:
+    worker = "(Worker pid=7) ERROR 11-21 07:47:10 [multiproc_executor.py:953] AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'"
+    last = "RuntimeError: Engine core initialization failed. See root cause above."
+    told = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
+    assert read(f"{worker}\n{last}\n", LOG).failure.value == told
+    assert read(f"{last}\n", LOG).failure.value == "its engine failed to start."
+
+
+def test_colour_broken_bytes_and_a_cut_log_do_not_hurt() -> None:
+    raw = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
+    coloured = b"\xff\xfe\n" + raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
+    assert read(coloured, LOG).value("chunked_prefill") is True
+    assert read(raw[: len(raw) // 3], LOG).ready is False
+
+
+# The durations of a start's stages: from a log to the line of the history and of `status`.
+
+
+COMPILED = Path(__file__).parents[2] / "data/vllm-0.32.0-compiled"
+
+
+def test_a_start_on_a_gpu_tells_all_stages_in_their_order() -> None:
+    stages = log_state.load_stages(read(GPU_START.encode(), LOG))
+    assert log_state.sentence(stages) == "weights 214 s, compile 52 s, autotune 37 s, graphs 14 s"
+
+
+def test_an_eager_start_compiled_and_captured_nothing() -> None:
+    assert set(log_state.load_stages(state_of("llama-eager"))) == {"weights"}
+
+
+def test_what_a_host_sends_instead_of_seconds_is_not_shown() -> None:
+    assert log_state.sentence({"weights": "[red]1[/]", "compile": True, "graphs": 2.5, "other": 1}) == "graphs 2.5 s"
+
+
+def test_a_compiled_start_on_a_cpu_tells_how_long_it_compiled() -> None:
+    state = read((COMPILED / "cold.log").read_bytes(), LOG)
+    assert log_state.sentence(log_state.load_stages(state)) == "weights 0.1 s, compile 175 s"
+    assert not [warning for warning in state.warnings if "load failure" in warning]
+
+
+def test_an_artefact_that_could_not_be_loaded_is_a_warning() -> None:
+    state = read((COMPILED / "warm.log").read_bytes(), LOG)
+    assert [warning for warning in state.warnings if "Compiling model again due to a load failure" in warning]

@@ -1,0 +1,218 @@
+"""A member's log: only the line after the ranks have met proves its place, and NCCL's lines tell what carries the traffic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.vllm.log import LOG
+from sparkwright.engines.vllm.member_log import MemberLog, member, of_members, proved
+
+CASES = Path(__file__).parents[2] / "data/vllm-0.32.0-members"
+LAUNCHED = "(MainProcess pid=1) INFO 10-20 10:00:00 [serve.py:224] Launching vLLM (v0.32.0) headless multiproc executor, with head node address 10.0.0.1:29501 for torch.distributed process group.\n"
+INTENT = "(Worker pid=7) INFO 10-20 10:00:01 [parallel_state.py:1906] world_size=2 rank=1 local_rank=0 distributed_init_method=tcp://10.0.0.1:29501 backend=nccl\n"
+ASSIGNED = "(Worker pid=7) INFO 10-20 10:00:09 [parallel_state.py:2350] rank 1 in world size 2 is assigned as DP rank 0, PP rank 0, TP rank 1, EP rank N/A\n"
+SPARK = "(Worker pid=7) spark2:91:113 [0] NCCL INFO "
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "DP rank 0, PP rank 0, TP rank 1, EP rank 1",  # 0.11.2
+        "DP rank 0, PP rank 0, PCP rank 0, TP rank 1, EP rank N/A",  # 0.17.1
+        "DP rank 0, PP rank 0, PCP rank 0, TP rank 1, EP rank N/A, EPLB rank N/A",
+        "DP rank 0, PP rank 1, PCP rank 0, TP rank 0, ETP rank 1, EP rank N/A, EPLB rank N/A",  # 0.32.0
+    ],
+)
+def test_a_rank_is_read_in_every_releases_spelling(fields: str) -> None:
+    line = f"(Worker pid=7) INFO 10-20 10:00:09 [parallel_state.py:1] rank 1 in world size 2 is assigned as {fields}\n"
+    told = member(LAUNCHED + INTENT + line)
+    assert (told.rank, told.world_size, told.evidence["rank"]) == (1, 2, line.strip())
+
+
+def test_what_is_said_before_the_ranks_meet_proves_nothing() -> None:
+    told = member(LAUNCHED + INTENT)
+    assert (told.rank, told.world_size, told.intended_rank, told.version) == (None, None, 1, "0.32.0")
+
+
+def test_a_restart_forgets_the_rank_of_the_start_before() -> None:
+    """`docker logs` strings restarts together; a worker prints no arguments, so its own first line begins a start."""
+    ended = "(MainProcess pid=1) ERROR 10-20 10:00:30 [m.py:3] Worker proc VllmWorker-1 died unexpectedly (exit code: None), shutting down executor.\n"
+    before = member(LAUNCHED + INTENT + ASSIGNED + ended)
+    assert (before.rank, before.failure) == (1, "the process of rank 1 was killed or crashed.")
+    again = member(LAUNCHED + INTENT + ASSIGNED + ended + LAUNCHED + INTENT)
+    assert (again.rank, again.failure, again.intended_rank) == (None, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "transport"),
+    [
+        (
+            ("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0", "Channel 01/0 : 0[0] -> 1[0] [receive] via NET/IB/1"),
+            "rdma",
+        ),
+        (("Channel 09/0 : 1[0] -> 0[0] [send] via NET/IBext_v10/1",), "rdma"),
+        (("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA",), "rdma"),
+        (("Channel 00/0 : 1[0] -> 0[0] [send] via NET/Socket/0",), "sockets"),
+        (
+            ("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0", "Channel 01/0 : 1[0] -> 0[0] [send] via NET/Socket/0"),
+            "sockets",
+        ),
+        (("Using network IB",), "unknown"),  # an intention
+        ((), "unknown"),
+    ],
+)
+def test_what_carries_the_channels(lines: tuple[str, ...], transport: str) -> None:
+    told = member(LAUNCHED + INTENT + ASSIGNED + "".join(f"{SPARK}{line}\n" for line in lines))
+    assert told.transport == transport
+    assert bool(told.evidence.get("transport")) == (transport != "unknown")
+
+
+def test_nccls_network_version_and_adapters() -> None:
+    said = f"{SPARK}NET/IB : No device found.\n{SPARK}Using network Socket\n"
+    version = "(Worker pid=7) INFO 10-20 10:00:05 [pynccl.py:111] vLLM is using nccl==2.28.9\n"
+    told = member(LAUNCHED + said + version)
+    assert (told.network, told.nccl) == ("Socket", "2.28.9")
+    assert "No device found" in told.evidence["adapters_found"]
+
+
+def test_sockets_instead_of_rdma_are_a_warning_of_any_log() -> None:
+    state = read(
+        LAUNCHED + f"{SPARK}NET/IB : No device found.\n{SPARK}Channel 00/0 : 1[0] -> 0[0] via NET/Socket/0\n" * 9, LOG
+    )
+    assert [warning.rpartition("NCCL INFO ")[2] for warning in state.warnings] == [
+        "NET/IB : No device found.",
+        "Channel 00/0 : 1[0] -> 0[0] via NET/Socket/0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("log", "rank", "failure"),
+    [
+        ("tp2-ok/head", 0, ""),
+        ("tp2-ok/worker", 1, ""),
+        ("head-killed/worker", 1, ""),  # it does not notice
+        ("worker-never-joins/head", None, "1 of 2 members joined within 61 s: the log of the missing member says why."),
+        ("head-never-comes/worker", None, "the head at 127.0.0.1:29555 did not answer: see its own log, and whether the hosts reach each other over the fabric."),
+        ("master-port-taken/head", None, "its master port 29555 is in use on this host: `ss -ltnp` shows by what; or choose another `cluster.port`."),
+        ("master-port-taken/worker", None, ""),  # it hangs at a stranger's port
+        ("worker-restarted-alone/worker", None, ""),  # it hangs at the old head's
+        ("worker-rank-killed-idle/worker", 1, "the process of rank 1 was killed or crashed."),
+        ("worker-rank-killed-idle/head", 0, "the connection to the member at 127.0.0.1 was lost: its process ended, or the network between them did."),
+        ("worker-killed-under-load/worker", 1, ""),  # SIGKILL of all of it
+        ("worker-killed-under-load/head", 0, "the connection to the member at 127.0.0.1 was lost: its process ended, or the network between them did."),
+        ("pp2-no-eager/worker", 1, "the process of rank 1 was killed or crashed."),
+        ("pp2-no-eager/head", 0, "the connection to the member at 127.0.0.1 was lost: its process ended, or the network between them did."),
+    ],
+)  # fmt: skip
+def test_real_members(log: str, rank: int | None, failure: str) -> None:
+    told = member((CASES / f"{log}.log").read_bytes())
+    assert (told.rank, told.failure, told.version) == (rank, failure, "0.32.0")
+    assert told.world_size == (None if rank is None else 2)
+    assert told.transport == ("unknown" if rank is None else "gloo")
+
+
+def test_a_workers_stages_are_read_like_a_heads() -> None:
+    assert member((CASES / "tp2-ok/head.log").read_bytes()).stage == "ready"
+    assert member((CASES / "tp2-ok/worker.log").read_bytes()).stage == "compile"
+
+
+# A group is proved by the ranks of all its members' logs, and by nothing less.
+
+
+HOSTS = ("spark1", "spark2")
+
+
+def logs(case: str, **other: bytes | None) -> dict[str, bytes | None]:
+    files = {"spark1": CASES / case / "head.log", "spark2": CASES / case / "worker.log"}
+    return {**{host: path.read_bytes() if path.exists() else None for host, path in files.items()}, **other}
+
+
+def test_the_ranks_of_a_real_group_prove_it() -> None:
+    proof = proved(logs("tp2-ok"), HOSTS)
+    assert proof.complete and dict(proof.ranks) == {"spark1": 0, "spark2": 1}
+    assert (proof.missing, proof.unread, proof.transport) == ((), (), "gloo")
+    assert json.loads(json.dumps(proof.to_json()))["members"]["spark2"]["rank"] == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict", "sentence"),
+    [
+        ("head-killed", "unknown", "no log of rank 0 (spark1)."),
+        ("worker-never-joins", "failed", "rank 0 (spark1): 1 of 2 members joined"),
+        ("head-never-comes", "failed", "rank 1 (spark2): the head at 127.0.0.1:29555 did not answer"),
+        ("master-port-taken", "failed", "rank 0 (spark1): its master port 29555 is in use"),
+        ("worker-rank-killed-idle", "failed", "rank 1 (spark2): the process of rank 1"),
+        ("pp2-no-eager", "failed", "rank 1 (spark2): the process of rank 1"),
+        ("worker-killed-under-load", "failed", "rank 0 (spark1): the connection to the member"),
+    ],
+)
+def test_real_groups_that_are_none(case: str, verdict: str, sentence: str) -> None:
+    """The member that ended by itself is named, not the one that lost it."""
+    proof = proved(logs(case), HOSTS)
+    assert (proof.verdict, proof.sentence[: len(sentence)]) == (verdict, sentence)
+    assert not proof.complete
+
+
+def test_a_log_that_is_absent_is_unknown_and_no_proof() -> None:
+    for absent in (logs("tp2-ok", spark2=None), {"spark1": logs("tp2-ok")["spark1"]}):
+        proof = proved(absent, HOSTS)
+        assert (proof.verdict, proof.unread, proof.missing) == ("unknown", ("spark2",), (1,))
+        assert proof.transport == "gloo", "of those that were read"
+
+
+def test_an_intent_is_no_rank_and_an_empty_log_is_a_member_that_has_not_joined() -> None:
+    hanging = (CASES / "worker-restarted-alone/worker.log").read_bytes()
+    for text in (hanging, b""):
+        proof = proved(logs("tp2-ok", spark2=text), HOSTS)
+        assert (proof.verdict, proof.sentence) == ("incomplete", "not joined: rank 1 (spark2).")
+        assert proof.missing == (1,)
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        (MemberLog(rank=0, world_size=2), "spark2 is rank 0, not 1."),
+        (MemberLog(rank=0, world_size=1), "spark2 is in a group of 1, not 2."),
+        (MemberLog(rank=1, world_size=3), "spark2 is in a group of 3, not 2."),
+    ],
+)
+def test_ranks_of_another_group_are_no_proof(second: MemberLog, sentence: str) -> None:
+    proof = of_members({"spark1": MemberLog(rank=0, world_size=2), "spark2": second}, HOSTS)
+    assert (proof.verdict, proof.sentence) == ("contradictory", sentence)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "transport"),
+    [
+        ("rdma", "rdma", "rdma"),
+        ("rdma", "sockets", "sockets"),
+        ("unknown", "sockets", "sockets"),
+        ("rdma", "unknown", "unknown"),
+    ],
+)
+def test_a_group_is_as_fast_as_its_slowest_member(one: str, other: str, transport: str) -> None:
+    first, second = MemberLog(0, 2, transport=one), MemberLog(1, 2, transport=other)  # type: ignore[arg-type]
+    assert of_members({"spark1": first, "spark2": second}, HOSTS).transport == transport
+
+
+def test_four_hosts() -> None:
+    hosts = ("a", "b", "c", "d")
+    members = {host: MemberLog(rank, 4) for rank, host in enumerate(hosts)}
+    assert of_members(members, hosts).complete
+    del members["c"]
+    assert of_members(members, hosts).sentence == "no log of rank 2 (c)."
+
+
+def test_a_member_that_is_warned_of_its_command_line_has_not_failed() -> None:
+    """`--model` is warned of in the first lines, in the words with which an older release refused it."""
+    whole = (CASES.parent / "vllm-0.32.0/hybrid-mamba-align/server.log").read_bytes()
+    pending = b"".join(whole.splitlines(keepends=True)[:2])
+    assert b"should provide the model as a positional" in pending
+    assert proved({"spark1": pending, "spark2": pending}, HOSTS).verdict == "incomplete"
+    refused = b"ValueError: With `vllm serve`, you should provide the model as a positional argument instead of via `--model`.\n"
+    proof = proved({"spark1": refused, "spark2": pending}, HOSTS)
+    assert (proof.verdict, proof.sentence) == ("failed", "rank 0 (spark1): no model is given to it.")

@@ -1,0 +1,215 @@
+"""A value is refused exactly when the real parser of 0.32.0, or the range of its field, refuses it (tests/data)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.model.architecture import classify
+from sparkwright.engines.vllm import flags, option_values, rules, versions
+from sparkwright.engines.vllm.rules.rule import DENSE
+
+DATA = Path(__file__).parents[2] / "data/vllm-0.32.0"
+ASKED: dict[str, Any] = json.loads((DATA / "flag-values.json").read_text())
+PARSER: dict[str, dict[str, Any]] = json.loads((DATA / "parser.json").read_text())
+HELP = option_values.listed((DATA / "serve-help-all.txt").read_text())
+#: the parser takes it for the beginning of --no-long-prefill-token-threshold-adaptive
+ANOTHER = ("long-prefill-token-threshold", False)
+
+
+def refused(name: str, value: Any) -> bool:
+    """Return True if the parser or the fields refuse a value; a parser's name is checked later."""
+    if "switch" in option_values.known()[name].kind:
+        return not isinstance(value, bool) and value != []
+    wrong = option_values.misfit(name, value)
+    return wrong is not None and wrong.sort != "name"
+
+
+@pytest.mark.parametrize("name", sorted(ASKED["letters"]))
+def test_a_value_is_refused_when_the_real_parser_refuses_it(name: str) -> None:
+    option = option_values.known()[name]
+    told = {repr(value): letter for value, letter in zip(ASKED["values"], ASKED["letters"][name], strict=True)}
+    ours = {repr(value): refused(name, value) for value in ASKED["values"] if (name, value) != ANOTHER}
+    differ = {value: told[value] for value, no in ours.items() if no != (told[value] != "y")}
+    if option.kind.startswith("object"):  # the names of an object's keys are not known here
+        differ = {value: letter for value, letter in differ.items() if ours[value]}
+    assert differ == {}
+
+
+def test_every_choice_is_taken_and_its_other_spellings_as_the_parser_takes_them() -> None:
+    rows = [(name, word, letter) for name, words in ASKED["choices"].items() for word, letter in words.items()]
+    assert len(rows) > 300
+    assert [(name, word) for name, word, letter in rows if refused(name, word) != (letter != "y")] == []
+
+
+def test_the_tables_are_the_real_parsers() -> None:
+    known = option_values.known()
+    assert set(PARSER) - set(known) == {"help"}
+    listed = {name: row["choices"] for name, row in PARSER.items() if row["choices"]}
+    assert {name: set(option.choices) for name, option in known.items() if option.choices} == {
+        name: set(choices) for name, choices in listed.items()
+    }
+    assert list(known["reasoning-parser"].names) == PARSER["reasoning-parser"]["registered"]
+    short = {item[1:]: name for name, row in PARSER.items() for item in row["names"] if not item.startswith("--")}
+    shorts = {word[1:]: name for name, option in known.items() for word in option.words if not word.startswith("--")}
+    assert {**short, "O": "optimization-level"} == {**shorts, "h": "help"}
+    fields = {name for name, option in known.items() if option.limits} - {"port", "sse-keep-alive-interval"}
+    assert fields == set(ASKED["ranges"])
+
+
+def test_an_image_like_the_known_release_differs_in_nothing() -> None:
+    assert option_values.KEPT.difference(HELP) == {"like": "0.32.0", "differ": {}}
+    assert option_values.KEPT.applied(option_values.KEPT.difference(HELP)) == HELP
+
+
+def test_the_options_of_another_image_come_back_from_what_differs() -> None:
+    shapes = {name: shape for name, shape in HELP.items() if name != "kda-decode-backend"}
+    shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
+    kept = option_values.KEPT.difference(shapes)
+    assert kept["differ"] == {"kda-decode-backend": None, "brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
+    assert option_values.KEPT.applied(kept) == shapes
+    assert option_values.KEPT.applied({**kept, "like": "0.1.0"}) == {}
+
+
+def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:
+    told = rules.check(rules.VllmRequest(given), classify(DENSE), versions.parse(version), listed)
+    return [(item.severity, item.sentence) for item in told if item.rule == "flag-value"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max-num-seqs": -3}, "max-num-seqs must be at least 1, got -3: vLLM 0.32.0 refuses to start."),
+        (
+            {"max-model-len": "lots"},
+            "max-model-len must be a whole number, one with a unit such as 32k, or auto, got 'lots'",
+        ),
+        ({"kv-cache-dtype": "fp7"}, "kv-cache-dtype must be one of auto,"),
+        ({"reasoning-parser": "qwen33"}, "reasoning-parser must be one of"),
+        ({"tool-call-parser": "hermess", "enable-auto-tool-choice": True}, "tool-call-parser must be one of"),
+        ({"gpu_memory_utilization": 1.5}, "gpu-memory-utilization must be above 0 and at most 1, got 1.5"),
+        ({"port": [1, 2]}, "port takes one value, got 2"),
+        ({"max-num-seqs": True}, "max-num-seqs needs a value, got true"),
+        ({"tp": 0}, "tensor-parallel-size must be at least 1, got 0"),
+        ({"served-model-name": "-x"}, "served-model-name can't begin with a dash"),
+    ],
+)
+def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], said: str) -> None:
+    ((severity, sentence),) = found(given, "0.32.0")
+    assert severity == "error" and sentence.startswith(said)
+
+
+def test_the_nearest_choice_is_offered() -> None:
+    told = rules.check(rules.VllmRequest({"kv-cache-dtype": "fp7"}), classify(DENSE), versions.parse("0.32.0"))
+    (value,) = (item for item in told if item.rule == "flag-value")
+    assert value.ways_out[0].text == "write kv-cache-dtype: fp8"
+
+
+@pytest.mark.parametrize(
+    "written, way",
+    [
+        ("qwen3-coder", "write tool-call-parser: qwen3_coder"),
+        ("lama3_json", "write tool-call-parser: llama3_json"),
+        ("nemotron_json", "correct or remove it"),  # another model's parser, with the same ending as qwen3_json
+    ],
+)
+def test_a_parser_is_offered_for_a_slip_and_not_for_another_model(written: str, way: str) -> None:
+    options = rules.VllmRequest({"tool-call-parser": written, "enable-auto-tool-choice": True})
+    told = rules.check(options, classify(DENSE), versions.parse("0.32.0"))
+    (value,) = (item for item in told if item.rule == "flag-value")
+    assert value.severity == "error" and value.ways_out[0].text == way
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max-model-len": "32k", "max-num-batched-tokens": "1.5K", "kv-cache-memory-bytes": "2G"}
+        | {"max-num-batched-tokens": "8K"},
+        {"max-model-len": "auto", "seed": -3, "max-logprobs": -1, "max-num-queued-reqs": "None"},
+        {"compilation-config": {"level": 3}, "compilation-config.mode": -0.5, "limit-mm-per-prompt": '{"image": 2}'},
+        {"served-model-name": ["a", "b"], "served_model_name": "a", "allowed-origins": ["*"], "middleware": ["a", "b"]},
+        {"tool-call-parser": "mine"},
+        {"tool-call-parser": "mine", "enable-auto-tool-choice": True, "tool-parser-plugin": "/mine.py"},
+        {"reasoning-parser": "mine", "reasoning-parser-plugin": "/mine.py"},
+        {"moe-backend": "Flashinfer-CUTLASS", "max-lora-rank": 64},
+    ],
+)
+def test_what_the_engine_takes_is_not_refused(given: dict[str, Any]) -> None:
+    assert found(given, "0.32.0") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "version", "severity"),
+    [
+        ({"max-num-seqs": -3}, None, "error"),  # the same in every release looked at
+        ({"max-num-seqs": -3}, "0.19.2rc1.dev134", "error"),
+        ({"max-model-len": "lots"}, None, "error"),
+        ({"tensor-parallel-size": 0}, "0.19.1", "warning"),  # its field has a range since a later one
+        ({"kv-cache-dtype": "fp7"}, None, "warning"),
+        ({"kv-cache-dtype": "fp7"}, "0.29.0", "warning"),
+        ({"reasoning-parser": "qwen33"}, "0.29.0", "warning"),
+        ({"reasoning-parser": "somebodys"}, "0.29.0", None),
+        ({"max-num-queued-reqs": "lots"}, "0.20.0", "warning"),
+    ],
+)
+def test_what_may_be_otherwise_in_another_release_is_no_refusal(
+    given: dict[str, Any], version: str | None, severity: str | None
+) -> None:
+    assert [value for value, _ in found(given, version)] == ([severity] if severity else [])
+
+
+def test_the_images_own_choices_decide() -> None:
+    shapes = {**HELP, "kv-cache-dtype": "{auto,fp7}", "tool-call-parser": "{mine}*"}
+    assert found({"kv-cache-dtype": "fp7"}, "0.29.0", shapes) == []
+    ((severity, _),) = found({"kv-cache-dtype": "fp8"}, "0.29.0", shapes)
+    assert severity == "error"
+    auto = {"enable-auto-tool-choice": True}
+    assert found({"tool-call-parser": "mine", **auto}, "0.29.0", shapes) == []
+    assert found({"tool-call-parser": "hermes", **auto}, "0.29.0", shapes)[0][0] == "error"
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "said"),
+    [
+        ({"gpu_memory_utilization": 0.8}, "gpu-memory-utilization", 0.8),
+        ({"device-memory-utilization": 0.8}, "gpu-memory-utilization", 0.8),
+        ({"--max_num_seqs": 8}, "max-num-seqs", 8),
+        ({"max-num-seq": 8}, "max-num-seqs", 8),
+        ({"tp": 2}, "tensor-parallel-size", 2),
+        ({"-dp": 2}, "data-parallel-size", 2),
+        ({"no-enable-prefix-caching": True}, "enable-prefix-caching", False),
+        ({"no_enable_prefix_caching": False}, "enable-prefix-caching", True),
+        ({"disable-prefix-caching": True}, "enable-prefix-caching", False),
+        ({"disable-log-stats": True}, "disable-log-stats", True),
+        ({"-cc.pass_config.fuse_x": True}, "compilation-config.pass_config.fuse_x", True),
+        ({"max-num": 8}, "max-num", 8),
+    ],
+)
+def test_a_flag_is_found_under_any_spelling(written: dict[str, Any], name: str, said: Any) -> None:
+    assert flags.value(flags.named(written), name) == said
+    assert flags.named(flags.named(written)) == flags.named(written)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"headless": False, "disable-log-stats": False}, ()),
+        ({"headless": True}, ("--headless",)),
+        ({"allowed-origins": ["*", "a"]}, ("--allowed-origins", '["*","a"]')),
+        ({"middleware": ["a", "b"]}, ("--middleware", "a", "--middleware", "b")),
+        ({"lora-modules": [{"name": "a", "path": "/b"}]}, ("--lora-modules", '{"name":"a","path":"/b"}')),
+        ({"compilation_config.pass_config.fuse_x": True}, ("--compilation-config.pass_config.fuse_x", "true")),
+        ({"no-enable-prefix-caching": True}, ("--no-enable-prefix-caching",)),
+        ({"tp": 2}, ("--tensor-parallel-size", "2")),
+    ],
+)
+def test_values_become_words_that_the_real_parser_takes(given: dict[str, Any], words: tuple[str, ...]) -> None:
+    assert flags.argv(given) == words
+
+
+@pytest.mark.parametrize(("given", "port"), [([8001], 8001), ([], 8000), ([[1]], 8000), ({"a": 1}, 8000), (None, 8000)])
+def test_a_port_of_any_shape_is_read_or_left_to_its_refusal(given: Any, port: int) -> None:
+    assert flags.port({"port": given}) == port

@@ -1,0 +1,122 @@
+"""Predicted block sizes against what engines have said in their logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.vllm.log import LOG
+from sparkwright.engines.vllm.prediction import block_size, checkpoint_kv_dtype
+from tests.engines.configs import config
+
+LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
+
+#: the models of the recorded logs; a CPU keeps the state in float32 and aligns to 128
+TINY_QWEN3_NEXT: dict[str, Any] = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "head_dim": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+}
+TINY_JAMBA: dict[str, Any] = {
+    "architectures": ["JambaForCausalLM"],
+    "model_type": "jamba",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "attn_layer_period": 4,
+    "attn_layer_offset": 2,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tokens"),
+    [
+        ("qwen3.5-35b-a3b", "fp8", 2096),
+        ("qwen3.5-35b-a3b", "auto", 1056),
+        ("qwen3-next-80b-a3b-instruct", "auto", 544),
+        ("qwen3-next-80b-a3b-instruct", "fp8", 1072),
+        ("qwen3.5-122b-a10b-nvfp4", "bfloat16", 2096),
+        ("qwen3.5-122b-a10b-nvfp4", "fp8", 4176),
+        ("nvidia-nemotron-3-nano-30b-a3b-nvfp4", "fp8", 4176),
+        ("granite-4.0-h-1b", "auto", 400),
+    ],
+)
+def test_the_prediction_is_what_engines_have_logged(name: str, dtype: str, tokens: int) -> None:
+    assert block_size(config(name), dtype) == tokens
+
+
+@pytest.mark.parametrize(
+    ("case", "model", "logged"), [("qwen3next-eager", TINY_QWEN3_NEXT, 256), ("jamba-eager", TINY_JAMBA, None)]
+)
+def test_the_recorded_logs_agree(case: str, model: dict[str, Any], logged: int | None) -> None:
+    state = read((LOGS / case / "server.log").read_bytes(), LOG)
+    assert state.value("block_size") == logged  # no line where the usual 128 is enough
+    assert block_size(model, "auto", ssm_dtype="float32", alignment=128) == (logged or 128)
+
+
+@pytest.mark.parametrize(("case", "model"), [("qwen3next-eager", TINY_QWEN3_NEXT), ("jamba-eager", TINY_JAMBA)])
+def test_the_padding_in_the_recorded_logs_gives_the_same_state(case: str, model: dict[str, Any]) -> None:
+    text = (LOGS / case / "server.log").read_text()
+    block = block_size(model, "auto", ssm_dtype="float32", alignment=128)
+    state = block_size(model, "auto", ssm_dtype="float32", alignment=1)  # in tokens, rounded up
+    assert block and state
+    padding = float(text.split("Padding mamba page size by ")[1].split("%")[0])
+    assert 100 * (block - state) / state == pytest.approx(padding, abs=3)
+
+
+def test_a_checkpoint_with_a_quantized_kv_cache_makes_auto_mean_fp8() -> None:
+    held = config("qwen3.5-122b-a10b-nvfp4")
+    assert block_size(held, "auto") == block_size(held, "fp8") == 4176
+    assert block_size({**held, "quantization_config": {"quant_method": "fp8"}}, "auto") == 2096
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-3.1-8b-instruct",  # dense
+        "granite-4-8b-dense-hybrid",  # dense, with the keys of a hybrid
+        "falcon-mamba-7b",  # no attention, no block of it
+        "kimi-linear-48b-a3b-instruct",  # latent attention
+        "qwen3.8-flash-next",  # states of several sizes
+        "falcon-h1-0.5b",  # its state's width is missing
+        "lfm2-1.2b",
+        "minimax-m1",
+        "made-unknown-auto-map",
+    ],
+)
+def test_where_the_formula_is_not_known_there_is_no_guess(name: str) -> None:
+    assert block_size(config(name), "auto") is None
+
+
+def test_an_unknown_dtype_gives_no_guess() -> None:
+    assert block_size(config("qwen3.5-35b-a3b"), "turboquant_k8v4") is None
+
+
+def test_a_drafts_tokens_and_the_states_dtype_change_it() -> None:
+    held = config("qwen3.5-35b-a3b")
+    assert block_size(held, "fp8", speculative_tokens=1) == 2112
+    assert block_size(held, "fp8", ssm_dtype="bfloat16") == 1072
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(8, "fp8"), (4, "nvfp4"), (16, ""), ({"8": 1}, ""), ([8], ""), (None, "")])
+def test_the_scheme_of_a_quantized_checkpoint_is_read_whatever_stands_in_it(bits: Any, dtype: str) -> None:
+    scheme = {"type": "float", "dynamic": False, "num_bits": bits}
+    found = {"quantization_config": {"quant_method": "modelopt", "kv_cache_scheme": scheme}}
+    assert checkpoint_kv_dtype(found) == dtype

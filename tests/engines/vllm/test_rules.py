@@ -1,0 +1,336 @@
+"""Rules: each one's example makes it speak, each way out silences it, and the versions decide as vLLM's releases did."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import pytest
+
+from sparkwright.engines.model.architecture import classify
+from sparkwright.engines.vllm import advice, rules, versions
+from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case
+
+UNCHUNKED = {"enable-chunked-prefill": False}
+
+
+def found(flags: dict[str, Any], model: dict[str, Any], version: str | None, **more: Any) -> dict[str, str]:
+    """Return rule names with the severity of their findings."""
+    options = rules.VllmRequest(flags, **more)
+    return {item.rule: item.severity for item in rules.check(options, classify(model), versions.parse(version))}
+
+
+def changed(case: Case, way: rules.Way) -> Case:
+    flags = {name: flag for name, flag in case.asked.flags.items() if name not in way.changes}
+    flags |= {name: change for name, change in way.changes.items() if change is not None}
+    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags))
+
+
+@pytest.mark.parametrize("name", rules.RULES)
+def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
+    rule = rules.RULES[name]
+    case = rule.example.case()
+    findings = list(rule.findings(case))
+    assert [finding.rule for finding in findings] == [name] * len(findings) != []
+    assert rule.title and rule.reason and rule.sources
+    for finding in findings:
+        for way in finding.ways_out:
+            if way.changes:
+                assert not list(rule.findings(changed(case, way))), way.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "version", "severity"),
+    [
+        ({**UNCHUNKED, "enable-prefix-caching": True}, "0.17.1", "error"),
+        ({**UNCHUNKED, "enable-prefix-caching": True}, "0.33.0", "error"),
+        ({**UNCHUNKED, "enable-prefix-caching": True}, None, "warning"),
+        (UNCHUNKED, "0.27.1", None),
+        (UNCHUNKED, "0.28.0", "error"),
+        (UNCHUNKED, None, "warning"),
+        ({**UNCHUNKED, "enable-prefix-caching": False}, "0.32.0", None),
+        ({"disable-chunked-prefill": True}, "0.33.0", "error"),
+        ({"no-enable-chunked-prefill": True}, "0.33.0", "error"),
+        ({"enable_chunked_prefill": False}, "0.33.0", "error"),
+        ({}, "0.32.0", None),
+    ],
+)
+def test_prefix_caching_on_a_hybrid_needs_chunked_prefill(
+    flags: dict[str, Any], version: str | None, severity: str | None
+) -> None:
+    assert found(flags, HYBRID, version).get("prefix-caching-needs-chunked-prefill") == severity
+    assert "prefix-caching-needs-chunked-prefill" not in found(flags, DENSE, version)
+
+
+def test_a_cache_mode_all_family_may_have_both_until_027() -> None:
+    bamba = {
+        "architectures": ["BambaForCausalLM"],
+        "model_type": "bamba",
+        "mamba_d_state": 128,
+        "attn_layer_indices": [9],
+    }
+    flags = {**UNCHUNKED, "enable-prefix-caching": True}
+    assert "prefix-caching-needs-chunked-prefill" not in found(flags, bamba, "0.17.1")
+    assert (
+        found({**flags, "mamba-cache-mode": "align"}, bamba, "0.17.1")["prefix-caching-needs-chunked-prefill"]
+        == "error"
+    )
+    assert found(flags, bamba, "0.28.0")["prefix-caching-needs-chunked-prefill"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "budget", "version", "severity"),
+    [
+        ("fp8", None, "0.17.1", "error"),
+        ("fp8", None, "0.26.2", "error"),
+        ("fp8", None, "0.27.0", None),
+        ("fp8", 4096, "0.17.1", None),
+        ("auto", None, "0.17.1", None),
+        ("fp8", None, None, "warning"),
+    ],
+)
+def test_a_block_of_2096_tokens_and_a_budget_of_2048(
+    dtype: str, budget: int | None, version: str | None, severity: str | None
+) -> None:
+    flags = {"enable-prefix-caching": True, "kv-cache-dtype": dtype}
+    flags |= {"max-num-batched-tokens": budget} if budget else {}
+    value = found(flags, HYBRID, version).get("block-over-budget")
+    assert (None if value == "info" else value) == severity
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "version", "severity"),
+    [
+        ("disable-chunked-prefill", True, "0.27.0", "error"),
+        ("disable-chunked-prefill", True, "0.33.0", None),
+        ("calculate-kv-scales", True, "0.27.1", None),
+        ("calculate-kv-scales", True, "0.28.0", "error"),
+        ("calculate-kv-scales", True, "0.29.0+nv26.09", "error"),
+        ("disable-log-requests", True, "0.16.0", None),
+        ("disable-log-requests", True, "0.17.1", "error"),
+        ("disable-log-requests", True, None, "warning"),
+        ("swap-space", 4, "0.32.0", "error"),
+        ("no-such-flag", 1, "0.32.0", "error"),
+        ("no-such-flag", 1, None, "warning"),
+        ("enable-log-requests", True, "0.32.0", None),
+        ("max-num-seqs", 8, "0.11.0", None),
+        ("structured-outputs-config.backend", "auto", "0.32.0", None),
+    ],
+)
+def test_flags_come_and_go(flag: str, value: Any, version: str | None, severity: str | None) -> None:
+    assert found({flag: value}, DENSE, version).get("unknown-flag") == severity
+
+
+@pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
+def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[str, ...]) -> None:
+    options = rules.VllmRequest({"max-num-seqss": 8})
+    said = rules.check(options, classify(DENSE), versions.parse("0.32.0"), listed)
+    (value,) = (finding for finding in said if finding.rule == "unknown-flag")
+    assert [(way.text, way.changes) for way in value.ways_out] == [
+        ("write max-num-seqs", {"max-num-seqss": None, "max-num-seqs": 8})
+    ]
+
+
+def test_the_engines_own_list_decides_and_the_table_explains() -> None:
+    options = rules.VllmRequest({"calculate-kv-scales": True, "brand-new": 1})
+    listed = {"brand-new", "max-num-seqs"}
+    (told,) = [
+        item
+        for item in rules.check(options, classify(DENSE), versions.parse("0.20.0"), listed)
+        if item.rule == "unknown-flag"
+    ]
+    assert told.severity == "error"
+    assert "0.28.0" in told.sentence
+
+
+@pytest.mark.parametrize(
+    ("flag", "version", "severity", "why"),
+    [
+        # between two releases that were read, of which both lack it, both have it, or one does
+        ("lora-extra-vocab-size", "0.19.1", "error", "it is gone since 0.12.0"),
+        ("num-lookahead-slots", "0.10.2", None, ""),
+        ("watchdog-config", "0.20.0", "error", "it came with 0.33.0"),
+        ("disable-chunked-prefill", "0.17.1", "error", "it came with 0.33.0"),
+        ("monokernel", "0.33.0", None, ""),
+        ("never-heard-of", "0.12.0", "error", "no release from 0.10.2 to 0.33.0 has it"),
+        ("lora-extra-vocab-size", "0.11.3", "warning", ""),
+        ("never-heard-of", "0.40.0", "warning", ""),
+    ],
+)
+def test_the_options_of_every_release_that_was_read_are_known(
+    flag: str, version: str, severity: str | None, why: str
+) -> None:
+    options = rules.VllmRequest({flag: True if flag == "disable-chunked-prefill" else 1})
+    told = {item.rule: item for item in rules.check(options, classify(DENSE), versions.parse(version))}.get(
+        "unknown-flag"
+    )
+    assert (told.severity if told else None) == severity
+    assert told is None or why in told.sentence
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "refused"),
+    [
+        (HYBRID, "0.16.0", True),
+        (HYBRID, "0.17.0", False),
+        (HYBRID, "0.16.1rc1.dev42+g1234", False),
+        (DENSE, "0.11.0", False),
+    ],
+)
+def test_an_engine_older_than_its_model(model: dict[str, Any], version: str, refused: bool) -> None:
+    assert (found({}, model, version).get("architecture-support") == "error") is refused
+
+
+@pytest.mark.parametrize(
+    ("tag", "rule"),
+    [
+        ("v0.17.1", "cuda13-image"),
+        ("v0.17.1-cu130", None),
+        ("v0.20.0", None),
+        ("v0.20.0-cu129", "cuda13-image"),
+        ("cu129-nightly", "cuda13-image"),
+        ("cu130-nightly", "frozen-nightly"),
+        ("nightly", "moving-tag"),
+    ],
+)
+def test_images_for_a_gb10(tag: str, rule: str | None) -> None:
+    names = {"cuda13-image", "frozen-nightly", "moving-tag"}
+    assert names & found({}, DENSE, None, image=f"vllm/vllm-openai:{tag}").keys() == ({rule} if rule else set())
+
+
+def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
+    options, kind = rules.VllmRequest({"reasoning-parser": "qwen3"}), classify(HYBRID)
+    ways = {
+        version: [
+            way
+            for item in rules.check(options, kind, versions.parse(version))
+            if item.rule == "reasoning-truncates-answers"
+            for way in item.ways_out
+        ]
+        for version in ("0.13.0", "0.14.0")
+    }
+    assert not ways["0.13.0"]
+    assert ways["0.14.0"][0].changes == {"default-chat-template-kwargs": {"enable_thinking": False}}
+
+
+def test_human_readable_lengths_are_numbers() -> None:
+    assert "unchunked-budget" in found(
+        {**UNCHUNKED, "max-model-len": "32k", "max-num-batched-tokens": 4096}, DENSE, "0.32.0"
+    )
+    assert "model-length" in found({"max-model-len": "256K"}, DENSE, "0.32.0")
+
+
+def test_chunked_prefill_off_is_ignored_before_0111() -> None:
+    flags = {**UNCHUNKED, "max-num-batched-tokens": 1024}
+    told = found(flags, DENSE, "0.11.0")
+    assert told["ignored-flag"] == "warning"
+    assert "unchunked-budget" not in told
+    assert found(flags, DENSE, "0.12.0")["unchunked-budget"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("flags", "published", "speaks"),
+    [
+        ({}, 8000, False),
+        ({}, None, False),
+        ({"port": 9000}, None, False),
+        ({"port": 9000}, 9000, False),
+        ({"host": "0.0.0.0", "ssl-certfile": None}, 8000, False),
+        ({"port": 9000}, 8000, True),
+        ({"port": 0}, 8000, True),
+        ({}, 9000, True),
+        ({}, 0, True),
+        ({"host": "127.0.0.1"}, 8000, True),
+        ({"host": "::1"}, 8000, True),
+        ({"uds": "/tmp/vllm.sock"}, 8000, True),
+        ({"headless": True}, 8000, True),
+        ({"headless": False}, 8000, False),
+        ({"ssl-keyfile": "/key.pem"}, 8000, True),
+    ],
+)
+def test_a_server_that_nobody_could_reach_is_refused(
+    flags: dict[str, Any], published: int | None, speaks: bool
+) -> None:
+    assert found(flags, DENSE, "0.32.0", published=published).get("out-of-reach") == ("error" if speaks else None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({}, []),
+        ({"safetensors-load-strategy": "lazy"}, []),
+        ({"safetensors-load-strategy": "eager"}, ["there twice"]),
+        ({"load-format": "fastsafetensors"}, ["needs fastsafetensors in the image"]),
+        ({"load-format": "dummy"}, ["random weights"]),
+    ],
+)
+def test_how_weights_are_loaded_is_told_where_it_costs_memory_or_a_package(
+    flags: dict[str, Any], said: list[str]
+) -> None:
+    case = Case(rules.VllmRequest(flags), classify(DENSE), versions.parse("0.32.0"))
+    told = [finding.sentence for finding in rules.RULES["weights-loading"].findings(case)]
+    assert len(told) == len(said) and all(word in value for word, value in zip(said, told, strict=True))
+
+
+def test_a_models_own_number_of_experts_and_one_in_its_text_config_are_compared() -> None:
+    model = {**DENSE, "text_config": {"num_experts_per_tok": 8}}
+    for given, told in (
+        ({"text_config": {"num_experts_per_tok": 16}}, True),
+        ('{"num_experts_per_tok": 4}', True),
+        ({"num_experts_per_tok": 8}, False),
+        ({"rope_theta": 1}, False),
+        ("not json", False),
+    ):
+        assert ("experts-per-token" in found({"hf-overrides": given}, model, "0.32.0")) == told, given
+
+
+def test_a_parser_among_the_models_files_is_named_until_it_is_loaded() -> None:
+    pinned = {"/models/m": ["config.json", "sub/super_v3_reasoning_parser.py", "parser.py", "reasoning.md"]}
+    assert "parser-of-the-model" in found({}, DENSE, "0.32.0", pinned=pinned)
+    loaded = {"reasoning-parser-plugin": "/models/m/sub/super_v3_reasoning_parser.py"}
+    assert "parser-of-the-model" not in found(loaded, DENSE, "0.32.0", pinned=pinned)
+
+
+# `expect.chunked_prefill` becomes flags, a refusal with both ways out, or a report.
+
+
+PREFIX = {"enable-prefix-caching": True}
+
+
+def decide(
+    flags: dict[str, Any], model: dict[str, Any], version: str | None, when: Literal["refuse", "report"] = "refuse"
+) -> advice.Decision:
+    return advice.expected_flags(rules.VllmRequest(flags), classify(model), versions.parse(version), "disabled", when)
+
+
+@pytest.mark.parametrize("version", ["0.17.1", "0.28.0", "0.33.0", None])
+def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -> None:
+    for model in (DENSE, HYBRID):
+        decided = decide({"max-model-len": 4096}, model, version)
+        assert decided.flags["enable-chunked-prefill"] is False
+        assert decided.expected == "disabled"
+        told = rules.check(rules.VllmRequest(decided.flags), classify(model), versions.parse(version))
+        assert not [item for item in told if item.rule in ("prefix-caching-needs-chunked-prefill", "unchunked-budget")]
+
+
+@pytest.mark.parametrize("version", ["0.17.1", "0.33.0", None])
+def test_with_prefix_caching_wanted_on_a_hybrid_it_is_refused_with_both_ways_out(version: str | None) -> None:
+    finding = decide(PREFIX, HYBRID, version).finding
+    assert finding is not None and finding.severity == "error"
+    assert [bool(way.changes) for way in finding.ways_out] == [True, False]
+
+
+def test_or_reported_and_left_on() -> None:
+    decided = decide({**PREFIX, "enable-chunked-prefill": False}, HYBRID, "0.32.0", "report")
+    assert decided.note == "on, required by prefix caching"
+    assert decided.expected == "any"
+    assert decided.flags == PREFIX
+
+
+def test_a_dense_model_may_have_prefix_caching_without_it() -> None:
+    assert decide(PREFIX, DENSE, "0.32.0").flags == {**PREFIX, "enable-chunked-prefill": False}
+
+
+def test_an_engine_that_ignores_the_flag_can_not_have_it_off() -> None:
+    finding = decide({}, DENSE, "0.11.0").finding
+    assert finding is not None and "ignored" in finding.sentence

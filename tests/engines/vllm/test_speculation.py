@@ -1,0 +1,171 @@
+"""Speculative decoding: the rules against what a real vLLM takes, against its releases, and against models' configs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.advice import ServerRequest
+from sparkwright.engines.findings import Finding
+from sparkwright.engines.llama_cpp import flags as llama_flags
+from sparkwright.engines.llama_cpp import rules as llama_rules
+from sparkwright.engines.model.architecture import classify, essence
+from sparkwright.engines.sglang import flags as sglang_flags
+from sparkwright.engines.sglang import rules as sglang_rules
+from sparkwright.engines.vllm import rules, versions
+from sparkwright.engines.vllm.rules.speculation import WITH_LAYERS
+from tests.engines.configs import config as config_of
+
+DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0" / "speculative-config.json"
+ROWS: list[dict[str, Any]] = json.loads(DATA.read_text())
+FLAG = "speculative-config"
+
+
+def findings(config: Any, *, version: str | None = "0.32.0", model: dict[str, Any] = WITH_LAYERS) -> list[Finding]:
+    flags = config if isinstance(config, dict) and FLAG in config else {FLAG: config}
+    found = rules.check(rules.VllmRequest(flags), classify(model), versions.parse(version))
+    return [item for item in found if item.flag == FLAG]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[json.dumps(row["config"]) for row in ROWS])
+def test_the_rule_refuses_what_a_real_engine_refuses(row: dict[str, Any]) -> None:
+    refused = [
+        finding for finding in findings(row["config"]) if finding.rule == "speculation" and finding.severity == "error"
+    ]
+    assert bool(refused) == bool(row["refusal"]), (row["refusal"], [item.sentence for item in refused])
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "severity", "text"),
+    [
+        ({"method": "dflash", "model": "/d", "num_speculative_tokens": 8}, "0.19.1", "error", "came with 0.20.0"),
+        ({"method": "dflash", "model": "/d", "num_speculative_tokens": 8}, None, "warning", "came with 0.20.0"),
+        ({"method": "medusa", "model": "/d", "num_speculative_tokens": 3}, "0.33.0", "error", "removed in 0.33.0"),
+        (
+            {"method": "mtp", "num_speculative_tokens": 1, "kv_cache_dtype": "fp8"},
+            "0.25.1",
+            "error",
+            "came with 0.26.0",
+        ),
+        ({"method": "tomorrow", "num_speculative_tokens": 1}, "0.40.0", "warning", "tomorrow is not a method"),
+        ('{"method":"mtp","num_speculative_tokens":0}', "0.32.0", "error", "at least 1"),
+        ({f"{FLAG}": {"method": "mtp"}, f"{FLAG}.num_speculative_tokens": "many"}, "0.32.0", "error", "whole number"),
+    ],
+)
+def test_methods_and_keys_have_their_releases(config: Any, version: str | None, severity: str, text: str) -> None:
+    (found,) = findings(config, version=version)
+    assert (found.severity, text in found.sentence) == (severity, True), found.sentence
+
+
+def test_a_slip_gets_the_nearest_name() -> None:
+    (method,) = findings({"method": "eagel3", "model": "/d", "num_speculative_tokens": 3})
+    assert method.ways_out[0].text == "write method: eagle3"
+    (key,) = findings({"method": "ngram", "num_spec_tokens": 3})
+    assert key.ways_out[0].changes == {FLAG: {"method": "ngram", "num_speculative_tokens": 3}}
+
+
+def test_tokens_are_a_multiple_of_the_models_prediction_layers() -> None:
+    deep = {**WITH_LAYERS, "text_config": {**WITH_LAYERS["text_config"], "mtp_num_hidden_layers": 3}}
+    assert [findings({"method": "mtp", "num_speculative_tokens": n}, model=deep) != [] for n in (1, 3, 4, 6)] == [
+        *(False, False, True, False)
+    ]
+    assert findings({"method": "mtp", "num_speculative_tokens": 4}) == []
+
+
+def test_a_model_of_four_bits_that_excepts_its_drafter_is_fine() -> None:
+    wanted = {"method": "mtp", "num_speculative_tokens": 1}
+    spared = essence(config_of("qwen3.6-27b-nvfp4"))
+    assert [finding.rule for finding in findings(wanted, model=spared)] == []
+    quantised = {**spared, "quantization_config": {**spared["quantization_config"], "ignore": ["lm_head"]}}
+    (found,) = findings(wanted, model=essence(quantised))
+    assert (found.rule, found.severity) == ("quantised-drafter", "warning")
+    # a lock of before does not hold the list: nothing is said
+    before = {**spared, "quantization_config": {"quant_method": "modelopt"}}
+    assert findings(wanted, model=before) == []
+
+
+def sglang(flags: dict[str, Any], version: str | None) -> list[str]:
+    case = sglang_rules.Case(ServerRequest(sglang_flags.named(flags)), version)
+    return [f"{finding.severity}: {finding.sentence}" for finding in sglang_rules.RULES["speculation"].findings(case)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "version", "text"),
+    [
+        ({"speculative-algorithm": "EAGLE3", "speculative-draft-model-path": "/d"}, "0.5.9", ""),
+        (
+            {"speculative-algorithm": "EAGEL3"},
+            "0.5.9",
+            "error: speculative-algorithm EAGEL3 is not an SGLang algorithm",
+        ),
+        ({"speculative-algorithm": "OURS"}, "0.5.23", "warning: speculative-algorithm OURS is not an SGLang algorithm"),
+        ({"speculative-algorithm": "eagle"}, "0.5.23", ""),
+        ({"speculative-algorithm": "eagle"}, "0.5.9", "error: speculative-algorithm eagle is not an SGLang algorithm"),
+        (
+            {"speculative-algorithm": "DFLASH", "speculative-draft-model-path": "/d"},
+            "0.5.9",
+            "error: .*0.5.11 and later",
+        ),
+        ({"speculative-algorithm": "DFLASH", "speculative-draft-model-path": "/d"}, "0.5.10", "warning: .*0.5.11"),
+        ({"speculative-algorithm": "DFLASH", "speculative-draft-model-path": "/d"}, None, "warning: .*0.5.11"),
+        ({"speculative-algorithm": "DFLASH"}, "0.5.23", "error: .* needs speculative-draft-model-path"),
+        ({"speculative-algorithm": "NEXTN", "speculative-eagle-topk": 1}, "0.5.23", "error: .*AssertionError"),
+        ({"speculative-num-steps": 3}, "0.5.23", "warning: speculative-num-steps has no effect"),
+    ],
+)
+def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: str | None, text: str) -> None:
+    found = sglang(flags, version)
+    assert bool(found) == bool(text), found
+    assert not text or re.match(text, found[0]), found
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"spec-type": "draft-mtp"}, ""),
+        ({"spec-type": "ngram-mod,draft-mtp"}, ""),
+        ({"spec-type": "draft-simple", "md": "/d.gguf"}, ""),
+        ({"spec-type": "draft-eagle3"}, "error: spec-type draft-eagle3 needs a drafter"),
+        ({"spec-type": "mtp"}, "error: spec-type mtp is not a type"),
+        ({"spec-draft-n-min": 8, "spec-draft-n-max": 2}, "warning: spec-draft-n-min 8 is above"),
+    ],
+)
+def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
+    case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), f"b{llama_flags.NEWER}")
+    found = [f"{finding.severity}: {finding.sentence}" for finding in llama_rules.RULES["speculation"].findings(case)]
+    assert bool(found) == bool(text), found
+    assert not text or found[0].startswith(text), found
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({FLAG: '{"method":"dflash","model":"org/draft","num_speculative_tokens":8}'}, ["org/draft"]),
+        ({f"{FLAG}.model": "org/draft", f"{FLAG}.method": "dflash"}, ["org/draft"]),
+        ({FLAG: {"model": "ngram", "num_speculative_tokens": 2}}, []),
+        ({FLAG: {"method": "dflash", "model": "/models/draft", "num_speculative_tokens": 8}}, []),
+        ({"lora-modules": ["sql=org/sql-lora", "sum=/models/sum"]}, ["org/sql-lora"]),
+        ({"lora-modules": [{"name": "sql", "path": "org/sql-lora"}]}, ["org/sql-lora"]),
+        ({"lora-modules": '{"name": "sql", "path": "org/sql"}'}, ["org/sql"]),
+    ],
+)
+def test_every_second_model_that_is_fetched_is_refused(flags: dict[str, Any], named: list[str]) -> None:
+    found = rules.check(rules.VllmRequest(flags), classify(WITH_LAYERS), versions.parse("0.32.0"))
+    sentences = [item.sentence for item in found if item.rule == "downloads"]
+    assert len(sentences) == len(named) and all(name in text for name, text in zip(named, sentences, strict=True))
+
+
+def test_the_vocabulary_of_gpt_oss_is_named_on_a_host_that_is_kept_offline() -> None:
+    def named(**env: str) -> list[str]:
+        found = rules.check(
+            rules.VllmRequest({}, env=env), classify(config_of("gpt-oss-20b")), versions.parse("0.32.0")
+        )
+        return [item.severity for item in found if item.rule == "downloads"]
+
+    assert named() == []
+    assert named(HF_HUB_OFFLINE="1") == ["warning"]
+    assert named(HF_HUB_OFFLINE="1", TIKTOKEN_ENCODINGS_BASE="/models/encodings") == []

@@ -1,0 +1,106 @@
+"""A container's log is read within a budget, from a real Docker Engine; an omitted part is reported and proves nothing."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.vllm.log import LOG as VLLM
+from sparkwright.host.containers import log_reader
+from sparkwright.host.containers.log_reader import StartLog
+from sparkwright.modules.proof import engine_reports
+from sparkwright.modules.proof.engine_reports import VerifyLogs
+
+LOG = (Path(__file__).parents[2] / "data/vllm-0.32.0/hybrid-chunked-on/server.log").read_text()
+START = LOG.partition("Application startup complete.")[0] + "Application startup complete."
+DEATH = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[docker.DockerClient]:
+    try:
+        client = docker.DockerClient(timeout=30)  # which asks for its version
+    except docker.errors.DockerException:
+        pytest.skip("no Docker Engine here")
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def shell(engine: docker.DockerClient) -> Iterator[str]:
+    """An image that holds this machine's shell and nothing else."""
+    tag = f"sparkwright-test-shell:{uuid.uuid4().hex[:12]}"
+    names = {"/bin/sh", "/usr/bin/yes", "/usr/bin/head"}
+    for name in tuple(names):
+        libraries = subprocess.run(["ldd", name], capture_output=True, text=True, check=True).stdout.split()
+        names |= {word for word in libraries if word.startswith("/")}
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for name in sorted(names):
+            tar.add(Path(name).resolve(), arcname=name)
+    api: Any = engine.api
+    api.import_image_from_data(raw.getvalue(), repository=tag.partition(":")[0], tag=tag.partition(":")[2])
+    yield tag
+    engine.images.remove(tag, force=True)
+
+
+@pytest.fixture
+def said(engine: docker.DockerClient, shell: str) -> Iterator[Any]:
+    """Runs a script whose input is the log of a start, and returns the name of its container, which has ended."""
+    made: list[Any] = []
+
+    def run(script: str) -> str:
+        name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
+        words = ["/bin/sh", "-c", script, "sh", START]
+        made.append(engine.containers.run(shell, words, name=name, detach=True, network_mode="none"))
+        assert made[-1].wait(timeout=120)["StatusCode"] == 0
+        return name
+
+    yield run
+    for item in made:
+        item.remove(force=True)
+
+
+def test_a_log_within_its_budget_is_read_whole(engine: docker.DockerClient, said: Any) -> None:
+    log = StartLog(engine, said('echo "$1"'))
+    assert read(iter(log), VLLM).value("chunked_prefill") is True
+    assert log.cut == ""
+
+
+def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.DockerClient, said: Any) -> None:
+    name = said(f'echo "$1"; yes "all is well" | head -n 200000; echo "{DEATH}"')
+    log = StartLog(engine, name, most_bytes=200_000)
+    pieces = list(log)
+    state = read(iter(pieces), VLLM)
+    assert state.value("chunked_prefill") is True
+    assert state.failure.value == "its engine failed while it served a request."
+    assert sum(map(len, pieces)) < 300_000
+    assert log.cut == "log read up to 0.2 MiB, and its last 2000 lines"
+
+
+def test_time_is_a_budget_too(engine: docker.DockerClient, said: Any) -> None:
+    log = StartLog(engine, said(f'echo "$1"; yes "all is well" | head -n 20000; echo "{DEATH}"'), most_s=0)
+    assert read(iter(log), VLLM).failure.value == "its engine failed while it served a request."
+    assert log.cut.startswith("log read for 0 s")
+
+
+def test_the_end_of_a_log_does_not_fill_the_memory(engine: docker.DockerClient, said: Any) -> None:
+    name = said("yes aaaaaaaa | head -c 12000000")
+    assert len(log_reader.end(engine, name, 10**7)) <= log_reader.END_BYTES
+
+
+def test_what_was_not_read_proves_nothing() -> None:
+    args = VerifyLogs.Args(name="x", forbid_log=["NET/Socket"])
+    state = read(START, VLLM)
+    assert [check.verdict for check in engine_reports.checks_of(args, state, {})] == ["proved"]
+    (cut,) = engine_reports.checks_of(args, state, {}, "log read up to 256 MiB, and its last 2000 lines")
+    assert (cut.verdict, cut.evidence) == ("not found", "log read up to 256 MiB, and its last 2000 lines")

@@ -1,0 +1,214 @@
+"""The models on a host, their completeness, and pruning, beside a real container list."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Exit, Failed
+from sparkwright.host.models import model_folders
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.modules.model.model_files import VerifyModel
+from sparkwright.modules.storage import Models, RemoveModel
+from sparkwright.protocol.result import Result
+from tests.modules.context import RecordingContext
+from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+
+FILES = {"config.json": b"{}", "model.safetensors": b"weights" * 1000}
+
+
+class Engine:
+    """A Docker client that lists containers with their mounts."""
+
+    def __init__(self, mounts: dict[str, str]) -> None:
+        self.mounts = mounts
+        self.api = self
+
+    def containers(self, all: bool = False) -> list[dict[str, Any]]:
+        return [{"Id": name, "Names": [f"/{name}"]} for name in self.mounts]
+
+    def inspect_container(self, name: str) -> dict[str, Any]:
+        return {"Mounts": [{"Source": self.mounts[name]}]}
+
+
+@pytest.fixture
+def hub() -> Iterator[LoopbackHub]:
+    value = LoopbackHub(dict(FILES))
+    yield value
+    value.close()
+
+
+@pytest.fixture
+def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
+    value = RecordingContext(tmp_path, hub_url=hub.url)
+    for path, data in FILES.items():
+        place = tmp_path / "m" / path
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(data)
+    verify(value, hub)
+    mounted(value, {})
+    return value
+
+
+def mounted(context: RecordingContext, mounts: dict[str, str]) -> None:
+    context.docker = lambda: Engine(mounts)  # type: ignore[method-assign, assignment, return-value]
+
+
+def verify(context: RecordingContext, hub: LoopbackHub, *, deep: bool = False) -> Result:
+    args = VerifyModel.Args(id=MODEL, commit=COMMIT, files=hub.locked(), dir="~/m", deep=deep)
+    return VerifyModel().run(args, context)
+
+
+def flip(context: RecordingContext) -> None:
+    """Change a byte of the weights in place, and set the time back."""
+    path = context.machine.home / "m/model.safetensors"
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_a_file_that_was_changed_in_place_and_got_its_old_time_back_is_found(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    assert verify(context, hub).data["wrong"] == []
+    flip(context)
+    assert [item.changed() for item in Manifest.all(context.state)] == [["model.safetensors"]]
+    assert verify(context, hub).data["wrong"] == ["model.safetensors"]
+
+
+def test_a_bit_that_flipped_on_the_disk_is_found_by_deep_alone(context: RecordingContext, hub: LoopbackHub) -> None:
+    flip(context)
+    manifest = Manifest.of(context.state, context.machine.home / "m")
+    manifest.note(next(file for file in hub.locked() if file["path"] == "model.safetensors"))  # a disk leaves no times
+    manifest.save()
+    assert verify(context, hub).data["wrong"] == []
+    assert verify(context, hub, deep=True).data["wrong"] == ["model.safetensors"]
+    assert verify(context, hub).data["wrong"] == ["model.safetensors"], "what deep found is not forgotten"
+
+
+def test_a_file_that_an_earlier_version_proved_is_read_once_more(context: RecordingContext, hub: LoopbackHub) -> None:
+    (manifest,) = Manifest.all(context.state)
+    manifest.rows = {path: [*row[:3], row[-1]] for path, row in manifest.rows.items()}
+    manifest.save()
+    (found,) = Manifest.all(context.state)
+    assert found.rows and found.changed() == [], "the state is read as it is"
+    assert not any(found.knows(file) for file in hub.locked())
+    assert verify(context, hub).data["wrong"] == []
+    (proved,) = Manifest.all(context.state)
+    assert all(proved.knows(file) for file in hub.locked())
+
+
+def test_models_are_listed_with_who_uses_them(context: RecordingContext) -> None:
+    mounted(context, {"qwen35-previous": str(context.machine.home)})
+    (value,) = Models().run(Models.Args(), context).data["models"]
+    assert (value["id"], value["commit"], value["changed"]) == (MODEL, COMMIT, [])
+    assert value["used_by"] == ["qwen35-previous"]
+
+
+def test_a_model_that_any_container_mounts_is_never_removed(context: RecordingContext) -> None:
+    link = context.machine.home / "link"
+    link.symlink_to(context.machine.home / "m")
+    mounted(context, {"qwen35-previous": str(link)})
+    with pytest.raises(Failed, match=r"is in use by qwen35-previous") as caught:
+        RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
+    assert caught.value.exit is Exit.REFUSED
+    assert (context.machine.home / "m/config.json").exists()
+
+
+def test_removing_takes_what_was_proved_and_leaves_what_others_put_there(context: RecordingContext) -> None:
+    top = context.machine.home / "m"
+    (top / "notes.txt").write_text("mine")
+    (top / ".cache/huggingface/download").mkdir(parents=True)
+    (top / ".cache/huggingface/download/x.incomplete").write_bytes(b"half")
+    result = RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
+    assert result.changed and result.data["left"] == 1
+    assert [path.name for path in top.rglob("*")] == ["notes.txt"]
+    assert Models().run(Models.Args(), context).data["models"] == []
+    assert not RemoveModel().run(RemoveModel.Args(dir="~/m"), context).changed
+
+
+def test_check_mode_removes_nothing(context: RecordingContext) -> None:
+    context.check = True
+    assert RemoveModel().run(RemoveModel.Args(dir="~/m"), context).changed
+    assert (context.machine.home / "m/config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "used"), [("~/m", True), ("~", True), ("~/m/sub", True), ("~/mm", False), ("/elsewhere", False)]
+)
+def test_a_mount_of_a_part_or_of_the_whole_counts(tmp_path: Path, source: str, used: bool) -> None:
+    home = str(tmp_path)
+    assert model_folders.overlaps(tmp_path / "m", Path(source.replace("~", home))) is used
+
+
+# The older revision's files are there again after a failure, byte for byte, and nothing of the newer one is left.
+
+
+OLD, NEW = "a" * 40, "b" * 40
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    for name, text in {"config.json": "old", "sub/shard": "old", "same": "same"}.items():
+        write(tmp_path / name, text)
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    """As a transfer does: beside it, then in its place in one step."""
+    path.parent.mkdir(exist_ok=True)
+    extra = path.with_suffix(".come")
+    extra.write_text(text)
+    extra.replace(path)
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_was_replaced_comes_back_and_what_was_added_goes(model: Path) -> None:
+    before = content(model)
+    model_folders.keep(model, ["config.json", "sub/shard", "added"], OLD)
+    assert model_folders.commit_of(model) == OLD
+    for name in ("config.json", "sub/shard", "added"):
+        write(model / name, "new")
+    assert model_folders.restore_kept(model) == 3
+    assert content(model) == before
+
+
+def test_a_third_revision_does_not_take_the_place_of_the_verified_one(model: Path) -> None:
+    before = content(model)
+    model_folders.keep(model, ["config.json", "added"], OLD)
+    write(model / "config.json", "new")
+    write(model / "added", "new")
+    model_folders.keep(model, ["config.json", "sub/shard", "added"], NEW)
+    for name in ("config.json", "sub/shard", "added"):
+        write(model / name, "newest")
+    model_folders.restore_kept(model)
+    assert content(model) == before
+
+
+def test_nothing_is_kept_once_another_revision_is_verified(model: Path) -> None:
+    model_folders.keep(model, ["config.json"], OLD)
+    write(model / "config.json", "new")
+    model_folders.forget(model)
+    assert (model_folders.commit_of(model), model_folders.restore_kept(model)) == ("", 0)
+    assert (model / "config.json").read_text() == "new"
+
+
+def test_a_link_where_files_are_kept_gives_nothing_of_another_folder_away(model: Path) -> None:
+    """A container that may write in the folder lays it there; a roll back would carry the keys to where it reads them."""
+    keys = model.parent / f"{model.name}-keys"
+    keys.mkdir()
+    (keys / "id_ed25519").write_text("mine")
+    (model / model_folders.FOLDER).symlink_to(keys)
+    before = content(model)
+    assert model_folders.restore_kept(model) == 0
+    assert (content(model), content(keys)) == (before, {"id_ed25519": "mine"})

@@ -1,0 +1,91 @@
+"""Each expectation about a log is proved, disproved or not found; what is not found is never green by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.log import text as log_text
+from sparkwright.engines.log.reader import Reader, read
+from sparkwright.engines.vllm.log import LOG
+from sparkwright.errors import Refused
+from sparkwright.modules.proof import engine_reports
+from sparkwright.modules.proof.engine_reports import VerifyLogs, Watch
+
+DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
+HYBRID_ON = (DATA / "hybrid-chunked-on" / "server.log").read_text()
+HYBRID_OFF = (DATA / "hybrid-chunked-off-prefix-off" / "server.log").read_text()
+NCCL_IB = "spark1:77:77 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE\n"
+NCCL_SOCKET = "spark1:77:77 [0] NCCL INFO NET/Socket : Using [0]enp1s0:192.0.2.7\n"
+
+
+def verdicts(text: str, **args: Any) -> list[str]:
+    wanted = VerifyLogs.Args(name="x", **args)
+    watch = Watch([*wanted.expect_log, *wanted.forbid_log])
+    for line in log_text.lines_of(text):
+        watch.feed(line)
+    return [check.verdict for check in engine_reports.checks_of(wanted, read(text, LOG), watch.found)]
+
+
+@pytest.mark.parametrize(
+    ("log", "expected", "verdict"),
+    [
+        (HYBRID_ON, "enabled", "proved"),
+        (HYBRID_ON, "disabled", "disproved"),
+        (HYBRID_OFF, "disabled", "proved"),
+        (HYBRID_OFF, "enabled", "disproved"),
+        ("INFO: Started server process [1]\n", "enabled", "not found"),
+        ("INFO: Started server process [1]\n", "disabled", "not found"),
+    ],
+)
+def test_chunked_prefill_is_read_from_the_dump_and_never_from_silence(log: str, expected: str, verdict: str) -> None:
+    assert verdicts(log, chunked_prefill=expected) == [verdict]
+
+
+def test_nothing_is_checked_where_nothing_is_expected() -> None:
+    assert verdicts("") == []
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        (HYBRID_ON + NCCL_IB, ["proved", "proved"]),
+        (HYBRID_ON + NCCL_SOCKET, ["not found", "disproved"]),
+        (HYBRID_ON, ["not found", "proved"]),
+        ("", ["not found", "not found"]),  # an empty log does not prove that a line was never written
+    ],
+)
+def test_patterns_are_expected_and_forbidden(log: str, found: list[str]) -> None:
+    assert verdicts(log, expect_log=[r"NET/IB\b.*RoCE"], forbid_log=["NET/Socket"]) == found
+
+
+def test_what_is_not_found_fails_unless_the_recipe_says_so() -> None:
+    assert "not found" in engine_reports.wrong("fail")
+    assert engine_reports.wrong("pass") == ("disproved",)
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(Refused, match="is not a regular expression"):
+        Watch(["NET/(IB"])
+
+
+def test_a_line_of_an_earlier_start_does_not_count() -> None:
+    reader, watch = Reader(LOG), Watch(["NET/IB"])
+    for line in log_text.lines_of(HYBRID_ON + NCCL_IB + HYBRID_OFF):
+        if reader.feed(line):
+            watch.forget()
+        watch.feed(line)
+    assert watch.found == {}
+
+
+def test_what_the_engine_says_that_it_does_not_serve_is_disproved() -> None:
+    llama, data = engine.of("llama_cpp"), DATA.parent / "llama-b10068"
+    (value,) = engine_reports.unmet(read((data / "capped" / "server.log").read_bytes(), llama.log), llama)
+    assert (value.check, value.verdict) == ("serves what was asked", "disproved")
+    assert value.evidence.endswith(
+        "the slot context (25088) exceeds the training context of the model (8192) - capping"
+    )
+    assert engine_reports.unmet(read((data / "ready" / "server.log").read_bytes(), llama.log), llama) == []

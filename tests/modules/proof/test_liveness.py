@@ -1,0 +1,163 @@
+"""Detection of a server that needs a restart: by its answers, and by the duration of its start."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import openai_api
+from sparkwright.engines.vllm.http import HTTP
+from sparkwright.errors import Exit
+from sparkwright.host.containers import container_labels
+from sparkwright.measure import http_probe
+from sparkwright.modules.proof.liveness import Liveness, VerifyHealth
+from sparkwright.protocol.result import Result
+from sparkwright.secret import Secret
+from tests.faults.bench import until
+from tests.measure.exact_server import Schedule, serving
+from tests.modules.context import RecordingContext
+from tests.modules.server.test_server_inspection import engine
+
+NOBODY = "http://127.0.0.1:1"
+
+
+def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None = None, **more: Any) -> Result:
+    """Return the result for a running container of this age.
+
+    Args:
+        good: the last verified state, of this container.
+        more: timeout_s of the token, restarts by Docker.
+    """
+    started = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
+    container = {
+        "Id": "abc",
+        "Name": "/qwen35",
+        "Image": "sha256:0",
+        "Config": {"Labels": container_labels.labels(RecordingContext(home), "server", "qwen35")},
+        "RestartCount": more.get("restarts", 0),
+        "State": {"Running": True, "Status": "running", "StartedAt": started, "ExitCode": 0},
+        "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "unless-stopped"}},
+    }
+    with engine(container) as docker_host:
+        context = RecordingContext(home, docker_host=docker_host, check=True)
+        if good is not None:
+            context.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "abc", **good})
+        args = Liveness.Args(name="qwen35", base_url=url, model="m", ready_s=60, timeout_s=more.get("timeout_s", 1))
+        return Liveness().run(args, context)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "silent"),
+    [({}, False), ({"silent": True}, True), ({"answers": 503}, True), ({"status": 500}, True), ({"dies": True}, True)],
+)
+def test_only_a_token_is_an_answer(tmp_path: Path, schedule: dict[str, Any], silent: bool) -> None:
+    with serving(Schedule(**schedule)) as server:
+        found = ask(tmp_path, server.url)
+    assert (found.failed, found.data["silent"], found.data["serves"]) == (False, silent, not silent)
+    assert ("will be restarted" in found.msg) == silent
+
+
+@pytest.mark.parametrize("schedule", [{"status": 400}, {"model": "other"}, {"api_key": "right"}])
+def test_what_another_start_would_not_change_is_a_failure(tmp_path: Path, schedule: dict[str, Any]) -> None:
+    with serving(Schedule(**schedule)) as server:
+        assert ask(tmp_path, server.url).failed
+
+
+def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
+    """A stream is answered all the while; a request that comes now waits in the queue."""
+    with serving(Schedule(gap_s=0.02, chunks=100_000)) as server:
+        body = {**openai_api.generated(HTTP, "m", "hello", 100_000), "stream": True}
+        client = threading.Thread(
+            target=http_probe.ask,
+            args=(server.url, openai_api.CHAT),
+            kwargs={"body": body, "timeout_s": 60},
+            daemon=True,
+        )
+        client.start()
+        until(lambda: server.generated > 0, "the first token")
+        server.plan.silent = True
+        said = ask(tmp_path, server.url, timeout_s=0.1)
+    assert (said.failed, said.data["silent"], said.exit) == (False, False, Exit.INCONCLUSIVE), said
+    assert "generates for other clients" in said.msg
+
+
+@pytest.mark.parametrize(("restarts", "silent"), [(0, False), (1, False), (2, True)])
+def test_a_crash_loop_is_no_start_to_wait_for(tmp_path: Path, restarts: int, silent: bool) -> None:
+    """Seen a second after Docker started it again."""
+    found = ask(tmp_path, NOBODY, age_s=1, restarts=restarts)
+    assert found.data["silent"] is silent, found.msg
+
+
+@pytest.mark.parametrize(
+    ("age_s", "good", "silent"),
+    [
+        (10, None, False),  # never measured: as long as the recipe allows
+        (70, None, True),
+        (20, {"measured": {"ready_s": 5.0}, "since": 1.0}, False),  # at least 30 s
+        (40, {"measured": {"ready_s": 5.0}, "since": 1.0}, True),
+        (190, {"measured": {"ready_s": 100.0}, "since": 1.0}, False),  # twice the last one
+        (10, {"measured": {"ready_s": 100.0}, "since": 4e9}, True),  # it has answered in this very start
+    ],
+)
+def test_a_start_is_waited_for_as_long_as_it_may_take(
+    tmp_path: Path, age_s: float, good: dict[str, Any] | None, silent: bool
+) -> None:
+    found = ask(tmp_path, NOBODY, age_s=age_s, good=good)
+    assert found.data["silent"] is silent, found.msg
+    if not silent:
+        assert (found.exit, "`deploy` waits for it" in found.msg) == (Exit.INCONCLUSIVE, True)
+
+
+# Health is a generated token: the verdicts ready, loading, wedged and dying.
+
+
+def run(tmp_path: Path, *, asked: str = "m", key: str = "", **plan: Any) -> Result:
+    with serving(Schedule(**plan)) as server:
+        context = RecordingContext(tmp_path, secrets={"VLLM_API_KEY": Secret(key)} if key else {})
+        return VerifyHealth().run(VerifyHealth.Args(base_url=server.url, model=asked, timeout_s=1), context)
+
+
+def test_a_server_that_generates_is_ready(tmp_path: Path) -> None:
+    found = run(tmp_path)
+    assert (found.failed, found.data["verdict"], found.data["version"]) == (False, "ready", "0.32.0")
+
+
+def test_thinking_instead_of_content_is_told(tmp_path: Path) -> None:
+    found = run(tmp_path, kind="reasoning")
+    assert found.data["thinks"]
+    assert "content stays null" in found.msg
+
+
+@pytest.mark.parametrize(
+    ("plan", "verdict"),
+    [
+        ({"model": "other"}, "wrong name"),
+        ({"silent": True}, "wedged"),
+        ({"answers": 503}, "dying"),
+        ({"dies": True}, "dying"),
+        ({"status": 400}, "error"),
+        ({"error_at": 0}, "error"),
+        ({"api_key": "right"}, "unauthorized"),
+    ],
+)
+def test_what_is_wrong_has_a_name(tmp_path: Path, plan: dict[str, Any], verdict: str) -> None:
+    found = run(tmp_path, asked="" if plan.get("api_key") else "m", **plan)
+    assert (found.failed, found.data["verdict"]) == (True, verdict)
+
+
+def test_an_error_under_200_is_told_in_the_servers_words(tmp_path: Path) -> None:
+    found = run(tmp_path, error_at=0)
+    assert found.msg == "the test request failed with 200: EngineCore encountered an issue."
+
+
+def test_the_api_key_is_used(tmp_path: Path) -> None:
+    assert run(tmp_path, key="right", api_key="right").data["verdict"] == "ready"
+
+
+def test_nobody_there_is_loading(tmp_path: Path) -> None:
+    args = VerifyHealth.Args(base_url="http://127.0.0.1:1")
+    assert VerifyHealth().run(args, RecordingContext(tmp_path)).data["verdict"] == "loading"

@@ -1,0 +1,97 @@
+"""The decode rate at depth: kept with the throughput baseline, compared with it, bounded in time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.http import Http
+from sparkwright.engines.vllm.http import HTTP
+from sparkwright.errors import Refused
+from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.measure.smoke import Baseline
+from sparkwright.modules.proof.load_proof import DepthRates, Rate, fallen, numbers, shown
+from sparkwright.project import recipe
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.result import Result
+from tests.measure.exact_server import ExactServer, Schedule, serving
+from tests.modules.context import RecordingContext
+from tests.modules.proof.test_smoke_test import FAST, KEY, context_of
+from tests.project.recipe.test_engine_settings import loaded
+
+DEPTHS = [1024, 2048]
+
+
+def run(server: ExactServer, context: RecordingContext, *rates: float, **given: Any) -> Result:
+    """rates: of the answers behind each depth; two short requests come before, which teach the length of a word."""
+    server.plan.rates = [300.0, 300.0, *rates]
+    server.record.clear()
+    args = {"base_url": server.url, "model": "m", "depths": DEPTHS, "baseline_key": KEY, **given}
+    return DepthRates().run(DepthRates.Args(**args), context)
+
+
+def baseline(context: RecordingContext, http: Http, **depth: float) -> None:
+    """A throughput baseline with these rates at depth, by tokens."""
+    kept = {name.removeprefix("at_"): rate for name, rate in depth.items()}
+    Baselines(context.state).write(
+        key_of(KEY, context.machine, http), Baseline({"prose": 300.0}, 0.01, 5), {"depth": kept}
+    )
+
+
+def kept_in(context: RecordingContext) -> dict[str, float]:
+    (path,) = context.state.path.glob("baselines/*.json")
+    return dict(json.loads(path.read_text())["about"]["depth"])
+
+
+def test_first_rates_are_kept_and_later_ones_held_against_them(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    baseline(context, HTTP)
+    with serving(Schedule(**FAST)) as server:
+        first = run(server, context, 280.0, 250.0)
+        kept = kept_in(context)
+        baseline(context, HTTP, at_1024=0.001, at_2048=1e6)
+        fell = run(server, context, 280.0, 250.0)
+    assert (first.failed, first.data["verdict"], first.data["baseline"]) == (False, "proved", None)
+    assert set(kept) == {"1024", "2048"} and kept["2048"] == first.data["tok_per_s"]
+    assert (fell.failed, fell.data["verdict"], fell.data["baseline"]) == (True, "regression", 1e6)
+    assert "behind 2048 tokens" in fell.msg and "1024" not in fell.msg
+    assert kept_in(context)["2048"] == 1e6
+
+
+def test_without_a_baseline_nothing_is_kept_or_compared(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(**FAST)) as server:
+        found = run(server, context, 280.0, 250.0)
+    assert (found.failed, found.data["verdict"]) == (False, "not compared")
+    assert not list(context.state.path.glob("baselines/*"))
+
+
+def test_what_does_not_fit_into_the_time_is_left_out_and_said(tmp_path: Path) -> None:
+    with serving(Schedule(**FAST)) as server:
+        found = run(server, context_of(tmp_path), 8.0, most_seconds=3.0)
+    assert [row["tok_per_s"] is None for row in found.data["rates"]] == [False, True]
+    assert "behind 2048 tokens not measured in time" in found.msg
+
+
+def test_a_recipe_s_depths_reach_as_far_as_its_context(tmp_path: Path) -> None:
+    text = "vllm: {max-model-len: 16384}\nexpect: {depths: [8k, 32768]}\n"
+    serve = recipe.scope(Host("spark1", "spark1"), "me", loaded(tmp_path, text), {"image": None, "model": None})[
+        "serve"
+    ]
+    assert serve["depths"] == [8000]
+    with pytest.raises(Refused, match=r"`expect.depths`: 64 is not between"):
+        loaded(tmp_path, "vllm: {}\nexpect: {depths: [64]}\n")
+
+
+def test_a_first_rate_below_half_of_the_short_one_is_doubtful() -> None:
+    assert "does an attention backend fall back?" in shown([Rate(8192, 20.0)], 47.0)
+    assert "fall back" not in shown([Rate(8192, 40.0)], 47.0)
+
+
+def test_what_a_baseline_keeps_is_read_as_numbers_only() -> None:
+    assert numbers({"8192": 40.0, "x": "y", "1": True, "2": -1}) == {"8192": 40.0}
+    assert numbers(None) == {}
+    assert fallen([Rate(8192, 29.0)], {"8192": 40.0}) and not fallen([Rate(8192, 31.0)], {"8192": 40.0})

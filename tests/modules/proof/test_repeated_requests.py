@@ -1,0 +1,262 @@
+"""The reference text against a server that tells another text: recorded, compared, accepted."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import caches as prefix_verdict
+from sparkwright.engines import engine
+from sparkwright.errors import Exit
+from sparkwright.measure import reference
+from sparkwright.modules.proof.repeated_requests import PrefixCache, ReferenceText
+from sparkwright.protocol.result import Result
+from tests.measure.exact_server import Schedule, serving
+from tests.modules.context import RecordingContext
+
+KEY = {"image": "vllm/vllm-openai:v1@sha256:aa", "model": "c0ffee", "command": ["m"], "env": {}}
+
+
+#: a right answer to each question
+RIGHT = list(
+    zip(
+        (question.prompt for question in reference.QUESTIONS),
+        ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry", "LAMP", "1, 2, 3, 4, 5", "marigold"),
+        strict=True,
+    )
+)
+
+
+class Teller:
+    """texts: what is generated for each prompt after another, again and again; an Exception's text is an error under 200.
+
+    most_bytes: a longer request is refused.
+    """
+
+    def __init__(self) -> None:
+        self.texts: list[str | Exception] = ["one two three"]
+        self.asked = 0
+        self.most_bytes = 10**6
+        self.port = 0
+        self.right = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def answer(self, prompt: str) -> dict[str, Any]:
+        given = self.texts[self.asked % len(self.texts)]
+        known = [answer for question, answer in RIGHT[: self.right] if question == prompt]
+        given = known[0] if known else given
+        self.asked += 1
+        if isinstance(given, Exception):
+            return {"error": {"message": str(given)}}
+        rows = [{"top_logprobs": [{"token": word, "logprob": -0.1}]} for word in given.split()]
+        return {"choices": [{"message": {"content": given}, "logprobs": {"content": rows}}]}
+
+
+@pytest.fixture
+def teller() -> Iterator[Teller]:
+    value = Teller()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            size = int(self.headers["Content-Length"])
+            options = json.loads(self.rfile.read(size))
+            data = json.dumps(value.answer(options["messages"][-1]["content"])).encode()
+            self.send_response(200 if size < value.most_bytes else 400)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *words: object) -> None: ...
+
+    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    value.port = web.server_port
+    threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
+    yield value
+    web.shutdown()
+    web.server_close()
+
+
+def run(teller: Teller, home: Path, **given: Any) -> Result:
+    (home / "root/etc").mkdir(parents=True, exist_ok=True)
+    (home / "root/etc/machine-id").write_text("spark-one\n")
+    args = ReferenceText.Args(**{"base_url": teller.url, "model": "m", "baseline_key": KEY, "answers": "any", **given})
+    return ReferenceText().run(args, RecordingContext(home, root=f"{home}/root"))
+
+
+def test_the_first_text_is_the_reference_and_the_next_is_held_to_it(teller: Teller, tmp_path: Path) -> None:
+    assert run(teller, tmp_path).data["verdict"] == "new reference"
+    again = run(teller, tmp_path)
+    assert (again.failed, again.exit, again.data["verdict"]) == (False, None, "same")
+
+
+def test_another_text_fails_with_both_texts_and_where_they_part(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path)
+    teller.texts = ["one zwei drei"]
+    found = run(teller, tmp_path)
+    assert (found.failed, found.exit, found.data["verdict"]) == (True, None, "another")
+    assert "with the same image, model and arguments" in found.msg
+    assert (found.data["reference"][0], found.data["texts"][0]) == ("one two three", "one zwei drei")
+    assert found.data["partings"][0]["token"] == 2
+    assert "  reference: 'one two three'" in found.data["evidence"]
+    assert "  now:       'one zwei drei'" in found.data["evidence"]
+    assert run(teller, tmp_path).failed, "a failed text must not become the reference"
+
+
+def test_one_text_of_three_that_differs_is_inconclusive_and_the_run_goes_on(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path)
+    teller.texts = ["one two three", "one two three", "one zwei drei"]
+    teller.asked = 0
+    found = run(teller, tmp_path)
+    assert (found.failed, found.exit, found.data["verdict"]) == (False, Exit.INCONCLUSIVE, "doubtful")
+
+
+def test_another_image_model_or_argument_has_its_own_reference(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path)
+    teller.texts = ["one zwei drei"]
+    assert run(teller, tmp_path, baseline_key={**KEY, "model": "other"}).data["verdict"] == "new reference"
+
+
+def test_the_reference_outlives_a_member_that_was_replaced(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark2"]})
+    assert run(teller, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark3"]}).data["verdict"] == "same"
+
+
+def test_a_new_baseline_replaces_the_reference(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path)
+    teller.texts = ["one zwei drei"]
+    assert run(teller, tmp_path, new_baseline=True).data["verdict"] == "new reference"
+    assert run(teller, tmp_path).data["verdict"] == "same"
+
+
+def test_of_a_server_that_is_not_verified_no_reference_is_kept(teller: Teller, tmp_path: Path) -> None:
+    assert run(teller, tmp_path, record=False).data["verdict"] == "not compared"
+    assert run(teller, tmp_path, baseline_key={}).data["verdict"] == "not compared"
+    assert not list(tmp_path.rglob("references/*"))
+
+
+def test_an_error_under_200_fails_in_the_servers_words(teller: Teller, tmp_path: Path) -> None:
+    teller.texts = [RuntimeError("EngineCore encountered an issue.")]
+    found = run(teller, tmp_path)
+    assert (found.failed, "EngineCore encountered an issue." in found.msg) == (True, True)
+
+
+def test_a_cluster_is_asked_a_long_prompt_besides_where_its_context_has_room(teller: Teller, tmp_path: Path) -> None:
+    pair = {**KEY, "members": ["spark1", "spark2"]}
+    found = run(teller, tmp_path, baseline_key=pair)
+    assert (len(found.data["texts"]), found.msg.endswith("recorded (4 prompts)")) == (4, True)
+    teller.texts, teller.asked = ["one two three"] * 3 + ["one zwei drei"], 0
+    found = run(teller, tmp_path, baseline_key=pair)
+    assert (found.failed, found.exit) == (False, Exit.INCONCLUSIVE)
+    assert found.data["evidence"][0].startswith("'a long prompt' parts at token 2")
+    teller.most_bytes = 1000
+    assert len(run(teller, tmp_path / "short", baseline_key=pair).data["texts"]) == 3
+
+
+GARBLED = ["'s't's't's's's't's's't's's't's's", "'s't's't's's't's's", "'s't's's't's"]
+
+
+def test_a_first_text_that_is_garbage_fails_and_is_not_kept(teller: Teller, tmp_path: Path) -> None:
+    teller.texts = list(GARBLED)
+    found = run(teller, tmp_path, answers="judged")
+    assert (found.failed, found.data["verdict"]) == (True, "garbage")
+    assert "0 of 12 simple questions right" in found.msg
+    assert any("capital of France" in line and "'s't" in line for line in found.data["evidence"])
+    teller.texts, teller.right = ["The sky is blue because light scatters.", "Mercury is small.", "def fib(n): ..."], 12
+    assert run(teller, tmp_path, answers="judged").data["verdict"] == "new reference"
+
+
+@pytest.mark.parametrize(
+    ("right", "verdict"),
+    [(12, "new reference"), (7, "new reference"), (6, "doubtful"), (2, "doubtful"), (1, "garbage")],
+)
+def test_few_right_answers_are_no_reference(teller: Teller, tmp_path: Path, right: int, verdict: str) -> None:
+    teller.texts, teller.right = ["A sentence of its own, which answers no question at all."], right
+    found = run(teller, tmp_path, answers="judged")
+    assert found.data["verdict"] == verdict
+    assert found.exit == (Exit.INCONCLUSIVE if verdict == "doubtful" else None)
+    assert found.failed == (verdict == "garbage")
+
+
+def test_a_model_whose_context_is_shorter_than_the_longest_question_is_judged_by_the_others(
+    teller: Teller, tmp_path: Path
+) -> None:
+    teller.right, teller.most_bytes = 11, 1000
+    assert run(teller, tmp_path, answers="judged").data["verdict"] == "new reference"
+
+
+# The prefix cache check against a server with a cache of a known kind.
+
+
+ASKED = {"enable-prefix-caching": True}
+
+
+def ask_twice(tmp_path: Path, flags: dict[str, Any] | None = None, **plan: Any) -> Result:
+    with serving(Schedule(first_s=0.01, gap_s=0.001, **plan)) as server:
+        args = PrefixCache.Args(base_url=server.url, model="m", flags=flags or {})
+        return PrefixCache().run(args, RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize("sightings", [1, 2])
+def test_a_cache_that_works_is_proved(tmp_path: Path, sightings: int) -> None:
+    found = ask_twice(tmp_path, ASKED, prefix_block=64, sightings=sightings, prefill_s=1.0)
+    assert found.data["verdict"] == "hits"
+    assert found.data["hit_share"] == 1.0
+    first, *_, last = found.data["sightings"]
+    assert first["hits"] == 0
+    assert last["ttft_s"] < first["ttft_s"]
+
+
+def test_a_cache_that_never_hits_fails_where_it_was_asked_for(tmp_path: Path) -> None:
+    assert ask_twice(tmp_path, ASKED, prefix_block=64, sightings=99).failed
+    found = ask_twice(tmp_path, {}, prefix_block=64, sightings=99)
+    assert (found.failed, found.data["verdict"]) == (False, "no hits")
+
+
+def test_turned_off_is_said_without_a_request(tmp_path: Path) -> None:
+    assert ask_twice(tmp_path, prefix_block=64, prefix_caching="False").data["verdict"] == "off"
+    assert ask_twice(tmp_path, ASKED, prefix_block=64, prefix_caching="False").failed
+
+
+def test_a_server_without_counters_is_unknown(tmp_path: Path) -> None:
+    found = ask_twice(tmp_path, ASKED)
+    assert (found.failed, found.data["verdict"]) == (False, "unknown")
+
+
+def test_a_stream_that_breaks_off_fails(tmp_path: Path) -> None:
+    assert ask_twice(tmp_path, prefix_block=64, error_at=1).failed
+
+
+def test_requests_of_others_make_it_inconclusive(tmp_path: Path) -> None:
+    with serving(Schedule(first_s=0.01, gap_s=0.001, prefix_block=64)) as server:
+        count = server._cached
+        server._cached = lambda prompt: count(prompt) + count("of somebody else " * 50) * 0  # type: ignore[method-assign]
+        args = PrefixCache.Args(base_url=server.url, model="m")
+        found = PrefixCache().run(args, RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1"))
+    assert found.exit is Exit.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "asked"),
+    [
+        ("vllm", {"enable-prefix-caching": True}, True),
+        ("vllm", {"enable_prefix_caching": False}, False),
+        ("vllm", {}, False),
+        ("sglang", {"disable-radix-cache": False}, True),
+        ("sglang", {"disable-radix-cache": True}, False),
+        ("llama_cpp", {"cache-prompt": True}, True),
+        ("llama_cpp", {"no-cache-prompt": True}, False),
+    ],
+)
+def test_each_engine_is_asked_for_its_prefix_cache_by_its_own_flag(
+    name: str, flags: dict[str, Any], asked: bool
+) -> None:
+    assert prefix_verdict.asked_for(name, engine.of(name).flags.named(flags)) is asked

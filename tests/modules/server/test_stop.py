@@ -1,0 +1,99 @@
+"""A container in any state other than running needs a restart and can be stopped for it, on a real Docker Engine."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from sparkwright.host.containers import container_labels
+from sparkwright.modules.proof.liveness import Liveness
+from sparkwright.modules.server.stop import Stopped
+from tests.faults.bench import until
+from tests.host.containers.test_log_reader import engine, shell
+from tests.modules.context import RecordingContext
+
+__all__ = ["engine", "shell"]
+
+NOBODY = "http://127.0.0.1:1"
+WAITS = "read line"  # its standard input stays open and is silent
+
+
+@pytest.fixture
+def made(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+    """Makes a container that runs a script and is started again by its policy, as a verified server is."""
+    all_of_them: list[Any] = []
+
+    def make(script: str) -> Any:
+        name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
+        words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
+        words["labels"] = container_labels.labels(RecordingContext(tmp_path), "server", name)
+        policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
+        value = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
+        all_of_them.append(value)
+        return value
+
+    yield make
+    for item in all_of_them:
+        item.remove(force=True)
+
+
+def status(one: Any) -> str:
+    one.reload()
+    return str(one.status)
+
+
+def _exited(one: Any) -> None:
+    one.stop(timeout=0)
+
+
+def _killed(one: Any) -> None:
+    one.kill()
+    until(lambda: status(one) == "exited", "its end")
+
+
+def _paused(one: Any) -> None:
+    one.pause()
+
+
+def _looping(one: Any) -> None:
+    until(lambda: status(one) == "restarting", "a loop")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("happens", "script", "word"),
+    [
+        (_exited, WAITS, "has exited"),
+        (_killed, WAITS, "has exited"),
+        (_paused, WAITS, "is paused"),
+        (_looping, "exit 3", "is restarting|ended and was started again"),  # it may run at that moment,
+    ],
+)
+def test_what_docker_calls_anything_but_running_is_silent_and_can_be_stopped(
+    engine: docker.DockerClient,
+    made: Callable[[str], Any],
+    tmp_path: Path,
+    happens: Callable[[Any], None],
+    script: str,
+    word: str,
+) -> None:
+    value = made(script)
+    happens(value)
+    context = RecordingContext(tmp_path)
+    found = Liveness().run(Liveness.Args(name=value.name, base_url=NOBODY), context)
+    assert found.data["silent"] and any(item in found.msg for item in word.split("|")), found.msg
+    context.state.write(
+        "verified", {"spec": {"name": value.name, "restart": "unless-stopped"}, "container_id": value.id, "since": 1.0}
+    )
+    Stopped().run(Stopped.Args(name=value.name, stop_timeout_s=1), context)
+    assert status(value) == "exited"
+    assert value.attrs["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    kept = context.state.read("previous") or {}
+    assert (kept["id"], kept["policy"], kept["running"]) == (value.id, "unless-stopped", True)
+    again = Stopped().run(Stopped.Args(name=value.name), context)
+    assert (again.changed, (context.state.read("previous") or {})["policy"]) == (False, "unless-stopped")

@@ -1,0 +1,199 @@
+"""Settings of a host: shown first, applied, undone byte for byte; a file that was changed since is left alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.modules.system.host_settings import RECORD, HostSettings
+from sparkwright.modules.system.services import UNIT, SystemdUnit
+from sparkwright.protocol.result import Result
+from tests.modules.context import RecordingContext
+
+EARLYOOM = 'EARLYOOM_ARGS="-r 3600"\n# more\n'
+ALL: dict[str, Any] = {
+    "clock_cap_mhz": 2000,
+    "swappiness": 10,
+    "earlyoom_percent": 2,
+    "ollama_limits": {"max_loaded_models": 1, "num_parallel": 2, "context_length": 32768},
+}
+
+
+class Box:
+    """A host below a folder, whose systemctl and sysctl record their arguments."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.root, self.asked = folder / "home", folder / "root", folder / "asked"
+        programs = folder / "bin"
+        for item in (self.home, self.root / "etc/default", self.root / "proc/sys/vm", programs):
+            item.mkdir(parents=True)
+        for name in ("systemctl", "sysctl"):
+            (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {self.asked}\n')
+            (programs / name).chmod(0o755)
+        with (programs / "sysctl").open("a") as script:
+            script.write(f'echo "${{2#*=}}" > {self.root}/proc/sys/vm/swappiness\n')
+        self.env = {"PATH": f"{programs}:{os.environ['PATH']}"}
+        (self.root / "etc/default/earlyoom").write_text(EARLYOOM)
+        (self.root / "proc/sys/vm/swappiness").write_text("60\n")
+
+    def run(self, *, check: bool = False, **given: Any) -> Result:
+        context = RecordingContext(self.home, check=check, root=str(self.root), env=self.env)
+        return HostSettings().run(HostSettings.Args(**given), context)
+
+    def files(self) -> dict[str, str]:
+        found = [path for path in (self.root / "etc").rglob("*") if path.is_file()]
+        return {str(item.relative_to(self.root)): item.read_text() for item in found}
+
+    @property
+    def commands(self) -> list[str]:
+        return self.asked.read_text().splitlines() if self.asked.exists() else []
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path)
+
+
+def test_a_dry_run_shows_each_setting_and_touches_nothing(box: Box) -> None:
+    before = box.files()
+    shown = {item.field: (item.before, item.after) for item in box.run(check=True, **ALL).diff}
+    assert shown["clock cap"] == (None, "2000 MHz")
+    assert shown["swappiness"] == ("60", "10")
+    assert shown["earlyoom"] == ('EARLYOOM_ARGS="-r 3600"', 'EARLYOOM_ARGS="-m 2"')
+    assert set(shown) == {"clock cap", "swappiness", "earlyoom", "Ollama's limits"}
+    assert (box.files(), box.commands) == (before, [])
+    assert not Path(f"{box.root}{RECORD}").exists()
+
+
+def test_settings_are_made_once_and_undone_to_what_was_there(box: Box) -> None:
+    before = box.files()
+    assert box.run(**ALL).changed
+    assert "-lgc 0,2000" in box.files()["etc/systemd/system/sparkwright-clock-cap.service"]
+    assert (
+        'Environment="OLLAMA_NUM_PARALLEL=2"' in box.files()["etc/systemd/system/ollama.service.d/60-sparkwright.conf"]
+    )
+    assert "OLLAMA_CONTEXT_LENGTH=32768" in box.files()["etc/systemd/system/ollama.service.d/60-sparkwright.conf"]
+    assert box.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 2"\n# more\n'
+    assert "sysctl -w vm.swappiness=10" in box.commands
+    assert not box.run(**ALL).changed
+    box.run(**{**ALL, "clock_cap_mhz": 1800, "earlyoom_percent": 3})
+    made = len(box.commands)
+    assert box.run(undo=True).changed
+    assert box.files() == before
+    assert "sysctl -w vm.swappiness=60" in box.commands[made:]
+    assert "systemctl disable --now sparkwright-clock-cap.service" in box.commands[made:]
+    assert not Path(f"{box.root}{RECORD}").parent.exists()
+    assert not (box.root / "etc/systemd/system/ollama.service.d").exists()
+    assert not box.run(undo=True).changed
+
+
+def test_a_file_that_somebody_changed_since_is_left_alone(box: Box) -> None:
+    box.run(earlyoom_percent=2)
+    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
+    with pytest.raises(Refused, match="was changed since"):
+        box.run(undo=True)
+    assert box.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 7"\n'
+
+
+def test_what_nobody_changed_is_undone_beside_what_somebody_did(box: Box) -> None:
+    before = box.files()
+    box.run(**ALL)
+    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
+    (box.root / "etc/systemd/system/sparkwright-clock-cap.service").unlink()
+    with pytest.raises(Refused, match="/etc/default/earlyoom was changed since"):
+        box.run(undo=True)
+    assert box.files() == {**before, "etc/default/earlyoom": 'EARLYOOM_ARGS="-m 7"\n'}
+    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 2"\n# more\n')
+    assert box.run(undo=True).changed and box.files() == before
+
+
+def test_a_run_that_was_killed_before_it_wrote_is_undone(box: Box) -> None:
+    before = box.files()
+    box.run(earlyoom_percent=2)
+    record = Path(f"{box.root}{RECORD}")
+    record.write_text(record.read_text().replace("true", "false"))
+    (box.root / "etc/default/earlyoom").write_text(EARLYOOM)
+    assert box.run(undo=True).changed and box.files() == before
+
+
+def test_a_file_that_could_not_be_restored_is_not_touched(box: Box) -> None:
+    (box.root / "etc/default/earlyoom").write_bytes(b'EARLYOOM_ARGS="-r 3600" # \xff\n')
+    with pytest.raises(Refused, match="not a UTF-8 text file"):
+        box.run(earlyoom_percent=2)
+    assert (box.root / "etc/default/earlyoom").read_bytes().endswith(b"\xff\n")
+
+
+def test_what_is_not_installed_is_not_configured(box: Box) -> None:
+    (box.root / "etc/default/earlyoom").unlink()
+    before = box.files()
+    for check in (True, False):
+        with pytest.raises(Failed, match="earlyoom is missing") as caught:
+            box.run(check=check, **ALL)
+        assert "apt install earlyoom" in caught.value.fix
+    assert (box.files(), box.commands) == (before, [])
+
+
+def test_what_the_kernel_was_told_since_is_set_again(box: Box) -> None:
+    box.run(swappiness=10)
+    (box.root / "proc/sys/vm/swappiness").write_text("60\n")
+    assert box.run(swappiness=10).changed
+    assert not box.run(swappiness=10).changed
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"clock_cap_mhz": 50},
+        {"clock_cap_mhz": 1500},  # a stuck GPU could not be told from it
+        {"clock_cap_mhz": True},
+        {"swappiness": 201},
+        {"earlyoom_percent": 80},
+        {"ollama_limits": {"models": 1}},
+        {"ollama_limits": {"keep_alive": '5m"\nExecStart=x'}},
+    ],
+)
+def test_a_value_that_no_host_can_have_is_refused(box: Box, given: dict[str, Any]) -> None:
+    with pytest.raises(Refused):
+        box.run(**given)
+    assert box.commands == []
+
+
+def test_a_damaged_record_is_never_taken_for_an_empty_one(box: Box) -> None:
+    box.run(swappiness=10)
+    Path(f"{box.root}{RECORD}").write_text("{")
+    with pytest.raises(Refused, match="is damaged"):
+        box.run(undo=True)
+
+
+def test_a_command_that_failed_is_given_again_by_the_next_run(box: Box) -> None:
+    broken = Path(box.env["PATH"].partition(":")[0]) / "sysctl"
+    works = broken.read_text()
+    broken.write_text("#!/bin/sh\necho no >&2; exit 1\n")
+    with pytest.raises(Failed, match=r"vm\.swappiness=10"):
+        box.run(swappiness=10)
+    broken.write_text(works)
+    assert box.run(swappiness=10).changed
+    assert box.commands == ["sysctl -w vm.swappiness=10"]
+    assert not box.run(swappiness=10).changed
+
+
+# A unit's name is one step of a path, and no option.
+
+
+@pytest.mark.parametrize(
+    "name", ["../../cron.d/x.service", "/etc/x.service", "a\nb.service", "ollama", "a b.service", ""]
+)
+def test_what_is_no_unit_is_refused_before_systemd_is_asked(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Refused, match="is not a unit name"):
+        SystemdUnit().run(SystemdUnit.Args(name=name, content="[Unit]\n"), RecordingContext(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name", ["ollama.service", "user@1000.service", "dev-sda1.swap", r"a\x2db.mount", "x:y_z.timer"]
+)
+def test_the_names_of_systemd_are_taken(name: str) -> None:
+    assert UNIT.fullmatch(name)

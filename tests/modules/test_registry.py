@@ -1,0 +1,113 @@
+"""Arguments of modules: mistakes are named, and only what is harmless is bent."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+
+from sparkwright.errors import Refused
+from sparkwright.host.module import StateModule
+from sparkwright.modules import registry
+from sparkwright.protocol import signature
+from sparkwright.protocol.result import arg
+from sparkwright.protocol.signature import build, check_arguments
+
+
+@dataclass(frozen=True)
+class Args:
+    path: str = arg("where")
+    mode: str | None = arg("octal", default=None)
+    words: list[str] = arg("words", default_factory=list)
+    limits: dict[str, float] = arg("limits", default_factory=dict)
+    state: Literal["present", "absent"] = arg("state", default="present")
+    wait_s: float = arg("seconds", default=1.0)
+    deep: bool = arg("deep", default=False)
+
+
+def test_a_near_miss_names_the_right_argument() -> None:
+    with pytest.raises(Refused, match="no argument `pth`.*Did you mean `path`"):
+        build(Args, {"pth": "/tmp"}, module="file")
+
+
+def test_a_missing_argument_is_named_with_its_meaning() -> None:
+    with pytest.raises(Refused, match=r"file needs the argument `path` \(where\)"):
+        build(Args, {}, module="file")
+
+
+def test_lists_and_mappings_are_checked_inside() -> None:
+    with pytest.raises(Refused, match=r"file.words\[1\] is a text"):
+        build(Args, {"path": "p", "words": ["a", {"b": 1}]}, module="file")
+    assert build(Args, {"path": "p", "limits": {"cpu": 2}}, module="file").limits == {"cpu": 2.0}
+
+
+def test_numbers_fit_texts_and_rendered_texts_fit_numbers() -> None:
+    args = build(Args, {"path": 7, "wait_s": "2.5"}, module="file")
+    assert (args.path, args.wait_s) == ("7", 2.5)
+
+
+@pytest.mark.parametrize("wrong", [{"state": "gone"}, {"deep": "yes"}, {"wait_s": "soon"}, {"mode": ["0644"]}])
+def test_what_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(Refused, match=f"file.{next(iter(wrong))} is"):
+        build(Args, {"path": "p", **wrong}, module="file")
+
+
+@pytest.mark.parametrize("wrong", [-1, -0.5, "-1", "nan", "inf", float("inf")])
+def test_a_number_that_counts_nothing_is_refused(wrong: object) -> None:
+    with pytest.raises(Refused, match="file.wait_s must be at least 0, got"):
+        build(Args, {"path": "p", "wait_s": wrong}, module="file")
+    with pytest.raises(Refused, match=r"file.limits.cpu must be at least 0"):
+        build(Args, {"path": "p", "limits": {"cpu": wrong}}, module="file")
+
+
+def test_an_open_argument_is_taken_unseen() -> None:
+    takes = signature.of(Args)
+    left = check_arguments(
+        takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", open_names=frozenset({"path"})
+    )
+    assert left == {"wait_s": 2.0}
+    with pytest.raises(Refused, match="file.wait_s is a number"):
+        check_arguments(
+            takes, {"path": "{{ facts.home }}", "wait_s": "soon"}, module="file", open_names=frozenset({"path"})
+        )
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_a_signature_survives_the_laptops_cache(name: str) -> None:
+    takes = signature.of(registry.load(name).Args)
+    assert signature.from_json(json.loads(json.dumps(signature.to_json(takes)))) == takes
+
+
+# Decisions of modules from their findings, case by case (decisions.yml): no engine, no host.
+
+
+TABLE = yaml.safe_load(Path(__file__).with_name("decisions.yml").read_text())
+CASES = [(module, case) for module, cases in TABLE["modules"].items() for case in cases]
+
+
+def found_of(module: StateModule[Any, Any], given: Any) -> Any:
+    """Return what the module's `read` would return: its own dataclass, a list of one, or plain values."""
+    kind = typing.get_type_hints(module.read, localns={"Args": module.Args})["return"]
+    if dataclasses.is_dataclass(kind):
+        return kind(**given)
+    (row,) = typing.get_args(kind)[:1] or (None,)
+    return [row(**item) for item in given] if dataclasses.is_dataclass(row) else given
+
+
+@pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name}: {case['name']}" for name, case in CASES])
+def test_a_case(name: str, case: dict[str, Any]) -> None:
+    module = registry.load(name)()
+    assert isinstance(module, StateModule)
+    args = signature.build(module.Args, case["args"], module=name)
+    found = found_of(module, case["found"])
+    changes = [
+        [difference.field, difference.before, difference.after] for difference in module.differences(args, found)
+    ]
+    said = module.describe(args, found)
+    assert (changes, {key: said[key] for key in case.get("says", {})}) == (case["changes"], case.get("says", {}))

@@ -1,0 +1,238 @@
+"""Sources that cannot become a recipe are refused with the reason; nothing of a source is run; the user is asked by name."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sparkwright.errors import Refused
+from sparkwright.project import recipe
+from tests.project.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM, rows, taken
+
+BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"{BASE} | tee log", "a pipe"),
+        (f"{BASE} && echo done", "`&` or `&&`"),
+        (f"{BASE} --seed $(date +%s)", "a command in its place"),
+        (f"{BASE} --seed `id`", "a command in its place"),
+        (f"{BASE} > log", "a redirection"),
+        (f"{BASE}; reboot", "`;`"),
+        (f"{BASE}\nreboot", "a second command"),
+        (f'{BASE} "unfinished', "cannot be split"),
+        ("docker run --sparkle yes vllm/vllm-openai:v0.32.0", "is not an option of docker run"),
+        ("docker run -d", "names no image"),
+        ("docker run nvcr.io/x/trt:1 trtllm-serve acme/Tiny", "TensorRT-LLM"),
+        ("docker run -p 11434:11434 ollama/ollama:latest", "it starts Ollama"),
+        ("services: {a: {extends: {file: b.yml, service: b}}}", "a change to another one"),
+        (f"{BASE} --data-parallel-size 2", "several copies"),
+        (VLLM + "omni: {tasks: [image]}\n", "vLLM-Omni"),
+        (VLLM.replace("vram_minimum_gb: 20", "vram_minimum_gb: 2000"), "more than 8 Sparks have"),
+        (VLLM.replace("vram_minimum_gb: 20", "vram_minimum_gb: 200"), "not split over hosts"),
+        (SPARKRUN_2.replace("runtime: vllm", "runtime: atlas"), "the runtime 'atlas'"),
+        (
+            SPARKRUN_2.replace("runtime: vllm", "runtime: sglang")
+            .replace("max_nodes: 1", "min_nodes: 2")
+            .replace("-tp", "--tp"),
+            "from one host only",
+        ),
+        (SPARKRUN_2 + "pre_exec: [curl evil | sh]\n", "`pre_exec` would run commands"),
+        (SPARKRUN_2 + "include: base\n", "a change to another recipe"),
+        (SPARKRUN_2.replace("model: acme/Tiny-30B-FP8", "model: ../etc"), "is not a model's name"),
+        (f"{BASE} -x 8000", "`-x` in the command is none of the engine's options"),
+        ("[Unit]\nDescription=x\n\n[Service]\nExecStart=/usr/bin/docker run x\n", "this is a systemd unit"),
+        ("#!/bin/bash\nset -e\ndocker run x\n", "this is a shell script"),
+        ("# Tiny\n\nStart it:\n\n```bash\ndocker run x\n```\n", "this is a text for people"),
+        ("FROM vllm/vllm-openai:v0.32.0\nRUN pip install x\n", "this is a Dockerfile"),
+        (f"{SPARKRUN_2}pre_exec: [curl x, [a, b]]\n", "starts: curl x, a, b."),
+        (
+            "services: {a: {image: a/vllm:1, volumes: 5}}\n",
+            "tiny.yaml:1: `services.a.volumes` must be a list, got a number",
+        ),
+        ("services: {a: {image: a/vllm:1, ports: 8000}}\n", "`services.a.ports` must be a list, got a number"),
+        (
+            "services:\n  a:\n    image: a/vllm:1\n    oom_score_adj: abc\n",
+            "`oom_score_adj` must be a whole number, got 'abc'",
+        ),
+        ("services:\n  a:\n    image: [b]\n", "tiny.yaml:3: `services.a.image` must be a text, got a list"),
+        (VLLM + "dependencies: 259\n", "`dependencies` must be a list, got a number"),
+        (VLLM + "features: {a: {args: {b: c}}}\n", "is given twice"),
+        (SPARKRUN_2 + "overrides: [5]\n", "`overrides.0` must be a mapping, got a number"),
+        ("services: {}\n", "is empty"),
+        ("services: {a: {build: .}, b: {}}\ncommand: x\n", ""),
+        ("- a\n- b\n", "this is not a recipe of"),
+        ("hello: world\n", "this is not a recipe of"),
+        ("model: {model_id: 5}\nvariants: 7\n", "`variants` must be a mapping"),
+        ("recipe_version: '2'\nmodel: [a]\n", "`model` must be a text"),
+        ("a: &a [1]\nb: [*a, *a]\n", "this is not a recipe of"),
+    ],
+)
+def test_it_is_refused_with_the_reason(text: str, why: str) -> None:
+    try:
+        value = taken(text)
+    except Refused as error:
+        assert why and why in str(error), error
+    else:
+        assert not why and value.report.questions
+
+
+def test_mods_are_refused_with_what_they_would_do_and_dropped_only_as_answered(tmp_path: Path) -> None:
+    mod = tmp_path / "mods" / "fix-template"
+    mod.mkdir(parents=True)
+    (mod / "run.sh").write_text("#!/bin/bash\ncurl -L https://example.org/1.diff | git apply\npip install x\n")
+    recipe = tmp_path / "recipes" / "tiny.yaml"
+    text = SPARKRUN_2 + "mods: [mods/fix-template]\n"
+    with pytest.raises(
+        Refused, match="mods/fix-template .*git repository, downloads from the network, installs packages"
+    ) as caught:
+        taken(text, str(recipe))
+    assert "--answer mods=drop" in caught.value.fix
+    assert "mods/fix-template" in rows(taken(text, str(recipe), mods="drop"), "dropped")
+
+
+def test_what_only_a_person_knows_is_asked_by_name() -> None:
+    text = EUGR.replace("cluster_only: true\n", "").replace(
+        "--distributed",
+        '--seed {seed} --chat-template fixed.jinja --speculative-config \'{{"model":"acme/Draft"}}\' --distributed',
+    )
+    options = {question.key for question in taken(text).report.questions}
+    assert options == {"placeholder.seed", "hosts", "chat-template", "speculative-config", "image"}
+    answers = {
+        "placeholder__seed": "7",
+        "hosts": "1",
+        "chat-template": "chat/fixed.jinja",
+        "speculative-config": "drop",
+        "image": "a/b:1",
+    }
+    found = yaml.safe_load(taken(text, **answers).text)
+    assert found["vllm"]["seed"] == 7 and "speculative-config" not in found["vllm"] and "parallel" not in found
+    assert found["files"] == {"/etc/sparkwright/fixed.jinja": {"file": "chat/fixed.jinja"}}
+
+
+def test_a_second_model_becomes_one_of_the_recipe_s(tmp_path: Path) -> None:
+    config = '\'{{"method":"eagle3","model":"acme/Draft","num_speculative_tokens":2}}\''
+    text = EUGR.replace("cluster_only: true\n", "").replace(
+        "--distributed", f"--seed 7 --tokenizer acme/Tok --speculative-config {config} --distributed"
+    )
+    answers = {"hosts": "1", "speculative-config": "pin", "tokenizer": "pin", "image": "a/b:1"}
+    made = taken(text, **answers)
+    found = yaml.safe_load(made.text)
+    assert found["models"]["draft"] == {"id": "acme/Draft", "dir": "~/models/draft", "mount": "/models/draft"}
+    assert found["models"]["tokenizer"]["id"] == "acme/Tok" and "tokenizer" not in found["vllm"]
+    assert found["vllm"]["speculative-config"] == {"method": "eagle3", "num_speculative_tokens": 2}
+    assert "models.draft" in rows(made, "translated")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/one.yml").write_text(made.text)
+    assert recipe.load(tmp_path, "one").file.models["draft"].id == "acme/Draft"
+
+
+def test_an_image_is_taken_unasked_as_the_way_out_of_what_others_install() -> None:
+    mods = taken(SPARKRUN_2 + "mods: [mods/fix]\n", mods="drop", image="acme/fixed:1")
+    packages = VLLM + "dependencies: [{command: pip install x}]\n"
+    assert [question.key for question in taken(packages).report.questions] == ["dependencies"]
+    installed = taken(packages, dependencies="drop", image="acme/fixed:1")
+    for item in (mods, installed):
+        assert yaml.safe_load(item.text)["image"] == "acme/fixed:1" and "as answered" in rows(item, "translated")
+    local = taken(EUGR, image="my-vllm")  # a person's own word about it
+    assert yaml.safe_load(local.text)["image"] == "my-vllm:latest"
+
+
+def test_an_answer_that_is_none_of_the_choices_and_one_that_nobody_asks_for_are_refused() -> None:
+    with pytest.raises(Refused, match="not an answer to `variant`"):
+        taken(VLLM.replace("dgx_spark_gb10:\n", "h100:\n"), variant="fp1")
+    with pytest.raises(Refused, match="answers no question"):
+        taken(VLLM, colour="blue")
+
+
+def test_a_file_that_swells_is_refused_in_time() -> None:
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
+    )
+    with pytest.raises(Refused):
+        taken(bomb + "recipe_version: '2'\n")
+
+
+def test_a_flag_that_the_engines_table_does_not_have_is_kept_and_said() -> None:
+    value = taken(f"{BASE} --max-tokens-of-doom 7", name="t1")
+    assert yaml.safe_load(value.text)["vllm"]["max-tokens-of-doom"] == 7
+    assert "--max-tokens-of-doom" in rows(value, "note")
+
+
+@pytest.mark.parametrize("text", [VLLM, SPARKRUN_2, EUGR])
+def test_a_key_that_nobody_knows_is_told(text: str) -> None:
+    assert "turbo: sparkwright does not know this key" in rows(taken(f"{text}turbo: fast\n"), "dropped")
+
+
+# Damaged recipes of others are taken or refused with a sentence: never a traceback.
+
+
+LINE = (
+    "docker run -d --gpus all -p 8000:8000 -e A=1 --ulimit memlock=-1 --mount type=bind,source=/a,target=/b --oom-score-adj 5 "
+    '-v /m:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny -tp 2 --speculative-config \'{"model": "a/b"}\''
+)
+TEXTS = {"vllm": VLLM, "sparkrun": SPARKRUN_2, "eugr": EUGR, "compose": COMPOSE, "line": LINE}
+PIECES = [
+    "null",
+    "[]",
+    "{}",
+    "-1",
+    "true",
+    "'",
+    '"',
+    "{{",
+    "}",
+    "$X",
+    "${",
+    "\x1b",
+    "é",
+    "9" * 40,
+    ": ",
+    "- ",
+    "\n",
+    "=",
+    "--",
+    "1e999",
+    ".nan",
+    "~",
+]
+TIMES = int(os.environ.get("SPARKWRIGHT_FUZZ", "40"))
+
+
+def damaged(text: str, chance: random.Random) -> str:
+    """A few words replaced, doubled, cut or moved."""
+    words = text.split(" ")
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(words))
+        kind = chance.randrange(4)
+        if kind == 0:
+            words[at] = chance.choice(PIECES)
+        elif kind == 1:
+            words.insert(at, words[chance.randrange(len(words))])
+        elif kind == 2 and len(words) > 2:
+            del words[at]
+        else:
+            words[at] = words[at][: chance.randrange(len(words[at]) + 1)] + chance.choice(PIECES)
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_it_is_taken_or_refused(name: str) -> None:
+    chance = random.Random(f"{name} {os.environ.get('SPARKWRIGHT_FUZZ_SEED', '1')}")
+    answers = [{}, {"image": "a/b:1"}, {"service": "llm"}, {"hosts": "2", "image": "a/b:1"}]
+    for _ in range(TIMES):
+        text = damaged(TEXTS[name], chance)
+        try:
+            value = taken(text, **chance.choice(answers))
+        except Refused as error:
+            assert str(error).strip()
+        except Exception as error:
+            pytest.fail(f"{type(error).__name__}: {error}, of\n{text}")
+        else:
+            assert value.text or value.report.questions

@@ -1,0 +1,312 @@
+"""Playbooks: the expressions rendered on either side, the tasks that run, and the mistakes reported before a host is contacted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright import host_side
+from sparkwright.errors import Exit, Refused
+from sparkwright.modules import registry
+from sparkwright.project import playbook
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook import Options, compiler, selection
+from sparkwright.protocol import signature
+from sparkwright.protocol.plan import Block, Plan, Task, tasks_of
+
+HOST = Host("spark1", "spark1", vars={"folder": "/srv/models"})
+HEAD = "- hosts: all\n  vars: {name: motd, size: 3}\n  tasks:\n"
+
+
+def compiled(tmp_path: Path, text: str, **options: Any) -> Plan:
+    path = tmp_path / "playbooks" / "book.yml"
+    path.parent.mkdir(exist_ok=True)
+    (tmp_path / "templates").mkdir(exist_ok=True)
+    (tmp_path / "templates/motd.j2").write_text("hello {{ name }}\n")
+    path.write_text(text if text.startswith("-") else HEAD + text)
+    play = playbook.load(path, tmp_path).plays[0]
+    names = {**HOST.vars, "home": "/home/ops"}
+    return playbook.compile(play, HOST, names, Options(**options), run_id="r", project=tmp_path)
+
+
+def test_what_a_command_sets_wins_over_the_plays_own_variables(tmp_path: Path) -> None:
+    text = "- hosts: all\n  vars: {who: playbook}\n  tasks:\n    - fail: {msg: 'by {{ who }}'}\n"
+    assert task(compiled(tmp_path, text)).args == {"msg": "by playbook"}
+    assert task(compiled(tmp_path, text, extra={"who": "command"})).args == {"msg": "by command"}
+
+
+def test_a_plays_own_variable_wins_over_a_hosts_even_where_it_waits_for_the_host(tmp_path: Path) -> None:
+    text = (
+        "- hosts: all\n  vars: {folder: '{{ facts.hostname }}'}\n  tasks:\n    - {facts: , when: folder == 'spark1'}\n"
+    )
+    plan = compiled(tmp_path, text)
+    assert task(plan).when == ("folder == 'spark1'",)
+    assert plan.open_vars == {"folder": "{{ facts.hostname }}"}
+
+
+def test_a_plays_own_variable_may_be_made_of_the_hosts(tmp_path: Path) -> None:
+    text = "- hosts: all\n  vars: {folder: '{{ folder }}/small'}\n  tasks:\n    - fail: {msg: '{{ folder }}'}\n"
+    assert task(compiled(tmp_path, text)).args == {"msg": "/srv/models/small"}
+
+
+def task(plan: Plan, n: int = 0) -> Task:
+    return tasks_of(plan.steps)[n]
+
+
+def test_what_files_decide_is_rendered_and_the_rest_stays_open(tmp_path: Path) -> None:
+    plan = compiled(
+        tmp_path,
+        "    - file: {path: '{{ folder }}/{{ name }}', content: '{{ facts.hostname }} {{ size }}'}\n",
+    )
+    assert task(plan).args == {"path": "/srv/models/motd", "content": "{{ facts.hostname }} {{ size }}"}
+    assert task(plan).open == ("content",)
+    assert plan.vars == {"size": 3}
+
+
+def test_a_template_is_read_and_rendered_on_the_laptop(tmp_path: Path) -> None:
+    plan = compiled(tmp_path, "    - template: {src: motd.j2, dest: /etc/motd}\n")
+    assert task(plan).args == {"dest": "/etc/motd", "content": "hello motd\n"}
+
+
+def test_a_number_of_the_users_files_is_a_number_for_a_module(tmp_path: Path) -> None:
+    """A float keeps its spelling for command lines (0.90), which must not make it something else for a module."""
+    plan = compiled(
+        tmp_path,
+        "- hosts: all\n  vars: {spare: 0.50}\n  tasks:\n    - memory: {utilization: 0.3, reserve_gib: '{{ spare }}'}\n",
+    )
+    assert task(plan).args == {"utilization": 0.3, "reserve_gib": 0.5}
+
+
+def test_a_condition_that_files_decide_is_decided(tmp_path: Path) -> None:
+    text = "    - {facts: , when: size > 2}\n    - {facts: , when: [size > 5, facts.sandbox]}\n    - {facts: , when: facts.sandbox}\n"
+    plan = compiled(tmp_path, text)
+    assert [task(plan, n).when for n in range(3)] == [(), ("False",), ("facts.sandbox",)]
+
+
+def test_a_block_gives_its_tags_and_become_to_its_tasks(tmp_path: Path) -> None:
+    plan = compiled(
+        tmp_path,
+        "    - block:\n        - {facts: , tags: b}\n      rescue:\n        - fail: {msg: sorry}\n      tags: [a]\n      become: true\n",
+    )
+    assert isinstance(plan.steps[0], Block)
+    assert (task(plan).tags, task(plan).become, task(plan, 1).module) == (("a", "b"), True, "fail")
+
+
+TAGGED = (
+    "    - {name: one, facts: , tags: [a]}\n    - {name: two, facts: , tags: [b, never]}\n"
+    "    - {name: three, facts: , tags: [always]}\n    - {name: four, facts: }\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["one", "three", "four"]),
+        ({"tags": ("a",)}, ["one", "three"]),
+        ({"tags": ("b",)}, ["two", "three"]),
+        ({"skip_tags": ("a",)}, ["three", "four"]),
+        ({"tags": ("untagged",)}, ["three", "four"]),
+        ({"tags": ("a",), "skip_tags": ("always",)}, ["one"]),
+        ({"start_at_task": "three"}, ["three", "four"]),
+    ],
+)
+def test_tags_and_start_mean_what_they_mean_in_ansible(
+    tmp_path: Path, options: dict[str, Any], names: list[str]
+) -> None:
+    assert [task.name for task in tasks_of(compiled(tmp_path, TAGGED, **options).steps)] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("    - dokcer_image: {ref: x}\n", "book.yml:4: unknown module `dokcer_image`. Did you mean `docker_image`?"),
+        ("    - file: {pth: x}\n", "book.yml:4: file has no argument `pth`. Did you mean `path`?"),
+        ("    - file: {mode: '0644'}\n", "book.yml:4: file needs the argument `path`"),
+        (
+            "    - file:\n        path: x\n        state: gone\n",
+            "book.yml:6: file.state is one of file, directory, absent",
+        ),
+        ("    - facts:\n      registr: x\n", "book.yml:5: unknown key `registr`. Did you mean `register`?"),
+        ("    - file: {path: '{{ foldr }}'}\n", "book.yml:4: unknown variable `foldr`. Did you mean `folder`?"),
+        ("    - facts:\n      when: sise > 2\n", "book.yml:5: unknown variable `sise`. Did you mean `size`?"),
+        ("    - facts:\n      when: size >\n", "book.yml:5: bad expression"),
+        ("    - facts:\n      notify: reload\n", "book.yml:5: no handler named 'reload'."),
+        ("    - template: {src: mtd.j2, dest: x}\n", "book.yml:4: no template 'mtd.j2'. Did you mean `motd.j2`?"),
+        ("    - name: nothing\n", "book.yml:4: this task names no module."),
+        ("    - {facts: , fail: {msg: x}}\n", "book.yml:4: this task names two modules"),
+        ("- hosts: all\n  serial: fast\n", "book.yml:2: `0.serial`: invalid batch size 'fast'"),
+        (
+            "- hosts: all\n  serial: 200%\n",
+            "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 200%.",
+        ),
+        (
+            "- hosts: all\n  serial: [1, 0%]\n",
+            "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 0%.",
+        ),
+        ("- hosts: all\n  serial: -1\n", "book.yml:2: `0.serial`: a batch size must be at least 1, got -1."),
+        ("- hosts: all\n  serial: true\n", "book.yml:2: `0.serial`: invalid batch size True"),
+        ("- hosts: all\n  tags: 5\n", "book.yml:2: `0.tags` must be a list or a string, got 5."),
+        ("    - block: 3\n", "book.yml:4: `0.tasks.0.block` must be a list, got 3."),
+        ("    - block: [3]\n", "book.yml:4: `0.tasks.0.block.0` must be a mapping, got 3."),
+        (
+            "    - facts:\n      when: {a: 1}\n",
+            "book.yml:5: `0.tasks.0.when` must be true or false or a string or a list",
+        ),
+        (
+            "    - facts:\n      retries: 9999999999\n",
+            "book.yml:5: `0.tasks.0.retries` must be at most 1000000000",
+        ),
+        ("- hosts: all\n  task: []\n", "book.yml:2: unknown key `task`. Did you mean `tasks`?"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line_before_a_host_is_asked(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(Refused) as caught:
+        compiled(tmp_path, text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tags": ("c",)}, "no task has the tag 'c'. Tags: a, always, b, never."),
+        ({"start_at_task": "thre"}, "no task named 'thre'. Did you mean `three`?"),
+    ],
+)
+def test_an_option_that_matches_nothing_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refused) as caught:
+        compiled(tmp_path, TAGGED, **options)
+    assert said in str(caught.value)
+
+
+def test_a_variable_over_facts_is_rendered_on_the_host(tmp_path: Path) -> None:
+    plan = compiled(
+        tmp_path, "- hosts: all\n  vars: {note: '{{ facts.home }}/x'}\n  tasks:\n    - file: {path: '{{ note }}'}\n"
+    )
+    assert (plan.open_vars, task(plan).open) == ({"note": "{{ facts.home }}/x"}, ("path",))
+
+
+@pytest.mark.parametrize(
+    ("given", "cycle"),
+    [
+        ("{a: '{{ b }}', b: '{{ c }}', c: 'x{{ a }}'}", "a -> b -> c -> a"),
+        ("{a: '{{ a }}'}", "a -> a"),
+        ("{first: '{{ a }}', a: {deep: ['{{ facts.home }}{{ b }}']}, b: '{{ a }}'}", "a -> b -> a"),
+    ],
+)
+def test_variables_that_ask_for_each_other_are_refused_with_their_line(tmp_path: Path, given: str, cycle: str) -> None:
+    with pytest.raises(Refused, match=f"variables refer to each other: {cycle}") as refused:
+        compiled(
+            tmp_path,
+            f"- hosts: all\n  vars:\n    {given[1:-1].replace(', ', chr(10) + '    ')}\n  tasks:\n    - facts:\n",
+        )
+    assert refused.value.exit is Exit.REFUSED
+    assert refused.value.where.endswith(f"book.yml:{3 + (cycle[0] == 'a' and given.startswith('{first'))}")
+
+
+def test_a_variable_may_be_named_like_the_result_it_is_made_of(tmp_path: Path) -> None:
+    book = "- hosts: all\n  vars: {found: '{{ found.word }}'}\n  tasks:\n    - facts:\n      register: found\n"
+    assert compiled(tmp_path, book).open_vars == {"found": "{{ found.word }}"}
+
+
+def test_a_variable_named_like_a_result_holds_only_until_that_is_there(tmp_path: Path) -> None:
+    book = "- hosts: all\n  vars: {found: {sandbox: false}}\n  tasks:\n    - facts:\n      register: found\n    - {facts: , when: found.sandbox}\n"
+    plan = compiled(tmp_path, book)
+    assert task(plan, 1).when == ("found.sandbox",)
+    assert plan.vars == {"found": {"sandbox": False}}
+
+
+def test_a_cycle_among_a_hosts_variables_names_the_hosts_file(tmp_path: Path) -> None:
+    path = tmp_path / "book.yml"
+    path.write_text(HEAD + "    - facts:\n")
+    names = {"a": "{{ b }}", "b": "{{ a }}"}
+    host = Host("spark1", "spark1", vars=names, where="hosts/spark1.yml")
+    with pytest.raises(Refused, match="a -> b -> a") as refused:
+        playbook.compile(playbook.load(path, tmp_path).plays[0], host, names, Options(), run_id="r", project=tmp_path)
+    assert refused.value.where == "hosts/spark1.yml"
+
+
+@pytest.mark.parametrize("src", ["../hosts/spark1.yml", "/etc/hostname", "a/../../x", "..\\\\x"])
+def test_a_template_is_a_file_of_templates_and_no_other_of_the_laptop(tmp_path: Path, src: str) -> None:
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "hosts/spark1.yml").write_text("address: 10.0.0.1\n")
+    with pytest.raises(Refused, match=r"book.yml:4: the template .* (leaves its folder|has a backslash)"):
+        compiled(tmp_path, f'    - template: {{src: "{src}", dest: ~/x}}\n')
+
+
+def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) -> None:
+    text = (
+        "- name: Both\n  hosts: all\n  tags: [p]\n  tasks:\n    - {when: size, facts: , name: one}\n    - {notify: h, facts: }\n"
+        "    - name: Swap\n      tags: a\n      block:\n        - {name: two, facts: , tags: 'b, c'}\n"
+        "      rescue:\n        - {name: three, fail: {msg: x}, tags: never}\n"
+        "  handlers:\n    - {name: h, facts: }\n"
+    )
+    path = tmp_path / "book.yml"
+    path.write_text(text)
+    plays = playbook.list_tasks(playbook.load(path, tmp_path), Options())
+    assert plays == [
+        {
+            "name": "Both",
+            "hosts": "all",
+            "tags": ["p"],
+            "tasks": [
+                {"name": "one", "module": "facts", "tags": ["p"]},
+                {"name": "facts", "module": "facts", "tags": ["p"]},
+                {
+                    "block": "Swap",
+                    "tags": ["p", "a"],
+                    "tasks": [{"name": "two", "module": "facts", "tags": ["p", "a", "b", "c"]}],
+                    "rescue": [],
+                },
+            ],
+            "handlers": [{"name": "h", "module": "facts", "tags": []}],
+        }
+    ]
+    assert list(selection.task_lines(plays)) == [
+        *("Both (all)", "  one  [p]", "  facts  [p]", "  Swap:", "    two  [p, a, b, c]", "    rescue:"),
+        *("  handlers:", "    h"),
+    ]
+
+
+# Signatures of modules are cached on the laptop, and used only while the modules are unchanged.
+
+
+HEAVY = (
+    "import sys; from sparkwright.project.playbook import compiler; assert compiler.takes('hf_model')['id'].required; "
+)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiler._kept.cache_clear()
+    return tmp_path / "sparkwright/signatures.json"
+
+
+def takes_anew(module: str) -> signature.Signature:
+    compiler._kept.cache_clear()
+    return compiler.takes(module)
+
+
+def test_a_second_command_imports_no_module(kept: Path) -> None:
+    for item in ("True", "False"):
+        program = HEAVY + "print('sparkwright.modules.model.hf_model' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout.strip() == item, done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"of": "another", "modules": {"file": {}}}', "null"])
+def test_what_is_damaged_or_old_is_made_anew(kept: Path, text: str) -> None:
+    kept.parent.mkdir()
+    kept.write_text(text)
+    assert takes_anew("file") == signature.of(registry.load("file").Args)
+    assert json.loads(kept.read_text())["of"] == host_side.content_hash()
+
+
+def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(kept: Path) -> None:
+    kept.parent.write_text("a file where the folder should be")
+    assert takes_anew("file") == signature.of(registry.load("file").Args)

@@ -1,0 +1,89 @@
+"""`recipe.export`: what another tool is given is pinned, holds no key, and comes back as the same recipe."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sparkwright.project import export_formats, recipe, starter
+from tests import commands
+from tests.project.importing.forms import taken
+
+DIGEST, COMMIT = "sha256:" + "c" * 64, "d" * 40
+RECIPE = """
+image: vllm/vllm-openai:v0.32.0
+model: {id: acme/Tiny, dir: ~/models/tiny, mount: /models/tiny}
+server_key: {env: SPARK_KEY}
+container: {name: tiny, ports: ["8001:8000"], shm_size: 16gb, env: {A: "it's $5"}, ulimits: {memlock: "-1"}, gpus: "device=0"}
+vllm: {served-model-name: tiny, default-chat-template-kwargs: {enable_thinking: false}, kv-cache-dtype: fp8, max-num-seqs: 4}
+"""
+WRITERS = {
+    "sparkrun": export_formats.sparkrun_text,
+    "compose": export_formats.compose_text,
+    "docker-run": export_formats.docker_run_text,
+}
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> export_formats.Export:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/tiny.yml").write_text(RECIPE)
+    return export_formats.export_of(
+        recipe.load(tmp_path, "tiny"), {"image": {"digest": DIGEST}, "model": {"commit": COMMIT}}
+    )
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_it_is_pinned_holds_no_key_and_comes_back_as_the_same(form: str, one: export_formats.Export) -> None:
+    text = WRITERS[form](one)
+    assert f"vllm/vllm-openai:v0.32.0@{DIGEST}" in text and "SPARK_KEY" not in text and "sparkwright" not in text
+    assert any("server_key" in note for note in one.notes)
+    back = taken(text.replace('"$HOME"', "~"), name="tiny", **({} if form == "sparkrun" else {"model": "acme/Tiny"}))
+    found, wanted = yaml.safe_load(back.text), yaml.safe_load(RECIPE)
+    assert found["vllm"] == wanted["vllm"]
+    assert found["container"]["ports"] == ["8001:8000"] and back.image_digest == DIGEST
+    assert found["container"]["env"] == {"A": "it's $5"}
+    assert found["model"] == {**wanted["model"], **({"revision": COMMIT} if form == "sparkrun" else {})}
+
+
+def test_a_shell_reads_the_docker_line_as_it_is_meant(one: export_formats.Export) -> None:
+    line = export_formats.docker_run_text(one).replace("docker run", "printf '%s\\n'", 1)
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, check=True, timeout=20, env={"HOME": "/home/me"}
+    )
+    words = done.stdout.splitlines()
+    assert (
+        "/home/me/models/tiny:/models/tiny:ro" in words
+        and "A=it's $5" in words
+        and '{"enable_thinking":false}' in words
+    )
+
+
+def test_a_cluster_goes_to_sparkrun_with_its_number_of_hosts_and_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    text = RECIPE.replace(', ports: ["8001:8000"]', "").replace("server_key: {env: SPARK_KEY}", "parallel: {tensor: 2}")
+    (tmp_path / "recipes/pair.yml").write_text(text)
+    found = export_formats.export_of(recipe.load(tmp_path, "pair"), {"image": None, "model": None})
+    data = yaml.safe_load(export_formats.sparkrun_text(found))
+    assert data["min_nodes"] == 2 and "--tensor-parallel-size {tensor_parallel}" in data["command"]
+    assert yaml.safe_load(taken(export_formats.sparkrun_text(found)).text)["parallel"] == {"tensor": 2}
+    with pytest.raises(Exception, match="a container each"):
+        export_formats.compose_text(found)
+
+
+def test_the_command_refuses_what_is_not_pinned_unless_told(tmp_path: Path) -> None:
+    starter.lay(tmp_path)
+    refused = commands.run("recipe.export", "qwen3.5-35b", cwd=tmp_path)
+    assert refused.returncode == 5 and "no entry for the image and model" in refused.stderr and not refused.stdout
+    done = commands.run("recipe.export", "qwen3.5-35b", "--format", "docker-run", "--unpinned", "--json", cwd=tmp_path)
+    assert shlex.split(json.loads(done.stdout)["text"])[:2] == ["docker", "run"]
+    assert commands.run("recipe.export", "qwen3.5-35b", "--format", "podman", cwd=tmp_path).returncode == 5
+    if shutil.which("docker"):
+        text = commands.run("recipe.export", "qwen3.5-35b", "--format", "compose", "--unpinned", cwd=tmp_path).stdout
+        assert yaml.safe_load(text)["services"]["qwen35"]["image"] == "vllm/vllm-openai:v0.32.0"

@@ -1,0 +1,201 @@
+"""Registries behind https and ssh: git's own server, a verified certificate and host key, and no prompts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+import struct
+import subprocess
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.certificate import self_signed
+from tests.project.test_registries import measured, project, run, work
+from tests.remote.sshd import SSHD, Sshd
+
+__all__ = ["project", "work"]
+
+
+class Backend(BaseHTTPRequestHandler):
+    """`git http-backend` for the one repository. closed: it wants a password."""
+
+    top: Path
+    asked: list[str]
+    closed = False
+
+    def do_GET(self) -> None:
+        if self.closed:
+            self._answer(401, {"WWW-Authenticate": "Basic"}, b"")
+            return
+        path, _, query = self.path.partition("?")
+        self.asked.append(path)
+        length = int(self.headers.get("Content-Length") or 0)
+        env = {
+            **os.environ,
+            "GIT_PROJECT_ROOT": str(self.top),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(length),
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+        }
+        done = subprocess.run(
+            ["git", "http-backend"],
+            env=env,
+            input=self.rfile.read(length),
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        head, _, body = done.stdout.partition(b"\r\n\r\n")
+        rows = dict(row.split(": ", 1) for row in head.decode().split("\r\n") if ": " in row)
+        self._answer(int(rows.pop("Status", "200").split()[0]), rows, body)
+
+    do_POST = do_GET
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args
+
+
+@pytest.fixture
+def https(tmp_path: Path, work: Path) -> Iterator[tuple[str, Path, list[str]]]:
+    """The repository's url, the certificate, and the requested paths."""
+    certificate, key = self_signed(tmp_path)
+    options: list[str] = []
+    handler = type("OfOne", (Backend,), {"top": tmp_path, "asked": options})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://localhost:{server.server_address[1]}/theirs.git", certificate, options
+    server.shutdown()
+    server.server_close()
+
+
+def test_over_https_with_a_certificate_that_is_checked(
+    project: Path, https: tuple[str, Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, certificate, options = https
+    (project / "registries.yml").write_text(f"ours: {{url: '{url}', recipes: recipes}}\n")
+    strange = run(project, "recipe.search", "tiny")
+    assert strange.returncode == 3 and "certificate" in strange.stderr and not options
+    monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
+    found = run(project, "recipe.search", "tiny")
+    assert found.returncode == 0 and "@ours/tiny-fp8" in found.stdout, found.stderr
+    assert options[0] == "/theirs.git/info/refs"
+    requests = len(options)
+    done = run(project, "recipe.import", "@ours/tiny-fp8", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert len(options) == requests, "the commit is here already"
+
+
+def test_a_repository_that_asks_for_a_password_gets_none(
+    project: Path, https: tuple[str, Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, certificate, _ = https
+    monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
+    monkeypatch.setattr(Backend, "closed", True)
+    (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
+    refused = run(project, "recipe.search", "tiny")
+    assert refused.returncode == 3 and "registry ours: git says: " in refused.stderr
+    assert "Authentication failed" in refused.stderr
+
+
+@pytest.mark.skipif(SSHD is None, reason="no sshd")
+def test_over_ssh_with_a_host_key_that_is_known(
+    project: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "id")], check=True)
+    config, known = tmp_path / "ssh_config", tmp_path / "known_hosts"
+    config.write_text(
+        f"IdentityFile {tmp_path}/id\nIdentitiesOnly yes\nIdentityAgent none\nUserKnownHostsFile {known}\n"
+    )
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"ssh -F {config}")
+    sshd = Sshd(tmp_path / "sshd", tmp_path / "home")
+    sshd.start()
+    try:
+        (project / "registries.yml").write_text(
+            f"ours: {{url: 'ssh://127.0.0.1:{sshd.port}{tmp_path}/theirs.git', recipes: recipes}}\n"
+        )
+        strange = run(project, "recipe.search", "tiny")
+        assert strange.returncode == 3 and not (project / "registries.lock").exists(), strange.stdout
+        known.write_text(sshd.known_hosts_line())
+        found = run(project, "recipe.search", "tiny")
+        assert found.returncode == 0 and "@ours/tiny-fp8" in found.stdout, found.stderr
+    finally:
+        sshd.stop()
+
+
+def entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:
+    """An object of a pack: its kind and unpacked size, then for a delta the id of its base, then the zlib stream."""
+    head = bytearray([(kind << 4) | (size & 15)])
+    size >>= 4
+    while size:
+        head[-1] |= 0x80
+        head.append(size & 127)
+        size >>= 7
+    return bytes(head) + base + zlib.compress(body)
+
+
+def length(number: int) -> bytes:
+    """A size as a delta has it."""
+    found = bytearray([number & 127])
+    while number := number >> 7:
+        found[-1] |= 0x80
+        found.append(number & 127)
+    return bytes(found)
+
+
+def object_id(kind: str, pieces: Iterable[bytes], size: int) -> bytes:
+    found = hashlib.sha1(f"{kind} {size}\0".encode())
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()
+
+
+def delta_bomb(mib: int) -> tuple[bytes, str]:
+    """(a pack of some kilobytes, its commit): a file that copies a MiB so often."""
+    base = bytes(2**20)
+    base_id = object_id("blob", [base], len(base))
+    size = mib * 2**20
+    delta = length(len(base)) + length(size) + (b"\xc0" + b"\x10") * (size // 2**20)  # copy 0x100000 bytes from 0
+    large_id = object_id("blob", (base for _ in range(mib)), size)
+    tree = b"100644 a.yaml\0" + base_id + b"100644 b.yaml\0" + large_id
+    tree_id = object_id("tree", [tree], len(tree))
+    commit = f"tree {tree_id.hex()}\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n".encode()
+    commit_id = object_id("commit", [commit], len(commit))
+    body = b"PACK" + struct.pack(">II", 2, 4) + entry(3, len(base), base) + entry(7, len(delta), delta, base_id)
+    body += entry(2, len(tree), tree) + entry(1, len(commit), commit)
+    return body + hashlib.sha1(body).digest(), commit_id.hex()
+
+
+def test_a_delta_that_unpacks_to_much_more_ends_git_in_little_memory(
+    project: Path, https: tuple[str, Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, certificate, _ = https
+    monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
+    pack, commit = delta_bomb(700)
+    bare = tmp_path / "theirs.git"
+    subprocess.run(["git", "-C", bare, "index-pack", "--stdin"], input=pack, check=True, capture_output=True)
+    subprocess.run(["git", "-C", bare, "update-ref", "refs/heads/main", commit], check=True)
+    assert len(pack) < 10_000
+    (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
+    code, said, most_kib = measured(project, "recipe.search", "a")
+    assert code == 3 and "registry ours: git says: fatal: " in said, said
+    assert most_kib < 256 * 1024, f"{most_kib // 1024} MiB"

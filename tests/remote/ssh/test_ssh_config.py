@@ -1,0 +1,121 @@
+"""The output of ssh -G, as a value; and cases that an sshd on loopback can't cover."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import paramiko
+import pytest
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sparkwright.errors import Refused, Unreachable
+from sparkwright.remote.ssh import host_keys, ssh_config
+from sparkwright.remote.ssh.ssh_config import SshTarget
+from tests.remote.conftest import Lab
+from tests.remote.ssh.test_ssh_link import eventually, refusal
+
+HEAD = "host spark1\nhostname 192.0.2.7\nuser ann\nport 2222\n"
+
+
+def key() -> paramiko.PKey:
+    raw = Ed25519PrivateKey.generate().public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return paramiko.PKey.from_type_string("ssh-ed25519", base64.b64decode(raw.split()[1]))
+
+
+def line(name: str, one: paramiko.PKey) -> str:
+    return f"{name} {one.get_name()} {one.get_base64()}\n"
+
+
+@pytest.mark.parametrize(
+    ("spec", "target"),
+    [
+        ("hop", ("hop", "", 0)),
+        ("hop:2222", ("hop", "", 2222)),
+        ("ann@hop:2222", ("hop", "ann", 2222)),
+        ("ann@example.org@hop", ("hop", "ann@example.org", 0)),
+        ("[::1]:2222", ("::1", "", 2222)),
+        ("ann@[fe80::1%eth0]", ("fe80::1%eth0", "ann", 0)),
+        ("::1", ("::1", "", 0)),
+        ("[192.0.2.1]:22", ("192.0.2.1", "", 22)),
+        ("ssh://ann@[::1]:2222", ("::1", "ann", 2222)),
+        ("ssh://hop/", ("hop", "", 0)),
+    ],
+)
+def test_a_hop_is_read_in_every_way_it_can_be_written(spec: str, target: tuple[str, str, int]) -> None:
+    assert ssh_config.hop(spec) == target
+
+
+@pytest.mark.parametrize("spec", ["", "ann@", "hop:port", "hop:99999", "[::1", "hop:٣", "a b:c:d"])
+def test_a_hop_that_is_no_host_is_refused(spec: str) -> None:
+    with pytest.raises(Refused, match="ProxyJump"):
+        ssh_config.hop(spec)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("port 0x16", "Port of ssh must be a number up to 65535, got '0x16'"),
+        ("identityfile /keys/%C", "IdentityFile of ssh has the token '%C', which is not supported"),
+        ("revokedhostkeys /keys/${NOWHERE_SET}", r"RevokedHostKeys of ssh names \${NOWHERE_SET}, which is not set"),
+        ("proxyusefdpass yes", "ProxyUseFdpass is not supported"),
+    ],
+)
+def test_what_cannot_be_done_as_ssh_does_it_is_refused_by_name(line: str, says: str) -> None:
+    with pytest.raises(Refused, match=says):
+        ssh_config.parse(f"host spark1\n{line}\nhostname h\nuser u\n", "spark1")
+
+
+def test_tokens_are_filled_in_once() -> None:
+    tokens = ssh_config.ssh_tokens_of("%n", "alias", 22, "ann", "", "")
+    assert ssh_config.fill("X", "%h-%n-%p-%r-%%-%k", tokens) == "%n-alias-22-ann-%-alias"
+
+
+def test_the_command_that_finds_keys_is_not_given_to_a_shell(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    target = ssh_config.parse(f"{HEAD}knownhostscommand /bin/echo %n\n", f"$(touch {mark})")
+    assert host_keys.lines(target, target.known_as) == []
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(("strict", "peer"), [("ask", "192.0.2.9"), ("no", "192.0.2.9")])
+def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
+    tmp_path: Path, strict: str, peer: str
+) -> None:
+    mine, other = key(), key()
+    file = tmp_path / "known"
+    file.write_text(line("[spark]:2222", mine) + line(f"[{peer}]:2222", other))
+    known = {"known_hosts": (file,), "keep_in": file, "strict": strict}
+    careless = SshTarget("spark", "ann", 2222, **known)  # type: ignore[arg-type]
+    careful = SshTarget("spark", "ann", 2222, check_ip=True, **known)  # type: ignore[arg-type]
+    first = host_keys.lines(careful, careful.known_as)
+    assert host_keys.check(careless, mine, first, peer)
+    assert host_keys.check(careful, mine, first, "127.0.0.1")
+    with pytest.raises(Unreachable, match=f"{peer}, which is known by another key"):
+        host_keys.check(careful, mine, first, peer)
+
+
+@pytest.mark.ssh
+def test_jump_hosts_in_a_circle_are_named(lab: Lab) -> None:
+    lab.write_config("Host a\n  HostName 127.0.0.1\n  ProxyJump b\nHost b\n  HostName 127.0.0.1\n  ProxyJump a\n")
+    with pytest.raises(Refused, match="ProxyJump goes in a circle: b > a > b"):
+        from sparkwright.remote.ssh.login import opened
+
+        opened(ssh_config.resolve(lab.host(address="a", port=None)), "spark1", print)
+
+
+@pytest.mark.ssh
+def test_who_is_refused_is_hung_up_on(lab: Lab) -> None:
+    lab.known_hosts.write_text("")
+    assert "is not known yet" in refusal(lab)
+    assert eventually(lambda: not lab.sshd.sessions()), "sshd turns others away for each that stays without a login"
+
+
+@pytest.mark.ssh
+def test_a_jump_host_is_left_when_the_host_behind_it_is_refused(lab: Lab) -> None:
+    jump = lab.another("jump")
+    lab.known_hosts.write_text(jump.known_hosts_line())
+    lab.write_config(f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump 127.0.0.1:{jump.port}\n")
+    assert "is not known yet" in refusal(lab, address="far", port=None)
+    assert eventually(lambda: not jump.sessions())

@@ -1,0 +1,64 @@
+"""Read the options from the real `vllm serve --help=all`.
+
+`python -m tests.sandbox.vllm.serve_help` prints them in the format of src/sparkwright/sandbox/vllm/options-0.32.0.txt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+HELP = Path(__file__).parents[2] / "data" / "vllm-0.32.0" / "serve-help-all.txt"
+HEADER = """\
+# Options of `vllm serve` 0.32.0, from its own --help=all. Columns: the option's names, what follows it, how the help calls that.
+# switch: nothing; value: one word; optional: one word or none; list: words; choices: one of these; json: a mapping.
+"""
+SAYS_JSON = "valid JSON string"
+
+
+def blocks(text: str) -> Iterator[list[str]]:
+    """Yield the lines of each option."""
+    found: list[str] = []
+    for line in text.splitlines():
+        if re.match(r"^  -\S", line):
+            if found:
+                yield found
+            found = [line]
+        elif found and line.startswith(" " * 20):
+            found.append(line)
+    yield found
+
+
+def header(block: list[str]) -> str:
+    """Return an option's first line without its description, such as `--model MODEL`."""
+    return re.split(r"\s{2,}", block[0].strip())[0]
+
+
+def rows(text: str) -> list[str]:
+    """Return a tab-separated row for each option."""
+    return [_row(header(block), " ".join(part.strip() for part in block[1:])) for block in blocks(text)]
+
+
+def _row(head: str, about: str) -> str:
+    names = re.findall(r"(?:^|, )(-[^\s,]+)", head)
+    following = head[len(names[0]) :].partition(f", {names[1]}")[0] if len(names) > 1 else head[len(names[0]) :]
+    following = following.strip()
+    kind, following = _kind(following, about)
+    return "\t".join([" ".join(names), kind, following]).rstrip()
+
+
+def _kind(following: str, about: str) -> tuple[str, str]:
+    if not following:
+        return "switch", ""
+    if following.endswith("...]"):
+        return "list", following.partition(" [")[0]
+    if re.fullmatch(r"\[\w+\]", following):
+        return "optional", following.strip("[]")
+    if re.fullmatch(r"\{[^}]*\}", following):
+        return "choices", following
+    return ("json" if SAYS_JSON in about else "value"), following
+
+
+if __name__ == "__main__":
+    print(HEADER + "\n".join(rows(HELP.read_text())))

@@ -1,0 +1,473 @@
+"""The stand-in's HTTP API answers like the real one's recorded bodies."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.vllm.http import HTTP
+from sparkwright.measure.speculation import acceptance
+from sparkwright.sandbox.vllm.api import VllmApi
+from sparkwright.sandbox.vllm.command_line import Refused
+from sparkwright.sandbox.vllm.engine import Engine
+from sparkwright.sandbox.vllm.metrics import POSITIONS
+from sparkwright.sandbox.vllm.model import drafts_of
+from tests.remote.sshd import free_port
+from tests.sandbox.vllm.serve_help import HELP
+from tests.sandbox.vllm.test_startup import LLAMA, QWEN3NEXT
+
+DATA = HELP.parent / "qwen3next-eager"
+#: a real 0.32.0 on a CPU that drafts with a second model, which is the same as the first
+DRAFTED = HELP.parents[1] / "vllm-0.32.0-speculation/draft-model"
+NAME = "/models/tiny-qwen3next"
+SAY = {"model": NAME, "messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 16}
+
+
+class Server:
+    """A running stand-in."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], *words: str) -> None:
+        (folder / "config.json").write_text(json.dumps(config))
+        self.port, self.fault = free_port(), ""
+        ready = threading.Event()
+        self.engine = Engine(
+            [NAME, "--enforce-eager", "--max-model-len", "4096", *words],
+            api=VllmApi,
+            version="0.32.0",
+            log=lambda line: ready.set() if "startup complete" in line else None,
+            folder_of=lambda _: folder,
+            listen=("127.0.0.1", self.port),
+            fault=lambda: self.fault,
+        )
+        self._thread = threading.Thread(target=self.engine.run)
+        self._thread.start()
+        assert ready.wait(10)
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes, dict[str, str]]:
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        line.request(method, path, json.dumps(body) if body is not None else None, headers)
+        answer = line.getresponse()
+        found = answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
+        line.close()
+        return found
+
+    def json(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        status, data, _ = self.ask(method, path, body, **headers)
+        return status, json.loads(data)
+
+    def events(self, path: str, body: Any) -> list[Any]:
+        _, data, headers = self.ask("POST", path, {**body, "stream": True})
+        assert headers["content-type"] == "text/event-stream; charset=utf-8"
+        return [read_event(line) for line in data.decode().split("\n\n") if line]
+
+    def metrics(self) -> dict[str, float]:
+        rows = self.ask("GET", "/metrics")[1].decode().splitlines()
+        return {row.rsplit(" ", 1)[0]: float(row.rsplit(" ", 1)[1]) for row in rows if not row.startswith("#")}
+
+    def metric(self, name: str, **labels: str) -> float:
+        wanted = {"engine": "0", "model_name": self.engine.config.served_names[0], **labels}
+        text = ",".join(f'{key}="{value}"' for key, value in sorted(wanted.items()))
+        return self.metrics()[f"{name}{{{text}}}"]
+
+    def stop(self) -> None:
+        self.engine.stop()
+        self._thread.join(timeout=10)
+        assert not self._thread.is_alive()
+
+
+def read_event(text: str) -> Any:
+    assert text.startswith("data: ")
+    return "[DONE]" if text == "data: [DONE]" else json.loads(text[6:])
+
+
+def recorded(name: str, folder: Path = DATA) -> tuple[int, str]:
+    head, _, body = (folder / name).read_text().partition("\n\n")
+    return int(head.split()[1]), body
+
+
+def real_events(name: str) -> list[Any]:
+    return [read_event(text) for text in recorded(name)[1].split("\n\n") if text.strip()]
+
+
+def real_events_of(path: Path) -> list[Any]:
+    return [read_event(text) for text in path.read_text().split("\n\n") if text.strip()]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    running: list[Server] = []
+
+    def begin(*words: str, config: dict[str, Any] = QWEN3NEXT) -> Server:
+        running.append(Server(tmp_path, config, *words))
+        return running[-1]
+
+    yield begin
+    for item in running:
+        item.stop()
+
+
+def shape(value: Any) -> Any:
+    """Return the keys in their order, and the types of values that are neither text nor number."""
+    if isinstance(value, dict):
+        return {key: shape(one) for key, one in value.items()}
+    return [shape(item) for item in value] if isinstance(value, list) else None
+
+
+def test_plain_endpoints_are_as_recorded(serve: Callable[..., Server]) -> None:
+    server = serve()
+    for path, name in (("/health", "health"), ("/ping", "ping"), ("/load", "load"), ("/version", "version")):
+        assert server.ask("GET", path)[:2] == (200, recorded(f"{name}.txt")[1].strip().encode()), path
+    assert server.json("GET", "/nope") == (404, {"detail": "Not Found"})
+    status, models = server.json("GET", "/v1/models")
+    real = json.loads(recorded("models.txt")[1])
+    assert status == 200 and models["data"][0]["id"] == real["data"][0]["id"]
+    assert sorted(models["data"][0]) == sorted(real["data"][0])
+    assert sorted(models["data"][0]["permission"][0]) == sorted(real["data"][0]["permission"][0])
+
+
+def test_a_text_that_is_compared_waits_for_no_token_where_nothing_takes_its_time(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkwright.sandbox.serving.process.FAST", 1e-6)  # at that pace its second token takes days
+    status, found = serve().json("POST", "/v1/chat/completions", {**SAY, "logprobs": True, "top_logprobs": 2})
+    assert status == 200 and len(found["choices"][0]["logprobs"]["content"]) == found["usage"]["completion_tokens"] > 1
+
+
+@pytest.mark.parametrize("name", ["chat", "completion"])
+def test_a_whole_answer_has_the_real_fields(serve: Callable[..., Server], name: str) -> None:
+    path, body = {
+        "chat": ("/v1/chat/completions", SAY),
+        "completion": ("/v1/completions", {"model": NAME, "prompt": "abc", "max_tokens": 8}),
+    }[name]
+    status, found = serve().json("POST", path, body)
+    real = json.loads(recorded(f"{name}.json.txt")[1])
+    missing = {"ec_transfer_params", "prompt_logprobs", "prompt_token_ids", "prompt_text"}  # always null
+    assert status == 200
+    assert shape(real["choices"]) == shape(found["choices"])
+    assert set(real) - missing <= set(found)
+    assert real["usage"].keys() == found["usage"].keys()
+    assert found["usage"]["completion_tokens"] == real["usage"]["completion_tokens"]
+    assert re.fullmatch(r"(chatcmpl|cmpl)-[0-9a-f]{16}", found["id"]) and found["object"] == real["object"]
+
+
+@pytest.mark.parametrize(("name", "usage"), [("chat-stream.sse.txt", True), ("chat-stream-nousage.sse.txt", False)])
+def test_a_stream_is_the_real_one_chunk_for_chunk(serve: Callable[..., Server], name: str, usage: bool) -> None:
+    real = real_events(name)
+    tokens = 16 if usage else len(real) - 2
+    options = {"stream_options": {"include_usage": True}} if usage else {}
+    found = serve().events("/v1/chat/completions", {**SAY, "max_tokens": tokens, **options})
+    assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert shape(found[0]) == shape(real[0])
+    assert shape(found[1]) == shape(real[1])
+    assert [shape(item) for item in found[-3:]] == [shape(item) for item in real[-3:]]
+    assert len(found) == 1 + tokens + usage + 1  # the role, a chunk a token, the usage, the end
+    assert found[-1] == real[-1] == "[DONE]"
+    assert any("usage" in item for item in found[:-1]) is usage
+    if usage:
+        assert found[-2]["choices"] == [] and found[-2]["usage"]["completion_tokens"] == 16
+    assert found[-3 if usage else -2]["choices"][0]["finish_reason"] == "length"
+
+
+def test_usage_can_come_with_each_chunk(serve: Callable[..., Server]) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    found = serve().events("/v1/chat/completions", {**SAY, "max_tokens": 3, "stream_options": options})
+    assert [item["usage"]["completion_tokens"] for item in found[:-1]] == [0, 1, 2, 3, 3]
+    assert len({item["usage"]["prompt_tokens"] for item in found[:-1]}) == 1
+
+
+def test_a_plain_completion_streams_text(serve: Callable[..., Server]) -> None:
+    found = serve().events("/v1/completions", {"model": NAME, "prompt": "abc", "max_tokens": 3})
+    assert [item["choices"][0]["finish_reason"] for item in found[:-1]] == [None, None, "length"]
+    assert all(item["object"] == "text_completion" and item["choices"][0]["text"] for item in found[:-1])
+
+
+def test_it_ends_by_itself_when_nobody_says_how_many(serve: Callable[..., Server]) -> None:
+    body = {name: value for name, value in SAY.items() if name != "max_tokens"}
+    assert serve().json("POST", "/v1/chat/completions", body)[1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_thinking_can_be_off_by_default_or_by_request(serve: Callable[..., Server]) -> None:
+    server = serve("--reasoning-parser", "qwen3")
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    messages = [
+        server.json("POST", "/v1/chat/completions", {**SAY, **more})[1]["choices"][0]["message"] for more in ({}, off)
+    ]
+    assert [bool(message["content"]) for message in messages] == [False, True]
+    assert [bool(message["reasoning"]) for message in messages] == [True, False]
+
+
+def test_a_default_of_the_chat_template_is_kept(serve: Callable[..., Server]) -> None:
+    server = serve("--reasoning-parser", "qwen3", "--default-chat-template-kwargs", '{"enable_thinking": false}')
+    assert server.json("POST", "/v1/chat/completions", SAY)[1]["choices"][0]["message"]["content"]
+
+
+def test_errors_are_word_for_word(serve: Callable[..., Server]) -> None:
+    server = serve()
+    cases = {
+        "err-unknown-model.txt": {**SAY, "model": "not-here"},
+        "err-too-long.txt": {**SAY, "max_tokens": 10_000_000},
+    }
+    for name, body in cases.items():
+        status, text = recorded(name)
+        assert server.json("POST", "/v1/chat/completions", body) == (status, json.loads(text)), name
+    status, text = recorded("err-prompt-too-long.txt")
+    assert server.json("POST", "/v1/completions", {"model": NAME, "prompt": "x" * 120_000}) == (
+        status,
+        json.loads(text),
+    )
+    said = server.json("POST", "/v1/completions", {"model": NAME, "prompt": "x" * 4 * 4090, "max_tokens": 100})
+    assert said[0] == 400 and "4096 tokens. However, you requested 100 output tokens" in said[1]["error"]["message"]
+    assert server.json("POST", "/v1/chat/completions", {"model": NAME})[0] == 400
+
+
+def test_a_key_is_asked_for_under_v1_only(serve: Callable[..., Server]) -> None:
+    server = serve("--api-key", "secret", "other", "--served-model-name", "acme/tiny", "second")
+    status, text = recorded("models.txt", HELP.parent / "llama-named-apikey")
+    assert server.json("GET", "/v1/models") == (status, json.loads(text))
+    assert server.json("POST", "/v1/chat/completions", SAY, Authorization="Bearer wrong")[0] == 401
+    for key in ("secret", "other"):
+        names = [item["id"] for item in server.json("GET", "/v1/models", Authorization=f"Bearer {key}")[1]["data"]]
+        assert names == ["acme/tiny", "second"]
+    assert (
+        server.ask("GET", "/health")[0] == server.ask("GET", "/version")[0] == server.ask("GET", "/metrics")[0] == 200
+    )
+
+
+def test_an_engine_that_dies_says_so_and_leaves(serve: Callable[..., Server]) -> None:
+    server = serve()
+    server.fault = "engine-exits"
+    status, text = recorded("chat.json.txt", HELP.parent / "jamba-eager")
+    assert server.json("POST", "/v1/chat/completions", SAY) == (status, json.loads(text))
+    assert server.ask("GET", "/health")[0] == 503
+
+
+def test_text_goes_to_tokens_and_back(serve: Callable[..., Server]) -> None:
+    server = serve()
+    status, found = server.json("POST", "/tokenize", {"model": NAME, "prompt": "The lamp turned."})
+    assert status == 200 and found.keys() == json.loads(recorded("tokenize.txt")[1]).keys()
+    assert found["count"] == len(found["tokens"]) == 4
+    assert server.json("POST", "/detokenize", {"model": NAME, "tokens": found["tokens"]}) == (
+        200,
+        {"prompt": "The lamp turned."},
+    )
+    chat = server.json("POST", "/tokenize", {"model": NAME, "messages": SAY["messages"]})[1]["count"]
+    assert server.json("POST", "/v1/chat/completions", {**SAY, "max_tokens": 1})[1]["usage"]["prompt_tokens"] == chat
+
+
+def test_metrics_have_the_real_names_labels_and_buckets(serve: Callable[..., Server]) -> None:
+    server = serve(config=LLAMA)
+    real_rows = recorded("metrics-before.txt", HELP.parent / "llama-eager")[1].splitlines()
+    real = {name_and_labels(row) for row in real_rows if not row.startswith("#")}
+    found = {name_and_labels(row) for row in server.metrics()}
+    info = next(row for row in found if row[0] == "vllm:cache_config_info")
+    assert found - {info} <= real
+    assert {key for key, _ in info[1]} <= {
+        key for row in real if row[0] == "vllm:cache_config_info" for key, _ in row[1]
+    }
+    types = {row for row in real_rows if row.startswith("# TYPE vllm:")}
+    assert {row for row in server.ask("GET", "/metrics")[1].decode().splitlines() if row.startswith("# TYPE")} <= types
+    for name in ("vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_bucket"):
+        assert {row for row in real if row[0] == name} == {row for row in found if row[0] == name}
+
+
+def name_and_labels(row: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return a row's name and labels, with the values of `le` and `finished_reason` only: others differ between servers."""
+    name, _, rest = row.partition("{")
+    labels = re.findall(r'(\w+)="([^"]*)"', rest.rpartition("}")[0])
+    return name.split(" ")[0], tuple((key, value if key in ("le", "finished_reason") else "") for key, value in labels)
+
+
+def test_metrics_count_what_was_done(serve: Callable[..., Server]) -> None:
+    server = serve()
+    usage = server.json("POST", "/v1/chat/completions", SAY)[1]["usage"]
+    assert server.metric("vllm:generation_tokens_total") == 16
+    assert server.metric("vllm:prompt_tokens_total") == usage["prompt_tokens"]
+    assert server.metric("vllm:request_success_total", finished_reason="length") == 1
+    assert server.metric("vllm:time_to_first_token_seconds_count") == 1
+    assert server.metric("vllm:inter_token_latency_seconds_count") == 15
+    assert server.metric("vllm:inter_token_latency_seconds_sum") > 0.7 * 15 / 47
+    info = next(row for row in server.metrics() if row.startswith("vllm:cache_config_info"))
+    assert 'mamba_cache_mode="align"' in info and f'block_size="{server.engine.config.block_tokens}"' in info
+
+
+@pytest.mark.parametrize(("config", "hits"), [(QWEN3NEXT, 1760), (LLAMA, 1792)], ids=["hybrid", "dense"])
+def test_a_repeated_prompt_hits_the_prefix_cache_by_blocks(
+    serve: Callable[..., Server], config: Any, hits: int
+) -> None:
+    server = serve(config=config)
+    body = {"model": NAME, "prompt": list(range(1801)), "max_tokens": 1}
+    for _ in range(2):
+        server.json("POST", "/v1/completions", body)
+    assert server.metric("vllm:prefix_cache_queries_total") == 3602
+    assert server.metric("vllm:prefix_cache_hits_total") == hits
+    assert 1801 - hits <= server.engine.config.block_tokens
+
+
+def test_without_prefix_caching_nothing_is_looked_up(serve: Callable[..., Server]) -> None:
+    server = serve("--no-enable-prefix-caching")
+    for _ in range(2):
+        server.json("POST", "/v1/completions", {"model": NAME, "prompt": list(range(600)), "max_tokens": 1})
+    assert server.metric("vllm:prefix_cache_queries_total") == 0
+
+
+def until(true: Callable[[], bool], timeout_s: float = 30) -> bool:
+    end_s = time.monotonic() + timeout_s
+    while not true() and time.monotonic() < end_s:
+        time.sleep(0.02)
+    return true()
+
+
+def request_threads() -> set[threading.Thread]:
+    """Return the request threads of all servers in this process: other tests' servers may have some."""
+    return {thread for thread in threading.enumerate() if "process_request_thread" in thread.name}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fault", ["", "wedge"])
+def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], stream: bool, fault: str) -> None:
+    server = serve()
+    line = http.client.HTTPConnection("127.0.0.1", server.port)
+    line.request(
+        "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": stream})
+    )
+    assert until(lambda: server.metric("vllm:num_requests_running") == 1)
+    assert server.metric("vllm:kv_cache_usage_perc") > 0
+    server.fault = fault
+    line.close()
+    assert until(lambda: server.metric("vllm:num_requests_running") == 0)
+    assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
+
+
+def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., Server]) -> None:
+    """As a real one whose engine core was stopped: its front end takes the request, and its counters stand still."""
+    server = serve()
+    server.fault = "wedge"
+    others = request_threads()
+    line = http.client.HTTPConnection("127.0.0.1", server.port)
+    line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True}))
+    assert until(lambda: bool(request_threads() - others))
+    assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
+    line.close()
+    assert until(lambda: not request_threads() - others)
+    assert server.metric("vllm:prompt_tokens_total") == 0
+
+
+def test_a_wedged_server_never_counts_a_text_that_it_made_no_vector_of(serve: Callable[..., Server]) -> None:
+    """Its counters are a sign of life: a text whose client has disconnected must not look like progress."""
+    server = serve("--runner", "pooling")
+    server.fault = "wedge"
+    before = server.metric("vllm:prompt_tokens_total")
+    others = request_threads()
+    line = http.client.HTTPConnection("127.0.0.1", server.port)
+    line.request("POST", "/v1/embeddings", json.dumps({"model": NAME, "input": "Hello."}))
+    assert until(lambda: bool(request_threads() - others))
+    line.close()
+    assert until(lambda: not request_threads() - others)
+    assert server.metric("vllm:prompt_tokens_total") == before
+
+
+def test_more_than_max_num_seqs_wait(serve: Callable[..., Server]) -> None:
+    server = serve("--max-num-seqs", "1")
+    lines = [http.client.HTTPConnection("127.0.0.1", server.port) for _ in range(3)]
+    for line in lines:
+        line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True}))
+    assert until(lambda: server.metric("vllm:num_requests_waiting") == 2)
+    assert server.metric("vllm:num_requests_running") == 1
+    for line in lines:
+        line.close()
+    assert until(lambda: server.metric("vllm:num_requests_waiting") + server.metric("vllm:num_requests_running") == 0)
+
+
+def test_stopping_breaks_a_stream_off_without_an_end(serve: Callable[..., Server]) -> None:
+    server = serve()
+    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    line.request(
+        "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": True})
+    )
+    answer = line.getresponse()
+    assert answer.readline()
+    server.engine.stop()
+    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+        answer.read()
+
+
+SPECULATIVE = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
+
+
+#: vllm/v1/spec_decode/metrics.py of 0.32.0
+REAL_STATISTICS = (
+    r"SpecDecoding metrics: Mean acceptance length: [\d.]+, Accepted throughput: [\d.]+ tokens/s, Drafted throughput: "
+    r"[\d.]+ tokens/s, Accepted: \d+ tokens, Drafted: \d+ tokens, Per-position acceptance rate: [01]\.\d{3}, [01]\.\d{3}, "
+    r"Avg Draft acceptance rate: [\d.]+%"
+)
+
+
+def counters(server: Server) -> dict[str, float]:
+    return HTTP.counters(server.ask("GET", "/metrics")[1].decode())
+
+
+def streamed(server: Server, tokens: int) -> list[Any]:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    options = {**SAY, "max_tokens": tokens, "ignore_eos": True, "stream_options": options}
+    return server.events("/v1/chat/completions", options)[1:-2]
+
+
+def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkwright.sandbox.serving.process.FAST", 4000.0)
+    server = serve(*SPECULATIVE)
+    before = counters(server)
+    chunks = streamed(server, 120)
+    accepted = acceptance(before, counters(server))
+    assert accepted is not None and accepted.positions == pytest.approx((0.85, 0.68), abs=0.04)
+    assert len(chunks) == pytest.approx(120 / (1 + sum(accepted.positions)), abs=2)
+    assert chunks[-1]["usage"]["completion_tokens"] == 120
+
+
+def test_a_drafter_that_does_not_fit_has_little_accepted() -> None:
+    drafts = drafts_of(json.loads(SPECULATIVE[1]), NAME, Path, good=False)
+    assert drafts is not None
+    assert sum(drafts.step() > 1 for _ in range(200)) == pytest.approx(30, abs=2)
+
+
+def test_the_log_and_the_counters_tell_its_drafts_as_the_real_ones() -> None:
+    given = json.loads((DRAFTED / "speculative-config.json").read_text())
+    drafts = drafts_of({**given, "method": "mtp", "model": None}, given["model"], Path, good=True)
+    assert drafts is not None and not drafts.log_line(time.monotonic() + 60)
+    for _ in range(100):
+        drafts.step()
+    log = (DRAFTED / "server.log").read_text()
+    real = re.findall(r"SpecDecoding metrics: .*", log)
+    assert real and all(re.fullmatch(REAL_STATISTICS, line) for line in [*real, drafts.log_line(time.monotonic() + 60)])
+    assert repr(drafts).replace("'mtp'", "'draft_model'") in log
+    names = set(re.findall(r"^(vllm:\w+_total)", (DRAFTED / "metrics.txt").read_text(), re.M))
+    assert names == {*drafts.counters(), POSITIONS}
+
+
+def test_a_chunk_of_several_tokens_is_as_recorded(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkwright.sandbox.serving.process.FAST", 4000.0)
+    chunks = streamed(serve(*SPECULATIVE), 40)
+    real = real_events_of(DRAFTED / "chat-stream.sse.txt")[1:]
+    assert shape(chunks[0]["choices"]) == shape(real[0]["choices"])
+    for found in (chunks, real):
+        counts = [chunk["usage"]["completion_tokens"] for chunk in found]
+        assert counts[0] == 1 and any(after - before > 1 for before, after in itertools.pairwise(counts))
+
+
+def test_a_drafter_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
+    given = {"method": "eagle3", "model": "/models/draft", "num_speculative_tokens": 2}
+    with pytest.raises(Refused, match="Can't load the configuration of '/models/draft'"):
+        drafts_of(given, NAME, lambda path: tmp_path / path.lstrip("/"), good=True)

@@ -1,0 +1,194 @@
+"""The stand-in's command line accepts the options of the real one, and refuses with its messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines.http import valid
+from sparkwright.engines.vllm import http
+from sparkwright.sandbox.vllm import command_line
+from sparkwright.sandbox.vllm.command_line import Refused, parse, with_config_file
+from tests.sandbox.vllm import serve_help
+
+SOURCE = Path(serve_help.__file__).parents[3] / "src"
+REAL = serve_help.HELP.read_text()
+NOW = "0.32.0"
+
+
+def vllm(*words: str, version: str = NOW) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "VLLM_VERSION": version}
+    line = [sys.executable, "-m", "sparkwright.sandbox.vllm", *words]
+    return subprocess.run(line, env=env, capture_output=True, text=True, timeout=30, check=False)
+
+
+def refusal(*words: str, version: str = NOW) -> Refused:
+    with pytest.raises(Refused) as caught:
+        parse(words, version)
+    return caught.value
+
+
+def test_the_table_of_flags_is_the_real_help_and_nothing_else() -> None:
+    assert command_line.TABLE.read_text() == serve_help.HEADER + "\n".join(serve_help.rows(REAL)) + "\n"
+
+
+def test_the_stand_in_prints_the_real_helps_options() -> None:
+    done = vllm("serve", "--help=all")
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = [serve_help.header(block) for block in serve_help.blocks(done.stdout)]
+    assert printed == [serve_help.header(block) for block in serve_help.blocks(REAL)]
+
+
+def test_it_says_its_images_version() -> None:
+    for version in (NOW, "0.19.2"):
+        done = vllm("--version", version=version)
+        assert (done.returncode, done.stdout) == (0, f"{version}\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for option in command_line.options(NOW) for name in option.names if "help" not in name and name != "-h"],
+)
+def test_each_spelling_is_taken(name: str) -> None:
+    option = next(option for option in command_line.options(NOW) if name in option.names)
+    value = option.choices[0] if option.choices else {"json": "{}", "switch": None}.get(option.kind, "1")
+    more = ["--tool-call-parser", "hermes"] if "auto-tool-choice" in name else []
+    parse([name, *([value] if value is not None else []), *more], NOW)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["-tp", "2"], "tensor_parallel_size", 2),
+        (["-O3"], "optimization_level", 3),
+        (["--max_num_seqs=8"], "max_num_seqs", 8),
+        (["--max-model-len", "4k"], "max_model_len", 4000),
+        (["--no-enable-log-requests"], "enable_log_requests", False),
+        (["--served-model-name", "a", "b"], "served_model_name", ["a", "b"]),
+        (
+            ["-cc.mode=3", "-cc.pass_config.fuse", "true"],
+            "compilation_config",
+            {"mode": 3, "pass_config": {"fuse": True}},
+        ),
+    ],
+)
+def test_values_are_read_as_the_engine_does(words: list[str], key: str, value: object) -> None:
+    assert parse(words, NOW).values[key] == value
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--enable-chunked-prefill=False"], "argument --enable-chunked-prefill/--no-enable-chunked-prefill: ignored explicit argument 'False'"),
+        (["--mamba-cache-mode", "all"], "argument --mamba-cache-mode: invalid choice: 'all' (choose from align, none)"),
+        (["--kv-cache-dtype", "fp4"], "argument --kv-cache-dtype: invalid choice: 'fp4' (choose from auto, bfloat16, "),
+        (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
+        (["--max-num-seqs"], "argument --max-num-seqs: expected one argument"),
+        (["--served-model-name"], "argument --served-model-name: expected at least one argument"),
+    ],
+)  # fmt: skip
+def test_argparse_refuses_on_its_second_exit_code(words: list[str], said: str) -> None:
+    refused = refusal(*words)
+    assert f"vllm serve: error: {said}" in str(refused)
+    assert refused.code == 2
+
+
+def test_an_unknown_argument_is_refused_as_the_real_log_has_it() -> None:
+    folder = serve_help.HELP.parent / "err-unknown-arg"
+    refused = refusal("/models/tiny-llama", "--host", "127.0.0.1", "--enforce-eager", "--no-such-flag")
+    assert str(refused) in (folder / "server.log").read_text()
+    assert refused.code == json.loads((folder / "result.json").read_text())["exit_code"]
+
+
+#: flag, a version that takes it, one that does not
+LIVED = [
+    ("--calculate-kv-scales", "0.27.1", "0.28.0"),
+    ("--disable-chunked-prefill", "0.33.0", "0.32.0"),
+    ("--swap-space=4", "0.17.1", "0.18.0"),
+    ("--mamba-cache-mode=align", "0.15.0", "0.14.1"),
+    ("--mamba-cache-mode=all", "0.31.0", "0.33.0"),
+    ("--default-chat-template-kwargs={}", "0.14.0", "0.13.0"),
+]
+
+
+@pytest.mark.parametrize(("flag", "knows", "refuses"), LIVED, ids=[row[0] for row in LIVED])
+def test_a_flag_is_known_while_it_lived(flag: str, knows: str, refuses: str) -> None:
+    parse([flag], knows)
+    assert refusal(flag, version=refuses).code == 2
+
+
+def test_0_33_pairs_enable_with_disable_and_still_takes_no() -> None:
+    for flag in ("--disable-chunked-prefill", "--no-enable-chunked-prefill"):
+        assert parse([flag], "0.33.0").values == {"enable_chunked_prefill": False}
+    said = str(refusal("--enable-chunked-prefill=False", version="0.33.0"))
+    assert "argument --enable-chunked-prefill/--disable-chunked-prefill: ignored explicit argument 'False'" in said
+
+
+# The stand-in reads --config as vLLM 0.32.0 does; each case was tried on the real one, or read in its parser.
+
+
+VERSION = "0.32.0"
+KEY = "spk-0123456789abcdef"
+
+
+def parsed(folder: Path, *words: str) -> command_line.Arguments:
+    return command_line.parse(with_config_file(words, lambda inside: folder / inside.lstrip("/")), VERSION)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "e.yaml").write_text(http.text(KEY))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words", [("/m", "--config", "/e.yaml"), ("--model", "/m", "--port", "81", "--config", "/e.yaml")]
+)
+def test_the_key_comes_from_the_file_and_the_log_hides_it(folder: Path, words: tuple[str, ...]) -> None:
+    found = parsed(folder, *words)
+    assert (found.model, found.values["api_key"]) == ("/m", [KEY])
+    assert KEY not in str(found.not_default(VERSION)) and "config" not in found.not_default(VERSION)
+
+
+def test_a_flag_outranks_the_file(folder: Path) -> None:
+    assert parsed(folder, "/m", "--config", "/e.yaml", "--api-key", "other").values["api_key"] == ["other"]
+
+
+def test_a_false_switch_is_honoured(folder: Path) -> None:
+    (folder / "e.yaml").write_text(
+        'enable-chunked-prefill: false\nserved-model-name: ["a", "b"]\n# a note: of mine\nseed: 7\n'
+    )
+    found = parsed(folder, "/m", "--config", "/e.yaml")
+    assert found.values == {"enable_chunked_prefill": False, "served_model_name": ["a", "b"], "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("/m", "--config", "/e.yaml", "--config", "/e.yaml"), "More than one config file specified!"),
+        (("/m", "--config"), "No config file specified!"),
+        (("/m", "--config", "/e.json"), "Config file must be of a yaml/yml type. json supplied"),
+        (("/m", "--config", "/not-here.yaml"), "FileNotFoundError"),
+        (("--port", "81", "--config", "/e.yaml"), "No model specified!"),
+    ],
+)
+def test_what_the_real_one_refuses(folder: Path, words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(command_line.Refused, match=said):
+        parsed(folder, *words)
+
+
+@pytest.mark.parametrize("key", ["short", "-" + "a" * 20, "a b" * 10, "é" * 20, "a" * 600, "a\n" * 10, ""])
+def test_a_key_that_no_header_or_parser_takes_is_none(key: str) -> None:
+    assert not valid(key)
+
+
+def test_a_key_is_read_back_as_it_was_written() -> None:
+    key = "aZ9._~+/=-" * 3
+    assert valid(key)
+    assert http.key_of(http.text(key)) == key
+    assert [http.key_of(text) for text in ("", "api-key: {", "other: x", "api-key: 7")] == [""] * 4

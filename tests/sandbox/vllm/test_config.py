@@ -1,0 +1,136 @@
+"""The stand-in engine refuses exactly what the real one refused, and accepts what it accepted; the rules predict both.
+
+The cases and their outcomes are those of `make test-engine`, run against a real vLLM 0.32.0 (docs/engine-agreement.md).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.model.architecture import classify
+from sparkwright.engines.vllm import prediction, rules, versions
+from sparkwright.engines.vllm.log import LOG
+from sparkwright.sandbox.vllm import command_line, config
+from sparkwright.sandbox.vllm import config as refusals
+from tests.real_engine.cases import CASES, Case, Prediction
+from tests.real_engine.prediction import predicted
+
+TINY = Path(__file__).parents[2] / "data/tiny"
+VERSION = "0.32.0"
+NOT_REFUSED = ("kv-scales-on-hybrid",)  # an error because its result is wrong
+FLAGS: tuple[dict[str, object], ...] = (
+    {},
+    {"enable-chunked-prefill": False},
+    {"enable-prefix-caching": True},
+    {"enable-chunked-prefill": False, "enable-prefix-caching": True},
+    {"enable-chunked-prefill": False, "enable-prefix-caching": False},
+    {"enable-chunked-prefill": False, "max-num-batched-tokens": 1024},
+    {"max-num-seqs": 300, "max-num-batched-tokens": 256},
+    {"mamba-cache-mode": "all"},
+    {"calculate-kv-scales": True},
+    {"disable-log-requests": True},
+    {"swap-space": 4},
+    {"disable-chunked-prefill": True},
+    {"max-model-len": 16384},
+    {"enable-auto-tool-choice": True},
+)
+
+
+def stand_in(words: tuple[str, ...], folder: Path, version: str) -> tuple[config.Config | None, str]:
+    """Return the stand-in's settings, or None and its last log line."""
+    try:
+        found = command_line.parse(list(words), version)
+        settings = config.build(found, config.read_model(found.model, folder), folder, version)
+        refusals.refuse_before_weights(settings, version)
+    except command_line.Refused as refused:
+        return None, str(refused)
+    return settings, ""
+
+
+def words(sentence: str) -> list[str]:
+    """Return the words of a sentence, sorted: argparse lists options as they were added, its help sorts them."""
+    return sorted(sentence.replace(",", "").rstrip(".").split())
+
+
+def laid(kind: str, folder: Path) -> Path:
+    source = TINY / f"{kind}.json"
+    if source.exists():
+        (folder / "config.json").write_text(source.read_text())
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) -> None:
+    path = str(laid(case.model, tmp_path))
+    settings, said = stand_in(case.argv(path), tmp_path, VERSION)
+    assert (settings is not None) == case.expected.starts, said
+    if settings is None:
+        assert words(read(said, LOG).failure.value) == words(case.expected.why.replace("{model}", path))
+        return
+    now = Prediction(True, settings.chunked_prefill, settings.prefix_caching)
+    wanted = case.expected
+    assert (now.chunked_prefill, now.prefix_caching) == (wanted.chunked_prefill, wanted.prefix_caching)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.words], ids=lambda case: case.name)
+def test_the_rules_foretell_what_the_real_engine_did(case: Case) -> None:
+    path = TINY / f"{case.model}.json"
+    foretold = predicted(case, json.loads(path.read_text()) if path.exists() else {})
+    if foretold.starts is None:
+        return
+    assert foretold.starts == case.expected.starts, foretold.why
+    if foretold.starts:
+        assert foretold.chunked_prefill == case.expected.chunked_prefill
+        assert foretold.prefix_caching == case.expected.prefix_caching
+
+
+@pytest.mark.parametrize("version", ["0.17.1", "0.20.1", "0.26.2", "0.27.1", "0.28.0", "0.32.0"])
+@pytest.mark.parametrize("kind", ["dense", "gated_delta"])
+def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_path: Path) -> None:
+    path = str(laid(kind, tmp_path))
+    model = json.loads((tmp_path / "config.json").read_text())
+    for flags in FLAGS:
+        options = rules.VllmRequest({"max-model-len": 4096, **flags})
+        found = rules.check(options, classify(model), versions.parse(version))
+        errors = [item.sentence for item in found if item.severity == "error" and item.rule not in NOT_REFUSED]
+        case = Case("", kind, Prediction(None), dict(options.flags))
+        settings, said = stand_in(case.argv(path), tmp_path, version)
+        assert bool(errors) == (settings is None), f"{flags}: {errors} against {said[-300:]}"
+        if settings is not None:
+            foretold = prediction.effective(options, classify(model), versions.parse(version))
+            assert foretold.chunked_prefill == settings.chunked_prefill
+            assert foretold.prefix_caching == settings.prefix_caching
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "why"),
+    [
+        (
+            "0.32.0",
+            ("--max-num-seqs", "-3"),
+            "max_num_seqs\n  Input should be greater than or equal to 1 [type=greater_than_equal",
+        ),
+        (
+            "0.32.0",
+            ("--gpu-memory-utilization", "1.5"),
+            "Input should be less than or equal to 1 [type=less_than_equal",
+        ),
+        ("0.32.0", ("--gpu-memory-utilization", "0"), "Input should be greater than 0 [type=greater_than"),
+        ("0.32.0", ("--tensor-parallel-size", "0"), "1 validation error for ParallelConfig\ntensor_parallel_size"),
+        ("0.32.0", ("--tensor-parallel-size", "two"), "--tensor-parallel-size/-tp: invalid int value: 'two'"),
+        ("0.32.0", ("--port", "70000"), "OverflowError: bind(): port must be 0-65535."),
+        ("0.22.1", ("--tensor-parallel-size", "0"), ""),  # has no such limit yet
+        ("0.32.0", ("--max-num-seqs", "1"), ""),
+        ("0.32.0", ("--max-model-len", "-1"), ""),
+    ],
+)
+def test_a_number_out_of_range_is_refused_as_by_the_real_one(
+    version: str, given: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    path = str(laid("dense", tmp_path))
+    settings, said = stand_in(("--model", path, *given), tmp_path, version)
+    assert ((settings is None), why in said) == (bool(why), True), said

@@ -1,0 +1,167 @@
+"""The sandbox's vLLM answers in Anthropic's Messages API and OpenAI's Responses API as a real 0.32.0 did.
+
+tests/data/vllm-0.32.0/apis/answers.json: requests to a real one on a CPU, whose model recites (tests/real_engine/reciting.py),
+and its answers. `bare-` stands for a server without parsers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from sparkwright.sandbox.hub import QWEN35_CONFIG
+from sparkwright.sandbox.vllm import responses
+from tests.sandbox.vllm.serve_help import HELP
+from tests.sandbox.vllm.test_api import Server
+
+RECORDED = json.loads((HELP.parent / "apis/answers.json").read_text())
+PARSERS = ("--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "qwen3")
+NAMES = ("--served-model-name", "m", "second")
+#: of the real one, whose model sees no pictures
+SEES_NONE = {**QWEN35_CONFIG, "architectures": ["Qwen3NextForCausalLM"]}
+#: keys of free content: of a schema, a tool's arguments
+FREE = ("input", "parameters")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Server]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        started = {
+            bare: Server(tmp_path_factory.mktemp("model"), SEES_NONE, *NAMES, *(() if bare else PARSERS))
+            for bare in (False, True)
+        }
+        yield started
+        for server in started.values():
+            server.stop()
+
+
+def shape(value: Any) -> Any:
+    """Return the keys, the types of null and of texts, and words of the API."""
+    if isinstance(value, dict):
+        return {key: "free" if key in FREE and one else shape(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [shape(item) for item in value]
+    return value if isinstance(value, bool) or value is None else type(value).__name__
+
+
+def events(text: str) -> list[tuple[str, Any]]:
+    """Return the events of a stream, with repeated kinds merged: the sandbox's answers have fewer tokens."""
+    rows = [block.split("\n") for block in text.split("\n\n") if block.strip()]
+    found = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in rows]
+    return [next(group) for _, group in itertools.groupby(found, lambda row: row[0])]
+
+
+def kinds(body: Any) -> list[str]:
+    return [item["type"] for item in body.get("content") or body.get("output") or ()]
+
+
+def asked(body: Any) -> Any:
+    """Return a recorded request with a question that the sandbox answers in a word or by a call, in place of `hi`."""
+    tools = isinstance(body, dict) and body.get("tools")
+    text = json.dumps(body).replace('"sunny"', '"sunny. Call get_weather again."')
+    return json.loads(text.replace('"hi"', '"Call get_weather."' if tools else '"What is the capital of France?"'))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_an_answer_is_as_recorded(servers: dict[bool, Server], name: str) -> None:
+    real, server = RECORDED[name], servers[name.startswith("bare-")]
+    method = "GET" if name.endswith(("-get", "get-off")) else "POST"
+    status, data, headers = server.ask(method, real["path"], asked(real["body"]))
+    assert (status, headers["content-type"]) == (real["status"], real["type"]), data
+    if real["type"].startswith("text/event-stream"):
+        ours, theirs = events(data.decode()), events(real["text"])
+        assert [kind for kind, _ in ours] == [kind for kind, _ in theirs]
+        for (_, value), (_, other) in zip(ours, theirs, strict=True):
+            assert shape(value) == shape(other)
+        return
+    ours, theirs = json.loads(data), json.loads(real["text"])
+    assert shape(ours) == shape(theirs)
+    assert kinds(ours) == kinds(theirs)
+    if status != 200:
+        assert ours == theirs
+    for key in ("stop_reason", "status"):
+        assert ours.get(key) == theirs.get(key)
+
+
+def test_the_counted_tokens_are_those_of_the_answers_usage(servers: dict[bool, Server]) -> None:
+    body = {"model": "m", "system": "Be kind.", "messages": [{"role": "user", "content": "Say ok, and no more."}]}
+    counted = servers[False].json("POST", "/v1/messages/count_tokens", body)[1]["input_tokens"]
+    usage = servers[False].json("POST", "/v1/messages", {**body, "max_tokens": 1})[1]["usage"]
+    assert counted == usage["input_tokens"] > 8
+
+
+def test_the_client_libraries_read_its_streams(servers: dict[bool, Server]) -> None:
+    base = f"http://127.0.0.1:{servers[False].port}"
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    hi: Any = [{"role": "user", "content": "What is the weather in Rome? Call get_weather."}]
+    tools: Any = [{"name": "get_weather", "description": "", "input_schema": schema}]
+    claude = anthropic.Anthropic(base_url=base, auth_token="unused", api_key=None, max_retries=0)
+    with claude.messages.stream(model="m", max_tokens=256, messages=hi, tools=tools) as stream:
+        message = stream.get_final_message()
+    call = message.content[-1]
+    assert call.type == "tool_use" and call.input == {"city": "Rome"} and message.stop_reason == "tool_use"
+    client = openai.OpenAI(base_url=f"{base}/v1", api_key="unused", max_retries=0)
+    functions: Any = [{"type": "function", "name": "get_weather", "parameters": schema}]
+    with client.responses.stream(model="m", input=hi, tools=functions) as found:
+        response = found.get_final_response()
+    item = response.output[-1]
+    assert item.type == "function_call" and json.loads(item.arguments) == {"city": "Rome"}
+
+
+def test_responses_are_kept_where_the_server_was_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    server = Server(tmp_path, SEES_NONE, *NAMES)
+    try:
+        server.engine.env["VLLM_ENABLE_RESPONSES_API_STORE"] = "1"
+        body = {"model": "m", "input": "hi", "max_output_tokens": 4}
+        made = server.json("POST", "/v1/responses", body)[1]
+        assert server.json("GET", f"/v1/responses/{made['id']}") == (200, made)
+        assert server.json("POST", f"/v1/responses/{made['id']}/cancel", {})[0] == 400
+        queued = server.json("POST", "/v1/responses", {**body, "background": True})[1]
+        assert queued["status"] == "queued"
+        assert server.json("POST", f"/v1/responses/{queued['id']}/cancel", {})[1]["status"] == "cancelled"
+    finally:
+        server.stop()
+
+
+def test_tools_of_openais_own_are_no_functions_of_a_chat() -> None:
+    own, function = {"type": "web_search"}, {"type": "function", "name": "shell", "parameters": {}}
+    assert "tools" not in responses.chat_of({"input": "hi", "tools": [own]})
+    (tool,) = responses.chat_of({"input": "hi", "tools": [own, function]})["tools"]
+    assert tool["function"]["name"] == "shell"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_an_agent_gets_a_text_and_an_end_of_its_own_though_it_offers_tools_and_much_room(
+    servers: dict[bool, Server], path: str
+) -> None:
+    number = {"type": "object", "properties": {"seconds": {"type": "number"}}}
+    chat = path.endswith("completions")
+    about = {"name": "wait", "parameters": number}
+    tool = {"type": "function", **({"function": about} if chat else about)}
+    room = {"max_tokens": 2048} if chat else {"max_output_tokens": 2048}
+
+    def answered(text: str) -> dict[str, Any]:
+        said = {"messages": [{"role": "user", "content": text}]} if chat else {"input": text}
+        status, found = servers[False].json("POST", path, {"model": "m", "tools": [tool], **said, **room})
+        assert status == 200, found
+        return dict(found)
+
+    spoken, called = answered("Say ok."), answered("Call wait.")
+    usage = spoken["usage"]
+    assert 0 < usage.get("completion_tokens", usage.get("output_tokens")) < 512
+    if chat:
+        assert spoken["choices"][0]["finish_reason"] == "stop" and not spoken["choices"][0]["message"].get("tool_calls")
+        arguments = called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+    else:
+        assert spoken["status"] == "completed" and kinds(spoken)[-1] == "message"
+        arguments = called["output"][-1]["arguments"]
+    assert arguments == '{"seconds": 1}', "some agents read a number of seconds as a whole one"

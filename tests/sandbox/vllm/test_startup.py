@@ -1,0 +1,221 @@
+"""The stand-in's start-up log reads like a real one's, and it fails where a real one fails."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.vllm.log import LOG
+from sparkwright.sandbox import hub
+from sparkwright.sandbox.vllm import startup
+from sparkwright.sandbox.vllm.api import VllmApi
+from sparkwright.sandbox.vllm.engine import Engine
+from tests.remote.sshd import free_port
+from tests.sandbox.vllm.serve_help import HELP
+
+DATA = HELP.parent
+NOW = "0.32.0"
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 8192}
+QWEN3NEXT = {
+    "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "max_position_embeddings": 8192, "head_dim": 64,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 64,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 64, "num_key_value_heads": 2,
+}  # fmt: skip
+JAMBA = {
+    "architectures": ["JambaForCausalLM"],
+    "model_type": "jamba",
+    "max_position_embeddings": 8192,
+    "mamba_d_state": 16,
+}
+TINY = {"/models/tiny-llama": LLAMA, "/models/tiny-qwen3next": QWEN3NEXT, "/models/tiny-jamba": JAMBA}
+QWEN35 = hub.QWEN35_CONFIG
+
+
+def start(
+    config: dict[str, Any] | None, *words: str, folder: Path, version: str = NOW, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, int]:
+    """Return the log and the exit code of a start that is stopped as soon as it serves."""
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    lines: list[str] = []
+
+    def log(line: str) -> None:
+        lines.append(line)
+        if "Application startup complete." in line:
+            engine.stop()
+
+    listen = ("127.0.0.1", free_port())
+    engine = Engine(words, api=VllmApi, version=version, log=log, folder_of=lambda _: folder, listen=listen)
+    code = engine.run()
+    return "\n".join(lines), code
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda config, *words, version=NOW: start(
+        config, *words, folder=tmp_path, version=version, monkeypatch=monkeypatch
+    )
+
+
+def asked(log: str) -> dict[str, Any]:
+    found: dict[str, Any] = ast.literal_eval(re.search(r"non-default args: (\{.*\})", log).group(1))  # type: ignore[union-attr]
+    return found
+
+
+SERVED = ("llama-eager", "llama-chunked-off", "llama-named-apikey", "qwen3next-eager", "hybrid-chunked-on", "hybrid-prefix-off",
+          "hybrid-chunked-off-prefix-off", "jamba-eager")  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_a_start_tells_the_same_as_the_real_one(begin: Any, case: str) -> None:
+    words = shlex.split((DATA / case / "command.txt").read_text().partition("vllm serve ")[2])
+    real_log = (DATA / case / "server.log").read_text(errors="replace")
+    log, code = begin(TINY[words[0]], *words)
+    assert code == 0, log
+    assert asked(log) == asked(real_log)
+    real, ours = read(real_log, LOG), read(log, LOG)
+    known = {name for name, reading in real.readings.items() if reading.value is not None}
+    assert known - {"failure"} <= set(ours.readings)  # the real Jamba dies on its first request
+    for name in ("version", "architecture", "chunked_prefill", "prefix_caching", "mamba_cache_mode", "kv_cache_dtype",
+                 "quantization", "max_model_len"):  # fmt: skip
+        assert ours.value(name) == real.value(name), name
+    assert ours.stage == "ready"
+    assert [re.sub(r".*\] ", "", line) for line in ours.warnings] == [
+        re.sub(r".*\] ", "", line) for line in real.warnings
+    ]
+
+
+DIED = ("err-max-model-len", "err-no-model", "hybrid-chunked-off", "err-unknown-arg")
+
+
+@pytest.mark.parametrize("case", DIED)
+def test_a_refused_start_ends_in_the_real_ones_words(begin: Any, case: str) -> None:
+    words = shlex.split((DATA / case / "command.txt").read_text().partition("vllm serve ")[2])
+    real_log = (DATA / case / "server.log").read_text()
+    log, code = begin(TINY.get(words[0]), *words)
+    assert code == json.loads((DATA / case / "result.json").read_text())["exit_code"]
+    told, real = read(log, LOG).failure, read(real_log, LOG).failure
+    assert told.value == real.value is not None
+    assert told.evidence.partition(" [type=")[0] == real.evidence.partition(" [type=")[0]
+    assert read(log, LOG).value("architecture") == read(real_log, LOG).value("architecture")
+
+
+def test_a_taken_port_is_a_death_before_the_model_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        lines: list[str] = []
+        port = other.getsockname()[1]
+        engine = Engine(
+            ["/m"], api=VllmApi, version=NOW, log=lines.append, folder_of=lambda _: tmp_path, listen=("127.0.0.1", port)
+        )
+        assert engine.run() == 1
+    assert lines[-1] == "OSError: [Errno 98] Address already in use"
+    real = (DATA / "err-port-in-use/server.log").read_text()
+    assert lines[-1] in real and "Resolved architecture" not in "\n".join(lines) + real
+
+
+ALIGN = "Chunked prefill is required for mamba cache mode 'align'."
+NEW_ALIGN = "Chunked prefill is required for Mamba prefix caching."
+BLOCK = "In Mamba cache align mode, block_size (2096) must be <= max_num_batched_tokens (2048)."
+OFF = ("--no-enable-chunked-prefill", "--max-model-len", "2048")
+BIG = ("--enable-prefix-caching", "--kv-cache-dtype", "fp8")
+
+#: flags on a gated delta net, version, what it dies of ("" when it serves)
+REFUSED = [
+    (OFF, "0.14.1", ""),
+    ((*OFF, "--enable-prefix-caching"), "0.14.1", ""),  # it has no prefix caching yet
+    (OFF, "0.15.0", ""),  # it has, and not by default
+    ((*OFF, "--enable-prefix-caching"), "0.15.0", ALIGN),
+    ((*OFF, "--enable-prefix-caching"), "0.27.1", ALIGN),
+    (OFF, "0.27.1", ""),
+    (OFF, "0.28.0", ALIGN),
+    (OFF, "0.33.0", NEW_ALIGN),
+    ((*OFF, "--no-enable-prefix-caching"), "0.33.0", ""),
+    (OFF, "0.11.0", ""),  # it ignores the flag
+    (BIG, "0.16.0", ""),
+    (BIG, "0.17.1", BLOCK),
+    (BIG, "0.26.0", BLOCK),
+    (BIG, "0.27.0", ""),
+    (("--kv-cache-dtype", "fp8"), "0.26.0", ""),
+    (("--kv-cache-dtype", "fp8"), "0.32.0", ""),
+    (("--max-num-seqs", "2000", "--gpu-memory-utilization", "0.6"), "0.32.0", "max_num_seqs (2000) exceeds available Mamba cache blocks (823)."),
+    (("--max-num-seqs", "4000"), "0.32.0", "max_num_batched_tokens (2048) must be greater than or equal to max_num_seqs (4000)."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "death"), REFUSED, ids=[f"{row[1]} {' '.join(row[0])}" for row in REFUSED]
+)
+def test_what_an_engine_refuses_depends_on_its_version(
+    begin: Any, words: tuple[str, ...], version: str, death: str
+) -> None:
+    log, code = begin(QWEN35, "--model", "/m", *words, version=version)
+    assert (code, "Application startup complete." in log) == ((1, False) if death else (0, True)), log[-500:]
+    assert death in log
+
+
+def test_the_block_is_refused_by_the_server_first_and_by_the_engine_since_0_18(begin: Any) -> None:
+    early, late = (begin(QWEN35, "--model", "/m", *BIG, version=version)[0] for version in ("0.17.1", "0.18.0"))
+    assert f"  Assertion failed, {BLOCK} [type=assertion_error" in early and "Loading weights took" not in early
+    assert f"AssertionError: {BLOCK}" in late.partition("Loading weights took")[2]
+
+
+def test_a_dense_model_may_turn_chunked_prefill_off(begin: Any) -> None:
+    log, code = begin(LLAMA, "--model", "/m", *OFF)
+    assert code == 0 and read(log, LOG).value("chunked_prefill") is False
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "readings"),
+    [
+        ((), "0.27.1", {"prefix_caching": False, "mamba_cache_mode": None}),
+        ((), "0.28.0", {"prefix_caching": True, "mamba_cache_mode": "align"}),
+        (("--no-enable-chunked-prefill",), "0.11.0", {"chunked_prefill": True, "version": "0.11.0"}),
+        (("--enable-prefix-caching",), "0.14.0", {"prefix_caching": False, "block_size": 1056}),
+        (("--kv-cache-dtype", "fp8"), "0.32.0", {"block_size": 2096, "kv_cache_dtype": "fp8", "quantization": "fp8"}),
+    ],
+)
+def test_defaults_by_version(begin: Any, words: tuple[str, ...], version: str, readings: dict[str, Any]) -> None:
+    log, code = begin(QWEN35, "--model", "/m", *words, version=version)
+    assert code == 0
+    state = read(log, LOG)
+    assert {name: state.value(name) for name in readings} == readings
+    assert state.stage == "ready"
+
+
+def test_kv_scales_are_warned_of_on_a_hybrid_since_0_19(begin: Any) -> None:
+    said = "Disabling calculate_kv_scales for hybrid model"
+    found = [
+        said in begin(QWEN35, "/m", "--calculate-kv-scales", version=version)[0] for version in ("0.18.0", "0.19.0")
+    ]
+    assert found == [False, True]
+
+
+def test_a_model_of_attention_only_is_no_hybrid_whatever_its_keys(begin: Any) -> None:
+    granite = {**JAMBA, "architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["attention"] * 4}
+    assert "mamba page size" not in begin(granite, "/m")[0]
+
+
+def test_a_truncated_file_of_weights_is_a_death(begin: Any, tmp_path: Path) -> None:
+    for name in ("model.safetensors.index.json", *(f"model-{n:05d}-of-00014.safetensors" for n in range(1, 15))):
+        (tmp_path / name).write_bytes(hub.content("Qwen/Qwen3.5-35B-A3B-FP8", name))
+    (tmp_path / "model-00004-of-00014.safetensors").write_bytes(b"short")
+    log, code = begin(QWEN35, "/m")
+    assert code == 1 and "MetadataIncompleteBuffer" in log
+
+
+def test_stopping_says_so(begin: Any) -> None:
+    said = list(startup.stopping())
+    assert "[shutdown] API server: shutdown triggered" in said[0]
+    assert "[shutdown] API server: shutdown triggered" in begin(LLAMA, "/m")[0]
