@@ -8,7 +8,7 @@ from packaging.version import Version
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.engine import of
 from sparkwright.engines.llama_cpp import flags
-from sparkwright.engines.options import CONCEPTS, TITLES, elsewhere, here
+from sparkwright.engines.options import TITLES, concepts, elsewhere, here
 from sparkwright.engines.vllm import options
 
 
@@ -70,7 +70,7 @@ def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
 
 
 def test_every_name_is_one_of_its_engine() -> None:
-    rows = CONCEPTS.values()
+    rows = concepts().values()
     assert {item for row in rows for item in row["vllm"]} - {"model"} <= options.every()
     assert {item for row in rows for item in row["llama_cpp"]} <= set(flags.TABLE.known)
     assert all(set(row) == set(TITLES) for row in rows)

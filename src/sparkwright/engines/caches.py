@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from sparkwright.engines.options import CONCEPTS
+from sparkwright.engines.options import of_concept
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -88,13 +88,13 @@ class Judged:
 
 def turned_on(engine: str) -> str:
     """Return the line of a recipe that turns prefix caching on; empty if the engine has no flag for it."""
-    name = next(iter(CONCEPTS[CONCEPT].get(engine, ())), "")
+    name = next(iter(of_concept(engine, CONCEPT)), "")
     return f"{name}: {str(not name.startswith('disable-')).lower()} in the recipe" if name else ""
 
 
 def asked_for(engine: str, flags: Mapping[str, Any]) -> bool:
     """Return True if flags, under their own names, turn prefix caching on: its flag is on, or the one that disables it is off."""
-    names = CONCEPTS[CONCEPT].get(engine, ())
+    names = of_concept(engine, CONCEPT)
     return any(flags.get(name) is not name.startswith("disable-") for name in names if flags.get(name) is not None)
 
 

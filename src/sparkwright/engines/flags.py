@@ -73,6 +73,15 @@ class Flags(Protocol):
     def ADAPTERS(self) -> AdapterFlags | None:
         """The flags for LoRA adapters; None if the engine serves none."""
 
+    @property
+    def TEMPLATES(self) -> tuple[str, ...]:
+        """The flags that set another chat template than the model's."""
+
+    @property
+    def SAMPLING(self) -> tuple[str, ...] | None:
+        """The flags that set the sampling of requests without their own, the one that takes its values first; None if the engine
+        reads them from the model's file, and warns of nothing."""
+
     def named(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags under their own names, in their order; of two spellings of a flag the last wins."""
 

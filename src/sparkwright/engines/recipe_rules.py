@@ -14,6 +14,7 @@ from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.flags import AdapterFlags
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.model.chat_template import ChatTemplate
+from sparkwright.engines.options import of_concept
 from sparkwright.visible import one_line
 
 #: key of a recipe
@@ -27,36 +28,11 @@ PLAIN_ATTENTION = (
     *("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
 )
 #: families of models, as words of a name
-FAMILIES = (
-    *(
-        "bloom",
-        "cohere",
-        "command",
-        "deepseek",
-        "ernie",
-        "falcon",
-        "gemma",
-        "glm",
-        "gpt",
-        "granite",
-        "hunyuan",
-        "internlm",
-    ),
-    *(
-        "kimi",
-        "lfm",
-        "llama",
-        "minimax",
-        "mistral",
-        "mixtral",
-        "nemotron",
-        "olmo",
-        "phi",
-        "qwen",
-        "seed",
-        "smollm",
-        "yi",
-    ),
+FAMILIES = tuple(
+    """
+    bloom cohere command deepseek ernie falcon gemma glm gpt granite hunyuan internlm kimi lfm llama minimax
+    mistral mixtral nemotron olmo phi qwen seed smollm yi
+    """.split()
 )
 #: letters of a name of a family that other words may end in
 MOST_SHORT = 3
@@ -259,10 +235,8 @@ def _number(value: Any) -> int:
     return int(value) if str(value).isdecimal() else 0
 
 
-#: flags with the fields that a server sets in each request, by engine
-KWARGS: Mapping[str, str] = {"vllm": "default-chat-template-kwargs", "llama_cpp": "chat-template-kwargs"}
-#: flags that set another template
-OWN_TEMPLATE = ("chat-template", "chat-template-file")
+#: the flag with the fields that a server sets in each request
+FIELDS = "the template's defaults"
 
 
 @dataclass(frozen=True)
@@ -276,7 +250,7 @@ class TemplateCase:
     @property
     def template(self) -> ChatTemplate | None:
         """The model's template; None if it is not known, or the recipe brings another one."""
-        if any(name in self.flags for name in OWN_TEMPLATE):
+        if any(name in self.flags for name in engines.of(self.engine).flags.TEMPLATES):
             return None
         return ChatTemplate.from_json(self.chat.get("template") or {})
 
@@ -305,7 +279,7 @@ def template_field_unread(case: TemplateCase) -> Iterator[Finding]:
     The engine takes it without a word, and nothing changes: thinking stays as it is, or has no effort to be set. Which fields
     the template of the pinned commit reads stands in spark.lock, and `model.inspect` shows it.
     """
-    flag, template = KWARGS.get(case.engine, ""), case.template
+    flag, template = next(iter(of_concept(case.engine, FIELDS)), ""), case.template
     given = case.flags.get(flag)
     if template is None or not isinstance(given, Mapping):
         return
@@ -331,11 +305,16 @@ def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
     """A model without generation_config.json is sampled with the engine's own defaults.
     A request that sets no temperature gets 1.0, no top_p and no top_k, whatever the model's makers recommend on their page.
     """
-    named = any(name in case.flags for name in ("generation-config", "override-generation-config"))
-    if case.engine == "llama_cpp" or not case.chat or case.chat.get("sampling") is not None or named:
+    flags = engines.of(case.engine).flags.SAMPLING
+    if (
+        flags is None
+        or not case.chat
+        or case.chat.get("sampling") is not None
+        or not case.flags.keys().isdisjoint(flags)
+    ):
         return
     sentence = "the model has no generation_config.json: requests without a temperature get the engine's own defaults."
-    change = {"override-generation-config": {"temperature": 0.7, "top_p": 0.8}} if case.engine == "vllm" else {}
+    change = {flag: {"temperature": 0.7, "top_p": 0.8} for flag in flags[:1]}
     way = Way("set what its makers recommend, as {temperature: 0.7, top_p: 0.8}, or set it in each request", change)
     yield Finding("info", sentence, (way,), "the files of the pinned commit", "model")
 

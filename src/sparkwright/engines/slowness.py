@@ -10,7 +10,7 @@ from sparkwright.engines import engine as engines
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.log.reader import message
-from sparkwright.engines.options import CONCEPTS
+from sparkwright.engines.options import of_concept
 from sparkwright.units import GIB, gib
 from sparkwright.visible import count
 
@@ -159,7 +159,7 @@ def likely(seen: Seen) -> list[Cause]:
 
 def _flags(seen: Seen, concept: str) -> str:
     """Return this engine's flags for a concept, as "cache-type-k and cache-type-v"; empty if it has none."""
-    return " and ".join(CONCEPTS[concept].get(seen.engine.name, ()))
+    return " and ".join(of_concept(seen.engine.name, concept))
 
 
 def _measured(name: str, message: str, fix: str, weight: int, *, found: bool) -> Cause:

@@ -10,6 +10,7 @@ from sparkwright.doctor.diagnosis.server_state import DiagnosisInput, is_slow
 from sparkwright.engines import tasks
 from sparkwright.engines.log.reader import message
 from sparkwright.engines.log.state import UNKNOWN, Reading
+from sparkwright.engines.options import of_concept
 from sparkwright.engines.slowness import Cause, Verdict
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS
@@ -66,7 +67,8 @@ def _last_words(seen: DiagnosisInput) -> Iterator[Cause]:
 def _out_of_memory(seen: DiagnosisInput) -> Iterator[Cause]:
     if seen.end.out_of_memory:
         sentence = f"Docker reports OOMKilled, exit code {seen.end.code}"
-        fix = "lower gpu-memory-utilization, or stop other processes"
+        share = "".join(f"lower {flag}, or " for flag in of_concept(seen.engine.name, "the share of memory"))
+        fix = f"{share}stop other processes"
         yield Cause("it was OOM-killed", "found", sentence, fix, 190)
 
 

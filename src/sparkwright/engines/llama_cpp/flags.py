@@ -128,6 +128,9 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
     source="llama.cpp b11549, tools/server/README.md",
 )
 SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}
+TEMPLATES: tuple[str, ...] = ("chat-template", "chat-template-file")
+#: it reads the sampling from the model's file
+SAMPLING: tuple[str, ...] | None = None
 #: files below the model's mount point
 FILES = (MODEL, "mmproj", "model-draft")
 

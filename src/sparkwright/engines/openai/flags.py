@@ -23,6 +23,8 @@ COMMAND = "command"
 CONTEXT = "context"
 SERVED_NAME = "served_name"
 SET_BY: Mapping[str, str] = {}
+TEMPLATES: tuple[str, ...] = ()
+SAMPLING: tuple[str, ...] | None = ()
 MODEL_FLAGS: Mapping[Role, ModelFlag] = {}
 ADAPTERS: AdapterFlags | None = None
 

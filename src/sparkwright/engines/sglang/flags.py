@@ -104,6 +104,8 @@ BUDGET = CHUNK
 #: the images do not start a server themselves
 ENTRYPOINT: tuple[str, ...] | None = ("sglang", "serve")
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
+TEMPLATES: tuple[str, ...] = ("chat-template",)
+SAMPLING: tuple[str, ...] | None = ()
 MODEL_FLAGS: Mapping[Role, ModelFlag] = {
     "draft": ModelFlag("speculative-draft-model-path", needs="speculative-algorithm"),
     "tokenizer": ModelFlag("tokenizer-path"),

@@ -42,6 +42,8 @@ ENTRYPOINT: tuple[str, ...] | None = None
 MEMORY = MEMORY_UTILIZATION
 BUDGET = BATCHED_TOKENS
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
+TEMPLATES: tuple[str, ...] = ("chat-template",)
+SAMPLING: tuple[str, ...] | None = ("override-generation-config", "generation-config")
 MODEL_FLAGS: Mapping[Role, ModelFlag] = {
     "draft": ModelFlag("speculative-config", key="model"),
     "tokenizer": ModelFlag("tokenizer"),

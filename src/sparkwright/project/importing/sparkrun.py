@@ -37,13 +37,6 @@ from sparkwright.visible import first, one_line
 #: known values of `recipe_version`
 VERSIONS = ("1", "2")
 
-#: defaults whose names differ from vLLM's flags
-CALLED = {
-    "tensor_parallel": "tensor-parallel-size",
-    "pipeline_parallel": "pipeline-parallel-size",
-    "data_parallel": "data-parallel-size",
-    "ctx_size": "ctx-size",
-}
 #: keys that run something, each with its effect
 HOOKS = {
     "pre_exec": "commands in the container before the server starts",
@@ -196,11 +189,15 @@ def _from_defaults(found: Foreign, values: dict[str, str], report: Report) -> li
         return []
     own = engine.of(name)
     words = [] if own.imports and own.imports.repository else [values["model"]]
+    usual = engine.of(engine.USUAL).imports
+    assert usual is not None
+    # defaults whose names differ from vLLM's flags
+    called = {"tensor_parallel": usual.tensor, "pipeline_parallel": usual.pipeline, "data_parallel": usual.replicas[0]}
     for key, value in values.items():
         if key == "model":
             continue
-        written = CALLED.get(key, key.replace("_", "-"))
-        concept = options.CONCEPTS.get(options.of(written), {})
+        written = called.get(key, key.replace("_", "-"))
+        concept = options.concepts().get(options.of(written), {})
         flag = next(iter(concept.get(name, ())), written)
         if flag != written:
             report.add("translated", key, f"--{flag}")

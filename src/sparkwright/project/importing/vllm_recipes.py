@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkwright.engines import engine
 from sparkwright.errors import Refused
 from sparkwright.project.importing.docker_words import of_words, pairs, words_of
 from sparkwright.project.importing.foreign import (
@@ -92,7 +93,8 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
     _dependencies(data, report)
     model_id = text(variant.get("model_id") or base.get("model_id"))
     image = _image(base, variant, report)
-    tensor = ["--tensor-parallel-size", str(hosts)] if hosts > 1 else []
+    own = engine.of("vllm").imports
+    tensor = [f"--{own.tensor}", str(hosts)] if own and hosts > 1 else []
     title = text(meta.get("title"))
     precision = text(variant.get("precision"))
     suffix = "" if name == "default" else f"-{name}"
