@@ -50,6 +50,8 @@ def newer(tmp_path: Path) -> Installed:
     package = Path(sparkwright.__file__).parent
     installed.shipped.mkdir(parents=True)
     for path in package.iterdir():
+        if path.name == "starter":  # of a wheel
+            continue
         (installed.shipped.parent / path.name).symlink_to(path)
     for folder in (*starter.FOLDERS, *shipped_files.FOLDERS):
         shutil.copytree(shipped_files.source() / folder, installed.shipped / folder)

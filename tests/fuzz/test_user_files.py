@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import sparkwright
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import lockfile
 from sparkwright.project.documents import document
@@ -18,7 +17,7 @@ from sparkwright.project.playbook import playbook
 from sparkwright.project.recipe import recipe
 from tests.fuzz.harness import feed, texts
 
-PROJECT = Path(sparkwright.__file__).parents[2]
+PROJECT = Path(__file__).parents[2]
 HOST = b"""address: 192.0.2.7
 groups: [sparks, &g lab]
 port: 2222

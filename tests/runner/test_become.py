@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import sparkwright
 from sparkwright.errors import Refused
 from sparkwright.host import root_runtime
 from sparkwright.host.machine import Machine
@@ -25,6 +26,8 @@ from sparkwright.protocol.plan import Plan, Task
 from sparkwright.runner import become_server
 
 TOP = Path(__file__).parent.parent.parent
+#: the folder that this very package is imported from
+LIBRARY = Path(sparkwright.__file__).parents[1]
 USER, PASSWORD, WRONG, TOKEN = (
     "sparkwright-test",
     "correct horse battery",
@@ -313,7 +316,7 @@ def runtime_of(folder: Path, name: str) -> Path:
 def test_where_root_has_a_runtime_of_its_own_nothing_else_runs_as_root(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to make files of root's")
-    runtimes, name = Path(tempfile.mkdtemp(prefix="sparkwright-root-", dir="/opt")), (TOP / "src").parent.name
+    runtimes, name = Path(tempfile.mkdtemp(prefix="sparkwright-root-", dir="/opt")), LIBRARY.parent.name
     runtimes.chmod(0o755)
     try:
         with pytest.raises(Refused, match="is not installed there. Run `invoke runtime.install`"):
@@ -331,4 +334,4 @@ def test_where_root_has_a_runtime_of_its_own_nothing_else_runs_as_root(tmp_path:
             root_runtime.library(runtimes)
     finally:
         shutil.rmtree(runtimes)
-    assert root_runtime.library(runtimes) == TOP / "src", "a host without it is as before"
+    assert root_runtime.library(runtimes) == LIBRARY, "a host without it is as before"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import sparkwright
+
 TOP = Path(__file__).parents[3]
 
 PROGRAM = """
@@ -52,5 +54,5 @@ def test_what_python_compiles_is_kept_although_invoke_would_not(program: list[st
     subprocess.run(
         [sys.executable, *program, "lint"], cwd=tmp_path, env=env, capture_output=True, timeout=60, check=False
     )
-    kept = tmp_path / "kept" / TOP.relative_to("/") / "src/sparkwright/project/recipe"
+    kept = tmp_path / "kept" / Path(sparkwright.__file__).parent.relative_to("/") / "project/recipe"
     assert list(kept.glob("recipe.*.pyc"))
