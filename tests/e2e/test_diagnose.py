@@ -218,11 +218,10 @@ def test_beside_a_run_nothing_is_asked_and_the_run_is_named(desk: Desk) -> None:
 
 def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk: Desk) -> None:
     desk.deployed()
-    control.fault(desk.sandbox, "wedge")
 
     def hang() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", desk.port, timeout=60)
-        body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "Count."}], "max_tokens": 5}
+        body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "Count."}], "max_tokens": 5000}
         try:
             connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
             connection.getresponse()
@@ -232,6 +231,7 @@ def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk:
     threading.Thread(target=hang, daemon=True).start()
     while not running(metrics(desk)):
         time.sleep(0.05)
+    control.fault(desk.sandbox, "wedge")
     row = diagnosed(desk, "--token-s", "1")
     assert re.match(r"unknown whether it is wedged: 1 request running, no token for \d+ s; .*", row["summary"])
     assert (row["state"], row["exit"]) == ("unknown", 4)
