@@ -24,6 +24,7 @@ from sparkwright.host.memory import host_lost
 from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
+from sparkwright.modules.server.start import start_guarded
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust import process_words
@@ -156,7 +157,6 @@ class Container(StateModule["Container.Args", Found]):
         forbidden = host_lost.forbids(context.state, args.spec, str(found.container.get("Id", "")))
         host_lost.refuse(context, forbidden, Failed)
         spec = ContainerSpec.from_json(args.spec)
-        client: Any = context.docker()
         if found.container and changes[0].field != "state":
             fields = ", ".join(change.field for change in changes)
             fix = "Stop and keep it first (module `stop_and_keep`)."
@@ -166,19 +166,13 @@ class Container(StateModule["Container.Args", Found]):
             if not found.container:
                 created = _take_created(spec, found, context) or _create(spec, args.files, context, spec.name)
             container_id = created or str(found.container["Id"])
-            before = containers.inspect(client, container_id) or {}
-            compile_caches.before_start(context, before)
-            server_key.link(context.state, before)
-            context.guards.begin(context.machine, context.state, context.run_id, before, key=key_of(args.spec))
-            lifecycle.start(context, container_id)
+            start_guarded(context, container_id, key_of(args.spec))
         except (APIError, SparkwrightError, OSError) as error:
             if created:
                 lifecycle.discard(context, created)
-            context.guards.end()
             if isinstance(error, APIError):
-                raise containers.refused_start(error, client, spec.ports) from None
+                raise containers.refused_create(error) from None
             raise
-        context.guards.runs(containers.inspect(client, container_id) or {})
         return {"differs": False, "running": True, "exists": True, "ours": True, "id": container_id, "msg": ""}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright import defaults
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.reader import EngineState, read
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import (
     compile_caches,
     container_labels,
@@ -18,6 +18,7 @@ from sparkwright.host.containers import (
     log_reader,
     mount_sources,
     replacement,
+    server_key,
 )
 from sparkwright.host.containers.crash_loop import MOST, WITHIN_S, break_loop, inspect
 from sparkwright.host.containers.running_server import Running
@@ -55,31 +56,47 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         return {"id": found.get("Id", "")}
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        from docker.errors import APIError
-
         if not found:
             raise Failed(f"there is no container {args.name}.")
         turns.refuse_asleep(context.state)
-        spec = good_states.spec_of(context.state, found["Id"])
         if not found["State"]["Running"]:
+            spec = good_states.spec_of(context.state, found["Id"])
             host_lost.refuse(context, host_lost.forbids(context.state, spec, found["Id"]), Failed)
-        client = context.docker()
-        bindings = found["HostConfig"].get("PortBindings") or {}
-        ports = tuple(f"{row['HostPort']}:0" for rows in bindings.values() for row in rows)
-        if not found["State"]["Running"]:
-            compile_caches.before_start(context, found)
             held = holders.recorded_share(context, found["Id"])
             context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)
-            key = key_of(spec) if spec else ""
-            context.guards.begin(context.machine, context.state, context.run_id, found, key=key)
-        try:
-            lifecycle.start(context, found["Id"])
-        except APIError as error:
-            context.guards.end()
-            raise containers.refused_start(error, client, ports) from None
-        context.guards.runs(containers.inspect(client, found["Id"]) or {})
+            start_guarded(context, found["Id"], key_of(spec) if spec else "")
         lifecycle.set_policy(context, found, mount_sources.policy(found, args.restart))
         return {}
+
+
+def start_guarded(context: Context, container_id: str, key: str) -> None:
+    """Start a stopped container, with its compile cache and under the memory's guard. The guard ends if it is refused.
+
+    Args:
+        key: of the start, as the guard records it.
+
+    Raises:
+        Failed: The Docker Engine refuses it; with its reason, or who holds the port.
+    """
+    from docker.errors import APIError
+
+    client = context.docker()
+    container = containers.inspect(client, container_id)
+    if container is None:
+        raise Failed(f"container {container_id[:12]} is gone.")
+    bindings = container["HostConfig"].get("PortBindings") or {}
+    ports = tuple(f"{row['HostPort']}:0" for rows in bindings.values() for row in rows or ())
+    try:
+        compile_caches.before_start(context, container)
+        server_key.link(context.state, container)
+        context.guards.begin(context.machine, context.state, context.run_id, container, key=key)
+        lifecycle.start(context, container_id)
+    except (APIError, SparkwrightError, OSError) as error:
+        context.guards.end()
+        if isinstance(error, APIError):
+            raise containers.refused_start(error, client, ports) from None
+        raise
+    context.guards.runs(containers.inspect(client, container_id) or {})
 
 
 POLL_S = 0.2
