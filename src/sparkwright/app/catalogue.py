@@ -213,34 +213,36 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
         raise Failed("the host tells nothing of its memory.", where=host)
     answers, hosts, more = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
     total = int(events[0].get("memory_total_bytes") or 0)
-    reserve = float(known[host].vars.get("reserve_gib", RESERVE_GIB))
     found, broken = rows(answers, hosts, as_json=as_json)
-    more += broken
-    kept = [start for event in answers.get(host, ()) for start in start_memory.listed_starts([event.get("memory")])]
-    memory = HostMemory(total, reserve, _own(kept, total))
-    project = Project.here()
-    fitting = [
-        (row, _fit(row, memory, _start(project, known[host], row, kept))) for row in found if use in row.known.uses
-    ]
-    fitting.sort(key=lambda row: (row[1].verdict == "too large", ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
+    suitable = [row for row in found if use in row.known.uses]
+    ranked = _ranked(suitable, known[host], total, answers.get(host, ()))
     if as_json:
-        say_json(
-            {
-                "host": host,
-                "for": use,
-                "recipes": [
-                    {
-                        **row.to_json(),
-                        "fits": FITS[fit.verdict],
-                        "why": fit.why,
-                        "budget": fit.budget.to_json() if fit.budget else None,
-                    }
-                    for row, fit in fitting
-                ],
-            }
-        )
-        return [*codes, *more]
-    say_prose(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, the best evidence first:")
+        say_json({"host": host, "for": use, "recipes": [_fitting_json(row, fit) for row, fit in ranked]})
+    else:
+        _say_ranked(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, the best evidence first:", ranked)
+    return [*codes, *more, *broken]
+
+
+def _ranked(
+    suitable: Sequence[Row], host: Host, total_bytes: int, events: Sequence[Mapping[str, Any]]
+) -> list[tuple[Row, Fit]]:
+    """Return recipes with their fit to a host: those that are too large last, otherwise the best evidence first."""
+    kept = [start for event in events for start in start_memory.listed_starts([event.get("memory")])]
+    reserve = float(host.vars.get("reserve_gib", RESERVE_GIB))
+    memory = HostMemory(total_bytes, reserve, _own(kept, total_bytes))
+    project = Project.here()
+    fitting = [(row, _fit(row, memory, _start(project, host, row, kept))) for row in suitable]
+    fitting.sort(key=lambda row: (row[1].verdict == "too large", ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
+    return fitting
+
+
+def _fitting_json(row: Row, fit: Fit) -> dict[str, Any]:
+    budget = fit.budget.to_json() if fit.budget else None
+    return {**row.to_json(), "fits": FITS[fit.verdict], "why": fit.why, "budget": budget}
+
+
+def _say_ranked(title: str, fitting: Sequence[tuple[Row, Fit]]) -> None:
+    say_prose(title)
     for number, (row, fit) in enumerate(fitting, 1):
         data = row.to_json()
         aged = f"; a recipe {row.aged}" if data["old"] else ""
@@ -250,7 +252,6 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
             say_prose(f"The memory of {row.recipe.name}:")
             say_prose("\n".join(f"  {line}" for line in fit.budget.lines()))
     say_prose("A report is of one machine; `invoke verify` measures yours. Recipes of your own are not ranked.")
-    return [*codes, *more]
 
 
 def _own(kept: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:

@@ -155,7 +155,7 @@ def _recipes(repository: Repository, registry: Registry, commit: str) -> list[Fi
 
 def _file(repository: Repository, registry: Registry, commit: str, wanted: str) -> File:
     """Return the one file that a name means: its path, or the last parts of it. Raises Refused for none and for several."""
-    files = {_name(file): file for file in _recipes(repository, registry, commit)}
+    files = {str(PurePosixPath(file.path).with_suffix("")): file for file in _recipes(repository, registry, commit)}
     full = f"{registry.recipes}/{wanted}" if registry.recipes else wanted
     if full in files:
         return files[full]
@@ -170,10 +170,6 @@ def _file(repository: Repository, registry: Registry, commit: str, wanted: str) 
         f"the registry {registry.name} has no recipe '{one_line(wanted, at_most=80)}' at {commit[:SHORT]}.",
         fix=one_line(fix, at_most=300),
     )
-
-
-def _name(file: File) -> str:
-    return str(PurePosixPath(file.path).with_suffix(""))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,38 +159,42 @@ def _reported(
         doubts.append(f"the prefix cache hit {warm:.0%} of prompts that should be new")
     if state.degraded(None):
         doubts.append(f"host degraded: {state.sentence}")
-    notes = [f"this client wakes up {lag.p99_s * 1000:.1f} ms late (p99): p99 of gaps not reported"] if spoilt else []
-    if everything.largest_gap_s and lag.max_s > OWN * everything.largest_gap_s:
-        own_ms, gap_ms = lag.max_s * 1000, everything.largest_gap_s * 1000
-        notes.append(
-            f"this client once woke up {own_ms:.0f} ms late: it may have caused the largest gap, {gap_ms:.0f} ms"
-        )
-    if everything.bursts:
-        notes.append(
-            f"{everything.bursts} of {len(streams)} streams came in bursts (a reasoning parser or a proxy holds tokens back): "
-            "no decode rate, TTFT or time between tokens of them"
-        )
-    if errors:
-        notes.append(f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}")
+    by_group = {
+        name: [outcome.stream for outcome in outcomes if outcome.stream and outcome.request.group == name]
+        for name in groups
+    }
     return {
         "verdict": "failed" if not streams else "inconclusive" if doubts else "measured",
         "doubts": doubts,
-        "notes": notes,
+        "notes": list(_notes(everything, outcomes, lag, spoilt=spoilt)),
         "requests": len(outcomes),
         "failed_requests": len(errors),
         "figures": _figures(streams, spoilt),
-        "groups": {
-            name: _figures(
-                [outcome.stream for outcome in outcomes if outcome.stream and outcome.request.group == name], spoilt
-            )
-            for name in groups
-        },
+        "groups": {name: _figures(own, spoilt) for name, own in by_group.items()},
         "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
         "client_lag_max_ms": round(lag.max_s * 1000, 3),
         "prefix_hit_share": warm,
         "preemptions": risen(before, after, roles.PREEMPTIONS),
         "gpu": state.to_json(),
     }
+
+
+def _notes(everything: figures.Figures, outcomes: Sequence[Outcome], lag: Lag, *, spoilt: bool) -> Iterator[str]:
+    """Yield the reasons why some figures are missing or may be the client's own."""
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    streams = sum(outcome.stream is not None for outcome in outcomes)
+    if spoilt:
+        yield f"this client wakes up {lag.p99_s * 1000:.1f} ms late (p99): p99 of gaps not reported"
+    if everything.largest_gap_s and lag.max_s > OWN * everything.largest_gap_s:
+        own_ms, gap_ms = lag.max_s * 1000, everything.largest_gap_s * 1000
+        yield f"this client once woke up {own_ms:.0f} ms late: it may have caused the largest gap, {gap_ms:.0f} ms"
+    if everything.bursts:
+        yield (
+            f"{everything.bursts} of {streams} streams came in bursts (a reasoning parser or a proxy holds tokens back): "
+            "no decode rate, TTFT or time between tokens of them"
+        )
+    if errors:
+        yield f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}"
 
 
 def _figures(streams: Sequence[stream.Stream], spoilt: bool) -> dict[str, Any]:

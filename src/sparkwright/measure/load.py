@@ -63,64 +63,72 @@ def run(
         timeout_s: longest silence of a stream.
         on_done: called after each request with the number of finished ones.
     """
-    waiting, mutex = iter(range(len(requests))), threading.Lock()
-    recordings: list[Recording | Exception | None] = [None] * len(requests)
-    begin = threading.Event()
-    start_s = [0.0]
     workers = min(concurrency or len(requests), len(requests))
-    ready = threading.Barrier(workers + 1)
-    done = [0]
-
-    def taken() -> int | None:
-        with mutex:
-            return next(waiting, None)
-
-    def opened() -> Any:
-        try:
-            return connect(base_url, timeout_s)
-        except OSError:
-            return None  # `record` tries again and raises the error
-
-    def worker() -> None:
-        at = taken()
-        connection = opened() if at is not None and requests[at].at_s < OPENED_BEFORE_S else None
-        ready.wait()
-        begin.wait()
-        while at is not None:
-            due_s = start_s[0] + requests[at].at_s
-            if connection is None:
-                _sleep_until(due_s - OPENED_BEFORE_S)
-                connection = opened()
-            _sleep_until(due_s)
-            try:
-                how: dict[str, Any] = {
-                    "api_key": api_key,
-                    "cap_s": cap_s,
-                    "timeout_s": timeout_s,
-                    "connection": connection,
-                }
-                recordings[at] = stream.record(base_url, requests[at].body, **how)
-            except Exception as error:
-                recordings[at] = error
-            with mutex:
-                done[0] += 1
-                on_done(done[0])
-            at, connection = taken(), None
-
+    queue = _Queue(base_url, requests, {"api_key": api_key, "cap_s": cap_s, "timeout_s": timeout_s}, on_done, workers)
     before_bytes = threading.stack_size(STACK_BYTES)
     try:
-        threads = [threading.Thread(target=worker, daemon=True) for _ in range(workers)]
+        threads = [threading.Thread(target=queue.work, daemon=True) for _ in range(workers)]
         for thread in threads:
             thread.start()
-        ready.wait()
+        queue.ready.wait()
         with undisturbed():
-            start_s[0] = time.perf_counter() + 0.01
-            begin.set()
+            queue.start_s = time.perf_counter() + 0.01
+            queue.begin.set()
             for thread in threads:
                 thread.join()
     finally:
         threading.stack_size(before_bytes)
-    return [_outcome(request, found, counted) for request, found in zip(requests, recordings, strict=True)]
+    return [_outcome(request, found, counted) for request, found in zip(requests, queue.recordings, strict=True)]
+
+
+class _Queue:
+    """The requests of a load, which its workers take one after the other."""
+
+    def __init__(
+        self,
+        base_url: str,
+        requests: Sequence[Request],
+        settings: dict[str, Any],
+        on_done: Callable[[int], None],
+        workers: int,
+    ) -> None:
+        """Wait until all workers are ready. settings: further arguments of `stream.record`."""
+        self.recordings: list[Recording | Exception | None] = [None] * len(requests)
+        self.ready, self.begin, self.start_s = threading.Barrier(workers + 1), threading.Event(), 0.0
+        self._base_url, self._requests, self._settings, self._on_done = base_url, requests, settings, on_done
+        self._waiting, self._done, self._mutex = iter(range(len(requests))), 0, threading.Lock()
+
+    def work(self) -> None:
+        """Send requests until none is left, each at its time."""
+        at = self._taken()
+        connection = self._opened() if at is not None and self._requests[at].at_s < OPENED_BEFORE_S else None
+        self.ready.wait()
+        self.begin.wait()
+        while at is not None:
+            due_s = self.start_s + self._requests[at].at_s
+            if connection is None:
+                _sleep_until(due_s - OPENED_BEFORE_S)
+                connection = self._opened()
+            _sleep_until(due_s)
+            try:
+                body = self._requests[at].body
+                self.recordings[at] = stream.record(self._base_url, body, connection=connection, **self._settings)
+            except Exception as error:
+                self.recordings[at] = error
+            with self._mutex:
+                self._done += 1
+                self._on_done(self._done)
+            at, connection = self._taken(), None
+
+    def _taken(self) -> int | None:
+        with self._mutex:
+            return next(self._waiting, None)
+
+    def _opened(self) -> Any:
+        try:
+            return connect(self._base_url, self._settings["timeout_s"])
+        except OSError:
+            return None  # `record` tries again and raises the error
 
 
 def _sleep_until(at_s: float) -> None:

@@ -38,7 +38,7 @@ def show(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
     reached = reach(gateway.host)
     member = reached.fleet.members[0]
     found = ask_module(reached.fleet, member, "gateway_state", {})
-    up = found["running"] and all(_up(model) for model in found["models"])
+    up = found["running"] and all(any(row["state"] == "up" for row in model["servers"]) for model in found["models"])
     if json:
         say_json({"gateway": gateway.name, "host": gateway.host, **{key: found[key] for key in KEYS}})
     else:
@@ -75,10 +75,6 @@ def _used(client: dict[str, Any]) -> list[str]:
         f"{100 * tokens // most}% of {most}" if most else "",
         count(client["estimated"], "request") if client["estimated"] else "",
     ]
-
-
-def _up(server: dict[str, Any]) -> bool:
-    return any(row["state"] == "up" for row in server["servers"])
 
 
 def gateway_row_of(gateway: Gateway, answer: Answer) -> GatewayRow:

@@ -139,7 +139,7 @@ def _changed(change: Mapping[str, Any]) -> str:
 def _act(host: str, row: Event) -> list[str]:
     when = units.moment(row["at"])
     measured = row.get("measured") or {}
-    figures = ", ".join(f"{value} {name}" for name, value in measured.items() if _is_figure(value))
+    figures = ", ".join(f"{value} {name}" for name, value in measured.items() if isinstance(value, int | float | str))
     stages = measured.get("load_s")
     load = state.sentence(stages) if isinstance(stages, dict) else ""
     lines = [f"{when}  {host}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
@@ -168,10 +168,6 @@ def _memory(start: Mapping[str, Any]) -> str:
 
 def _gib(size_bytes: object) -> str:
     return units.gib(size_bytes) if isinstance(size_bytes, int | float) and not isinstance(size_bytes, bool) else ""
-
-
-def _is_figure(value: object) -> bool:
-    return isinstance(value, int | float | str)
 
 
 def write_report(selection: Selection, since: str, to: str, *, json: bool) -> list[int]:

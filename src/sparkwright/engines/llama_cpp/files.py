@@ -97,9 +97,8 @@ def choose(
     if not models:
         raise NoChoice(f"{where} has no model among its .gguf files: {first(sorted(files), SHOWN_CHOICES)}.")
     if len(models) > 1:
-        raise NoChoice(
-            f"{where} has {len(models)} models{_narrowed(patterns)}: name one of {listed(models)} as `model.file`."
-        )
+        narrowed = f" that {_written(patterns)} matches" if patterns else ""
+        raise NoChoice(f"{where} has {len(models)} models{narrowed}: name one of {listed(models)} as `model.file`.")
     return Chosen(_complete(models[0], where), *_beside(files, patterns, mmproj, draft, where))
 
 
@@ -228,7 +227,3 @@ def _shown(model: Model) -> str:
 
 def _written(patterns: Sequence[str]) -> str:
     return ", ".join(patterns)
-
-
-def _narrowed(patterns: Sequence[str]) -> str:
-    return f" that {_written(patterns)} matches" if patterns else ""

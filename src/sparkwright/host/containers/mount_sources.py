@@ -90,7 +90,7 @@ def policy(container: Mapping[str, Any], wanted: str) -> str:
 
 def _refuse(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
     writable = {source: name for source, may_write in sources.items() if may_write} | _of_our_containers(context, name)
-    real = {_resolved(source): (source, user) for source, user in writable.items()}
+    real = {Path(os.path.realpath(source)): (source, user) for source, user in writable.items()}
     for source in sources:
         for folder in _looked_up_in(source):
             if outer := next((real[parent] for parent in (folder, *folder.parents) if parent in real), None):
@@ -139,10 +139,6 @@ def _looked_up_in(path: Path) -> Iterator[Path]:
         links += 1
         at = Path("/") if target.is_absolute() else at
         left[:0] = [part for part in target.parts if part != "/"]
-
-
-def _resolved(path: Path) -> Path:
-    return Path(os.path.realpath(path))
 
 
 def _why_not_ours(context: Context, source: Path) -> str:

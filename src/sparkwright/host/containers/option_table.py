@@ -67,11 +67,7 @@ def _plain(name: str, option: DockerOption) -> Option:
     def found(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
         return option.alike(container[option.section].get(key))
 
-    return Option(_shown(name), wanted, found, option.why, key, option.section, asked, option.open)
-
-
-def _shown(name: str) -> str:
-    return name.replace("_", "-")
+    return Option(name.replace("_", "-"), wanted, found, option.why, key, option.section, asked, option.open)
 
 
 # -- options with defaults of the engine or the image -------------------------------------------------------------------

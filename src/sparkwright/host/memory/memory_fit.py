@@ -83,17 +83,14 @@ def engine_bytes(context: Context, server: Server) -> int:
 def _start(context: Context, server: Server, total_bytes: int) -> Start:
     kept = start_memory.read(context.state)
     size, source = _shm(context, server.shm, total_bytes)
+    key = str(server.start.get("caches") or "")
     return Start(
         learned=start_memory.learned(start_memory.last(kept, server.start)),
         learned_cold=start_memory.learned(start_memory.last(kept, server.start, cold=True)),
-        warm=_warm(context, str(server.start.get("caches") or "")),
+        warm=bool(key) and compile_caches.read(context.state, key).proved,
         shm_bytes=size,
         shm_source=source,
     )
-
-
-def _warm(context: Context, key: str) -> bool:
-    return bool(key) and compile_caches.read(context.state, key).proved
 
 
 def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[int, str]:

@@ -94,11 +94,16 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
     report.refuse_unheard()
     if report.questions:
         return Taken(own_name, "", report, digest)
-    source = _line(origin) if origin == found.kind else f"{_line(origin)} ({found.kind})"
-    head = f"{shipped_files.line('recipe')}# Imported from {source}.\n\n"
-    text = head + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    text = _text(data, found, origin)
     _checked(text, own_name)
     return Taken(own_name, text, report, digest, math.prod(parallel.values()))
+
+
+def _text(data: Mapping[str, Any], found: Foreign, origin: str) -> str:
+    """Return the recipe's file."""
+    source = _line(origin) if origin == found.kind else f"{_line(origin)} ({found.kind})"
+    head = f"{shipped_files.line('recipe')}# Imported from {source}.\n\n"
+    return head + yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120)
 
 
 def _served_name(

@@ -74,7 +74,52 @@ def scope(
         interim: what may answer its requests during a swap (app/plans/server_context.py).
     """
     home = home_of(host, user)
-    about: dict[str, Any] = {
+    names: dict[str, Any] = {
+        **DEFAULTS,
+        **host.vars,
+        "home": home,
+        "host": _about(host, user, gateways, turns, interim),
+    }
+    if recipe is None:
+        return names
+    names |= {"page_cache": recipe.file.model.page_cache} if recipe.file.model.page_cache else {}
+    if host.cluster is not None and recipe.engine.parallel is not None:
+        names["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
+    share = _share(recipe, host)
+    served = _served(recipe, pinned, served, share)
+    command = recipe.engine.flags.command(recipe.file.model.mount, served.flags)
+    second = pinned.get("models") or {}
+    memory = recipe.memory(pinned.get("model") or {}, served.flags, second)
+    model = _model(recipe, pinned.get("model") or {}, second)
+    names |= _recipe_names(recipe, pinned, served, memory, serve_port(host, recipe))
+    names |= {"beside": list(other_servers), "pinned_model": model}
+    texts = contents(recipe, names) if recipe.file.files else {}
+    digests = {path: digest(text) for path, text in texts.items()}
+    spec = container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
+    spec = replace(spec, caches=cache_key(recipe, spec, model, command))
+    container = spec.to_json()
+    needs = engine_memory(memory, container, "+".join(_commits(model)))
+    options = (*spec.docker_options(), *mount_options(digests, home), *cache_options(recipe, spec, home))
+    return {
+        **names,
+        "engine_memory": needs,
+        "recipe_files": {digests[path]: text for path, text in texts.items()},
+        "container": container,
+        "docker_options": list(map(list, options)),
+        "docker_networks": spec.further_networks(),
+        "serve": _serve(host, recipe, served, memory, {**container, "command": command}, model, needs),
+    }
+
+
+def _about(
+    host: Host,
+    user: str,
+    gateways: Sequence[Mapping[str, Any]],
+    turns: Sequence[Mapping[str, Any]],
+    interim: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the host as templates see it. Arguments: as those of `scope`."""
+    about = {
         "name": host.name,
         "machine": host.machine,
         "address": host.address,
@@ -84,75 +129,53 @@ def scope(
         "gateways": list(gateways),
         "turns": list(turns),
         "interim": dict(interim or {"port": 0, "alone": False}),
+        "home": home_of(host, user),
+        "connection": host.connection,
+        "model_from": host.model_from or "",
+        "registry_mirror": host.registry_mirror or "",
     }
-    about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
-    about["registry_mirror"] = host.registry_mirror or ""
-    if host.cluster is not None:
-        about["cluster"] = {
-            "name": host.cluster.name,
-            "rank": host.cluster.rank(host.name),
-            "world": len(host.cluster.members),
-            "addresses": dict(zip(host.cluster.members, host.cluster.addresses, strict=True)),
-            "interfaces": list(host.fabric.interfaces) if host.fabric else [],
-            "adapters": list(host.fabric.hcas) if host.fabric else [],
-            "members": list(host.cluster.members),
-        }
-        if host.model_from in host.cluster.members:
-            about["model_from"] = ""  # the play finds out which member has it
-    names = {**DEFAULTS, **host.vars, "home": home, "host": about}
-    if recipe is None:
-        return names
-    names |= {"page_cache": recipe.file.model.page_cache} if recipe.file.model.page_cache else {}
-    if host.cluster is not None and recipe.engine.parallel is not None:
-        names["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
-    share = _share(recipe, host)
-    port = serve_port(host, recipe)
+    if host.cluster is None:
+        return about
+    if host.model_from in host.cluster.members:
+        about["model_from"] = ""  # the play finds out which member has it
+    cluster = {
+        "name": host.cluster.name,
+        "rank": host.cluster.rank(host.name),
+        "world": len(host.cluster.members),
+        "addresses": dict(zip(host.cluster.members, host.cluster.addresses, strict=True)),
+        "interfaces": list(host.fabric.interfaces) if host.fabric else [],
+        "adapters": list(host.fabric.hcas) if host.fabric else [],
+        "members": list(host.cluster.members),
+    }
+    return {**about, "cluster": cluster}
+
+
+def _served(recipe: Recipe, pinned: Mapping[str, Any], served: Serving | None, share: Share | None) -> Serving:
+    """Return the settings of the server, with the flags of a member of a cluster."""
     if served is None:
         from sparkwright.project.recipe.engine_settings import serving
 
         served = serving(recipe, pinned)
-    flags = recipe.engine.flags
-    if share is not None:
-        flags_now = {**served.flags, **share.flags}
-        served = replace(served, flags={name: value for name, value in flags_now.items() if value is not None})
-    command = flags.command(recipe.file.model.mount, served.flags)
-    second = pinned.get("models") or {}
-    memory = recipe.memory(pinned.get("model") or {}, served.flags, second)
-    about = recipe.to_json()
-    model = _model(recipe, pinned.get("model") or {}, second)
-    names |= {
-        "recipe": about,
+    if share is None:
+        return served
+    flags = {**served.flags, **share.flags}
+    return replace(served, flags={name: value for name, value in flags.items() if value is not None})
+
+
+def _recipe_names(
+    recipe: Recipe, pinned: Mapping[str, Any], served: Serving, memory: Memory, port: int
+) -> dict[str, Any]:
+    """Return the names that the recipe and its entries in the lock give."""
+    further = {"models": pinned["models"]} if pinned.get("models") else {}
+    return {
+        "recipe": recipe.to_json(),
         "engine": served.to_json(),
-        "lock": {"image": pinned.get("image"), "model": pinned.get("model"), **({"models": second} if second else {})},
+        "lock": {"image": pinned.get("image"), "model": pinned.get("model"), **further},
         "base_url": f"http://127.0.0.1:{port}",
         "served_name": recipe.served_name,
         "port": port,
         "memory_utilization": memory.share,
         "memory_bytes": memory.bytes,
-        "beside": list(other_servers),
-        "pinned_model": model,
-    }
-    texts = contents(recipe, names) if recipe.file.files else {}
-    digests = {path: digest(text) for path, text in texts.items()}
-    spec = container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
-    spec = replace(spec, caches=cache_key(recipe, spec, model, command))
-    container = spec.to_json()
-    needs = engine_memory(memory, container, "+".join(_commits(model)))
-    return {
-        **names,
-        "engine_memory": needs,
-        "recipe_files": {digests[path]: text for path, text in texts.items()},
-        "container": container,
-        "docker_options": [
-            list(option)
-            for option in (
-                *spec.docker_options(),
-                *mount_options(digests, home),
-                *cache_options(recipe, spec, home),
-            )
-        ],
-        "docker_networks": spec.further_networks(),
-        "serve": _serve(host, recipe, served, memory, {**container, "command": command}, model, needs),
     }
 
 
@@ -203,7 +226,7 @@ def _serve(
 ) -> dict[str, Any]:
     """Return the settings to start and verify this very server, besides its container; kept with the last verified state.
 
-    log: what its log must say. baseline_key: the key by which two of its measurements are comparable.
+    log: what its log must say.
     """
     expect = recipe.file.expect
     return {
@@ -226,16 +249,21 @@ def _serve(
         **({"depths": depths} if (depths := _depths(recipe, served)) else {}),
         **({"load": expect.load.model_dump()} if expect.load else {}),
         **({"answers": expect.answers} if expect.answers != "judged" else {}),
-        "baseline_key": {
-            "image": container["image"],
-            "model_id": model["id"],
-            "model": model["commit"],
-            **({"models": [[item["role"], item["commit"]] for item in model["models"]]} if model.get("models") else {}),
-            "command": container["command"],
-            "env": container["env"],
-            **({"files": sorted(container["files"].items())} if container.get("files") else {}),
-            **({MEMBERS: list(host.cluster.members)} if host.cluster else {}),
-        },
+        "baseline_key": _baseline_key(host, container, model),
+    }
+
+
+def _baseline_key(host: Host, container: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the key by which two measurements of a server are comparable."""
+    return {
+        "image": container["image"],
+        "model_id": model["id"],
+        "model": model["commit"],
+        **({"models": [[item["role"], item["commit"]] for item in model["models"]]} if model.get("models") else {}),
+        "command": container["command"],
+        "env": container["env"],
+        **({"files": sorted(container["files"].items())} if container.get("files") else {}),
+        **({MEMBERS: list(host.cluster.members)} if host.cluster else {}),
     }
 
 

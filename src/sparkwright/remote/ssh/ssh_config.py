@@ -131,33 +131,38 @@ class SshTarget:
         return ssh_tokens_of(self.hostname, self.address, self.port, self.user, self.check_as, ",".join(self.jump))
 
 
-def parse(text: str, address: str = "") -> SshTarget:
-    """Parse the output of `ssh -G ADDRESS`. Raises Refused if a value is not valid for ssh."""
-    rows: dict[str, list[str]] = {}
-    for line in text.split("\n"):
-        key, _, value = line.partition(" ")
-        rows.setdefault(key, []).append(value)
+class _Printed:
+    """The output of `ssh -G`: the values of each key."""
 
-    def first(key: str, default: str = "") -> str:
-        value = rows.get(key, [default])[0]
+    def __init__(self, text: str) -> None:
+        self.rows: dict[str, list[str]] = {}
+        for line in text.split("\n"):
+            key, _, value = line.partition(" ")
+            self.rows.setdefault(key, []).append(value)
+
+    def first(self, key: str, default: str = "") -> str:
+        value = self.rows.get(key, [default])[0]
         return default if value == "none" else value
 
-    def word(key: str, default: str = "no") -> str:
-        return SPELLED.get(first(key, default), first(key, default))
+    def word(self, key: str, default: str = "no") -> str:
+        return SPELLED.get(self.first(key, default), self.first(key, default))
 
-    hostname, user, port = first("hostname"), first("user"), _number(first("port", "22"), "Port", 65535)
-    alias = first("hostkeyalias")
-    jump = tuple(filter(None, first("proxyjump").split(",")))
-    tokens = ssh_tokens_of(hostname, address, port, user, alias, ",".join(jump))
+    def words(self, key: str) -> tuple[str, ...]:
+        return tuple(filter(None, self.first(key).split(",")))
 
-    def files(key: str, option: str) -> tuple[Path, ...]:
-        """Return the files of a key, one a line, with spaces."""
-        values = [value for value in rows.get(key, []) if value not in ("", "none")]
+    def files(self, option: str, tokens: dict[str, str]) -> tuple[Path, ...]:
+        """Return the files of an option, one a line, with spaces."""
+        values = [value for value in self.rows.get(option.lower(), []) if value not in ("", "none")]
         return tuple(_path(fill(option, value, tokens)) for value in values)
 
-    def one_file(key: str, option: str) -> Path | None:
-        return next(iter(files(key, option)), None)
 
+def parse(text: str, address: str = "") -> SshTarget:
+    """Parse the output of `ssh -G ADDRESS`. Raises Refused if a value is not valid for ssh."""
+    printed = _Printed(text)
+    first, word = printed.first, printed.word
+    hostname, user, port = first("hostname"), first("user"), _number(first("port", "22"), "Port", 65535)
+    alias, jump = first("hostkeyalias"), printed.words("proxyjump")
+    tokens = ssh_tokens_of(hostname, address, port, user, alias, ",".join(jump))
     if not hostname or not user:
         raise Refused(f"`ssh -G {visible.name(address)}` names no host or no user.")
     if word("proxyusefdpass") == "yes":
@@ -171,19 +176,19 @@ def parse(text: str, address: str = "") -> SshTarget:
         jump=jump,
         proxy_command=first("proxycommand"),
         pubkey=word("pubkeyauthentication", "yes") != "no",
-        identity_files=tuple(path for path in files("identityfile", "IdentityFile") if _there(path)),
-        certificate_files=files("certificatefile", "CertificateFile"),
+        identity_files=tuple(path for path in printed.files("IdentityFile", tokens) if _there(path)),
+        certificate_files=printed.files("CertificateFile", tokens),
         identities_only=word("identitiesonly") == "yes",
-        identity_agent=fill("IdentityAgent", rows.get("identityagent", [""])[0], tokens),
+        identity_agent=fill("IdentityAgent", printed.rows.get("identityagent", [""])[0], tokens),
         known_hosts=users_own + _split(first("globalknownhostsfile")),
         keep_in=users_own[0] if users_own else None,
         hash_names=word("hashknownhosts") == "yes",
         known_hosts_command=first("knownhostscommand"),
-        revoked=one_file("revokedhostkeys", "RevokedHostKeys"),
+        revoked=next(iter(printed.files("RevokedHostKeys", tokens)), None),
         check_as=alias,
         check_ip=word("checkhostip") == "yes",
         strict=word("stricthostkeychecking", "ask"),
-        key_algorithms=tuple(filter(None, first("hostkeyalgorithms").split(","))),
+        key_algorithms=printed.words("hostkeyalgorithms"),
         rsa_bits=_number(first("requiredrsasize", "0"), "RequiredRSASize", 65536),
     )
 

@@ -104,7 +104,7 @@ def _keys(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
         there = within(case.release, key.since, key.until)
         if there is not True and (key.since or key.until):
             when = f"was removed in {key.until}" if _gone(case, key.until) else f"came with {key.since or key.until}"
-            way = Way(f"remove {name}", {FLAG: _without(config, name)})
+            way = Way(f"remove {name}", {FLAG: {other: held for other, held in config.items() if other != name}})
             yield Wrong(f"{name} {when}", way, None if there is None else True)
         elif why := _misfit(key, value):
             got = one_line(repr(value), at_most=SHOWN_CHARS)
@@ -120,7 +120,12 @@ def _method(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
     if method is None:
         near = next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), METHODS, n=1)), "")
         change = {FLAG: {**config, "method": near}} if near else {}
-        way = Way(f"write method: {near}" if near else f"choose one of {', '.join(_current())}", change)
+        way = Way(
+            f"write method: {near}"
+            if near
+            else f"choose one of {', '.join(name for name, method in METHODS.items() if method.now)}",
+            change,
+        )
         yield Wrong(f"{one_line(name, at_most=SHOWN_CHARS)} is not a method", way, _known(case))
         return
     there = within(case.release, method.since, method.until)
@@ -222,14 +227,6 @@ def _known(case: Case) -> bool | None:
 
 def _gone(case: Case, until: str) -> bool:
     return bool(until) and within(case.version, until) is not False
-
-
-def _current() -> list[str]:
-    return [name for name, method in METHODS.items() if not method.now]
-
-
-def _without(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {other: held for other, held in config.items() if other != name}
 
 
 def _misfit(key: speculation.Key, value: Any) -> str:
