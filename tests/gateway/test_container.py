@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
@@ -185,6 +187,25 @@ def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
     assert [server.state for server in server_operations.servers(at, key)] == ["maintenance"]
     bench.keep(str(said.data["digest"]))
     assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
+
+
+def test_a_gateway_that_docker_started_again_is_told_from_one_that_a_deploy_started(bench: Bench) -> None:
+    digest = str(bench.running().data["digest"])
+    bench.keep(digest)
+    state = bench.context.state
+    assert haproxy_sockets.inspect(state)["restarted_s"] is None
+    gateway = place.of(state)
+    gateway.write("verified", {**(gateway.read("verified") or {}), "since": time.time() - 3600})
+    api = bench.context.docker().api
+    crashed = api.inspect_container(bench.name)["State"]["Pid"]
+    os.kill(crashed, signal.SIGKILL)
+    deadline_s = time.monotonic() + 60
+    while api.inspect_container(bench.name)["State"]["Pid"] in (0, crashed):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    container.wait_running(bench.name, digest, bench.context)
+    found = haproxy_sockets.inspect(state)
+    assert found["verified"] and 0 <= found["restarted_s"] < 3600
 
 
 def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(bench: Bench, engine: docker.DockerClient) -> None:

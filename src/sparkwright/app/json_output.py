@@ -182,6 +182,7 @@ ANSWERS: dict[str, Printed] = {
         gateway=line,
         running=bool,
         verified=bool,
+        restarted_s=(None, number),
         models=[host_requests.ROUTED],
         clients=[host_requests.CLIENT],
     ),

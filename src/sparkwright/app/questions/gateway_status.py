@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from sparkwright import program
+from sparkwright import program, units
 from sparkwright.app.connect import reach
 from sparkwright.app.plans import gateways
 from sparkwright.app.questions.host_requests import GATEWAY, Answer, ask_module
@@ -19,7 +20,7 @@ from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.trust.shapes import built, fitted
 from sparkwright.visible import count, first
 
-KEYS = ("running", "verified", "models", "clients")
+KEYS = ("running", "verified", "restarted_s", "models", "clients")
 USED = grid.columns(
     *(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 0), ("REFUSED", 0), ("ERRORS", 0), ("MEAN QUEUE", 0)),
     *(("PROMPT TOKENS", 0), ("GENERATED", 0), ("OF A DAY'S", 0), ("ESTIMATED", 0)),
@@ -52,6 +53,8 @@ def _show(gateway: Gateway, url: str, found: dict[str, Any], *, clients: bool) -
         say_prose(f"{at}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
         return
     say_prose(f"{at}: running" + ("" if found["verified"] else ", with a configuration that was not verified"))
+    if again := _restarted(found):
+        say_prose(f"{again}. `docker logs` of its container on {gateway.host} has the reason.")
     if not clients:
         grid.show_plain_table(COLUMNS, [_row(model) for model in found["models"]])
     elif found["clients"]:
@@ -102,4 +105,14 @@ def gateway_row_of(gateway: Gateway, answer: Answer) -> GatewayRow:
     if changed or not found["verified"]:
         why = changed or "its configuration was not verified"
         return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES))
-    return GatewayRow(name, port, "up", models=models)
+    return GatewayRow(name, port, "up", _restarted(found), models)
+
+
+def _restarted(found: Mapping[str, Any]) -> str:
+    """Return when HAProxy was started again after it was verified, as a clause; empty if it was not."""
+    ago_s = found["restarted_s"]
+    return (
+        ""
+        if ago_s is None
+        else f"HAProxy started again {units.age(ago_s)} ago: it had exited, or the host was rebooted"
+    )

@@ -27,7 +27,7 @@ from sparkwright.protocol.event_reader import COUNT, exit_code, text
 from sparkwright.protocol.events import Event, last_recap, recap_error
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
-from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
+from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, number, within
 
 Answer = Event | SparkwrightError
 
@@ -240,6 +240,7 @@ CLIENT: dict[str, Shape] = {
 GATEWAY: dict[str, Shape] = {
     **dict.fromkeys(("running", "verified"), bool),
     "changed": Usual([line], []),
+    "restarted_s": Usual((None, number), None),
     "models": [ROUTED],
     "clients": Usual([CLIENT], []),
 }

@@ -8,7 +8,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,29 @@ def socket_path(sockets: Path, name: str) -> Iterator[str]:
 
 def running_digest(sockets: Path) -> str:
     """Return the digest of the files that the running HAProxy was started with; empty if it is not running."""
+    return _digest(_info(sockets))
+
+
+def _info(sockets: Path) -> dict[str, str]:
+    """Return what the running HAProxy reports about itself, by lower-case name; empty if it is not running."""
     rows = (line.partition(": ") for line in ask(sockets, "show info").splitlines())
-    described = next((value for name, _, value in rows if name.lower() == "description"), "")
-    return described.strip().rpartition(" ")[2]
+    return {name.lower(): value.strip() for name, _, value in rows}
+
+
+def _digest(info: Mapping[str, str]) -> str:
+    return info.get("description", "").rpartition(" ")[2]
+
+
+#: between the start of a process and the moment when it is recorded as verified, at least; HAProxy counts whole seconds
+CLOCK_S = 2.0
+
+
+def _restarted_s(info: Mapping[str, str], verified: Mapping[str, Any]) -> float | None:
+    """Return how many seconds ago HAProxy was started again after it was verified; None if it was not, or if that is unknown."""
+    uptime, since = info.get("uptime_sec", ""), verified.get("since")
+    if not uptime.isdecimal() or not isinstance(since, int | float):
+        return None
+    return float(uptime) if time.time() - float(uptime) > since + CLOCK_S else None
 
 
 def statistics_rows(sockets: Path) -> list[dict[str, str]]:
@@ -152,16 +172,21 @@ def inspect(state: StateFolder) -> dict[str, Any]:
         state: the host's state folder.
 
     Returns:
-        A dict of running, verified (HAProxy uses the files that were verified last), models (see gateway/statistics.py), changed
-        (names of files that differ from the verified ones), and clients (usage of clients with keys, see gateway/clients.py).
+        A dict of running, verified (HAProxy uses the files that were verified last), restarted_s (how many seconds ago it was
+        started again after that, else None), models (see gateway/statistics.py), changed (names of files that differ from the
+        verified ones), and clients (usage of clients with keys, see gateway/clients.py).
     """
     gateway = place.of(state)
     sockets, verified = place.current(gateway).sockets, place.last_in(gateway)
     rows = statistics_rows(sockets)
     if not rows and not verified:
         return {}
-    reads = running_digest(sockets) if rows else ""
-    about = {"running": bool(rows), "verified": bool(rows) and reads == verified.get("digest")}
+    info = _info(sockets) if rows else {}
+    about = {
+        "running": bool(rows),
+        "verified": bool(rows) and _digest(info) == verified.get("digest"),
+        "restarted_s": _restarted_s(info, verified),
+    }
     proofs = (verified.get("proof") or {}).get("models") or {}
     models = [
         {**model, "on_demand": bool(proofs.get(model["model"], {}).get("on_demand"))}
