@@ -50,3 +50,12 @@ def test_a_previous_server_that_is_not_as_it_was_is_asked_before_it_is_said_that
     failed = broken.deploy()
     assert (failed.code, failed.recap["msg"]) == (1, f"the new one is broken. {outcome}")
     assert answers(broken) == serves
+
+
+def test_a_roll_back_to_a_kept_server_that_fails_says_that_nothing_serves(broken: Desk) -> None:
+    assert broken.deploy("--no-rollback").code == 1
+    broken.before("Start previous server", BREAK % "it does not start.")
+    failed = broken.run("rollback", "--host", "sandbox", "--json")
+    assert failed.code == 1, failed.out[-3000:]
+    assert failed.recap["msg"].endswith("The previous server failed too: nothing serves now.")
+    assert not answers(broken)
