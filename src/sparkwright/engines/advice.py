@@ -89,6 +89,15 @@ class Kind(Protocol):
         """The longest sequence in tokens; None if not known."""
 
 
+@dataclass(frozen=True)
+class UnknownKind:
+    """A model whose kind is not known here."""
+
+    sentence: str
+    max_position_embeddings: int | None = None
+    kind: str = "unknown"
+
+
 class Advice(Protocol):
     """The rules of one engine about recipes.
 

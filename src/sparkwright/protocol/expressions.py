@@ -209,7 +209,7 @@ def _shown(text: str, line: int) -> str:
 
 # Limits on the cost of one expression for the process that evaluates it: CPU time and memory.
 #
-# jinja_limits.py counts what the template itself asks for, and refuses it before it is made.
+# jinja.py counts what the template itself asks for, and refuses it before it is made.
 #
 # An expression reads facts and results, which a host, a log or a model filled. Whatever goes wrong, it is a failed task of a
 # run that continues to its rescue, never the end of the process.

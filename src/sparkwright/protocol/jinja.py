@@ -49,7 +49,7 @@ def environment() -> Limited:
 # playbook, and to compile one takes 2 ms. Everything else, and every error, is left to the compiled expression.
 
 #: these call nothing and make nothing that is larger than what they are given, and the parser limits how many there are: what is
-#: folded is not watched as `expression_cost.timed` does, which takes ten times as long as the folding
+#: folded is not watched as `expressions.timed` does, which takes ten times as long as the folding
 _SIMPLE = (nodes.Const, nodes.Getattr, nodes.Getitem, nodes.And, nodes.Or, nodes.Not, nodes.Compare, nodes.Operand)
 
 
@@ -84,7 +84,7 @@ def _part(part: Any, names: Mapping[str, Any]) -> Any:
 # Limits on a template: its steps, and the sizes of texts, lists and numbers. Templates come with recipes of others.
 #
 # Jinja's sandbox guards attributes, not work: nested loops, `'a' * 10**10` and a macro that calls itself twice would never end.
-# expression_cost.py bounds the total cost.
+# expressions.py bounds the total cost.
 
 #: items of loops, calls and operations of one rendering; the longest template here takes 500
 MOST_STEPS = 200_000

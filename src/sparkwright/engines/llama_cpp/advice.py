@@ -13,6 +13,7 @@ from sparkwright.engines.advice import (
     Decision,
     Effective,
     ServerRequest,
+    UnknownKind,
     Wanted,
     WhenImpossible,
     cannot_be_asked,
@@ -36,24 +37,15 @@ USUAL_BATCH = 2048
 _BUILD = re.compile(r"\bb?(\d{4,6})\b")
 
 
-@dataclass(frozen=True)
-class GgufModel:
-    """A GGUF model: its kind is in the file's header, which is not read before it is served."""
-
-    kind: str = "unknown"
-    sentence: str = "a GGUF model"
-    max_position_embeddings: int | None = None
-
-
 def version(text: str | None) -> Version | None:
     """Return the build in a text, as 11549 of "b11549-7e4c0a9"; None if it holds none."""
     found = _BUILD.search(text or "")
     return Version(found[1]) if found else None
 
 
-def kind(model: Mapping[str, Any]) -> GgufModel:
-    """See GgufModel."""
-    return GgufModel()
+def kind(model: Mapping[str, Any]) -> UnknownKind:
+    """Return an unknown kind: it is in the header of the GGUF file, which is not read before it is served."""
+    return UnknownKind("a GGUF model")
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -12,6 +11,7 @@ from sparkwright.engines.advice import (
     Decision,
     Effective,
     ServerRequest,
+    UnknownKind,
     Wanted,
     WhenImpossible,
     cannot_be_asked,
@@ -29,15 +29,6 @@ RULES = (rules.RULES,)
 WHY = "nothing tells how this server is asked for it, or whether it does it; set it among the words of its command"
 
 
-@dataclass(frozen=True)
-class AnyModel:
-    """A model of a described server: its kind is not known."""
-
-    kind: str = "unknown"
-    sentence: str = "a model whose kind is not known for this server"
-    max_position_embeddings: int | None = None
-
-
 def version(text: str | None) -> Version | None:
     """Return a PEP 440 version; None for anything else."""
     try:
@@ -46,9 +37,11 @@ def version(text: str | None) -> Version | None:
         return None
 
 
-def kind(model: Mapping[str, Any]) -> AnyModel:
-    """See AnyModel."""
-    return AnyModel(max_position_embeddings=count_of(model.get("max_position_embeddings")))
+def kind(model: Mapping[str, Any]) -> UnknownKind:
+    """Return an unknown kind."""
+    return UnknownKind(
+        "a model whose kind is not known for this server", count_of(model.get("max_position_embeddings"))
+    )
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from packaging.version import Version
@@ -14,6 +14,7 @@ from sparkwright.engines.advice import (
     Decision,
     Effective,
     ServerRequest,
+    UnknownKind,
     Wanted,
     WhenImpossible,
 )
@@ -39,24 +40,15 @@ LONGEST_TEXT = 200
 _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
 
 
-@dataclass(frozen=True)
-class HubModel:
-    """A model in a folder of the hub's layout; its kind in SGLang is not known here."""
-
-    kind: str = "unknown"
-    sentence: str = "a model whose kind is not known for SGLang"
-    max_position_embeddings: int | None = None
-
-
 def version(text: str | None) -> Version | None:
     """Return the release in a text, as 0.5.23 of "v0.5.23-cu130"; None if it holds none."""
     found = _VERSION.search((text or "")[:LONGEST_TEXT])
     return Version(found[1]) if found else None
 
 
-def kind(model: Mapping[str, Any]) -> HubModel:
-    """See HubModel."""
-    return HubModel(max_position_embeddings=count_of(model.get("max_position_embeddings")))
+def kind(model: Mapping[str, Any]) -> UnknownKind:
+    """Return an unknown kind."""
+    return UnknownKind("a model whose kind is not known for SGLang", count_of(model.get("max_position_embeddings")))
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
