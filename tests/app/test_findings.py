@@ -44,7 +44,7 @@ def edit(recipe: Path, pattern: str, new: str) -> None:
 
 def test_a_recipe_for_agents_lacks_only_the_proof(recipe: Path) -> None:
     (unproved,) = needs("claude-code")
-    assert unproved == ("info", "nothing proves that this server answers as claude-code asks.")
+    assert unproved == ("info", "nothing proves that this server answers as claude-code expects.")
     edit(recipe, r"json_schema, image", "json_schema, messages, image")
     assert needs("claude-code") == [] and needs("opencode") == []
 
@@ -54,7 +54,7 @@ def test_a_recipe_for_agents_lacks_only_the_proof(recipe: Path) -> None:
     [
         (r"  enable-auto-tool-choice: true\n  tool-call-parser: \S+\n((.|\n)*)probes: \[tool_call, ", r"\1probes: [", "error", "`enable-auto-tool-choice` and `tool-call-parser`"),
         (r"enable-prefix-caching: true", "enable-prefix-caching: false", "warning", "prefix caching is off"),
-        (r"max-num-seqs: 8", "max-num-seqs: 2", "warning", "makes 2 at a time"),
+        (r"max-num-seqs: 8", "max-num-seqs: 2", "warning", "handles 2 at a time"),
     ],
 )  # fmt: skip
 def test_what_an_agent_cannot_do_without_is_named(

@@ -88,7 +88,7 @@ VALUES = [
     ("runtime.fetch --python x", "--python must be one of 3.11,"),
     ("lint --engine-version x", "'x' is not a version of vLLM."),
     ("schema x", "no kind of file is called 'x'."),
-    ("sandbox.fault x", "the sandbox knows no fault 'x'."),
+    ("sandbox.fault x", "the sandbox has no fault named 'x'."),
     ("unlock --host sandbox --stop --kill", "give one of --stop and --kill."),
     ("logs --host sandbox --file x", "say whose log: --host NAME or --file PATH."),
     ("bench.serve --host sandbox --concurrency 0", "--concurrency must be above 0, got 0."),

@@ -7,7 +7,7 @@ import json
 from tests.e2e.conftest import Desk
 
 SETTINGS = "# openclaw: merge"
-POINTER = "client --host sandbox` prints the settings of a client"
+POINTER = "client --host sandbox` prints client settings"
 
 
 def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -> None:
@@ -37,7 +37,7 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
     config = json.loads(opencode.out.partition("\n")[2].partition("\n# an agent needs")[0])
     assert config["model"] == "spark/qwen3.5-35b"
     assert config["provider"]["spark"]["models"]["qwen3.5-35b"]["limit"] == {"context": 4000, "output": 2000}
-    assert "an agent needs a context of 65536 tokens or more, this server has 4000" in opencode.out
+    assert "an agent needs a context of 65536 tokens or more; this server has 4000" in opencode.out
     both = desk.run("client", "--host", "sandbox", "--for", "opencode", "--json")
     assert (both.code, "leave out one of --for and --json" in both.err + both.out) == (5, True)
     wrote = desk.run(
@@ -47,7 +47,7 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
     assert json.loads((desk.root / "opencode.json").read_text()) == config
     assert "/v1/chat/completions, streamed, in " in wrote.out and "called get_weather with 'Paris'" in wrote.out
     alone = desk.run("client", "--host", "sandbox", "--write")
-    assert (alone.code, "is taken with --for only" in alone.err) == (5, True)
+    assert (alone.code, "requires --for." in alone.err) == (5, True)
     unknown = desk.run("client", "--host", "sandbox", "--for", "claude-cod")
     assert (unknown.code, "Did you mean `claude-code`?" in unknown.err) == (5, True), unknown.err
     desk.docker().api.stop("qwen35")

@@ -130,7 +130,7 @@ def test_a_host_that_is_away_is_told_and_the_others_are_checked(pair: Pair) -> N
 
 def test_one_host_is_no_cluster(pair: Pair) -> None:
     code, out = pair.run("cluster.check", "--host", "spark1")
-    assert (code, out) == (5, "a cluster has two hosts or more. Name its group: `--host pair`.\n")
+    assert (code, out) == (5, "a cluster needs at least two hosts. Name its group: `--host pair`.\n")
 
 
 def test_a_host_with_no_link_is_told_so(pair: Pair) -> None:

@@ -345,7 +345,7 @@ def test_a_full_hash_in_quiet_hours_finds_bytes_that_changed_under_an_unchanged_
     line, priority = hashed(ward)
     assert line.endswith("finished: as they were proved") and priority == "19 3"
     level, text = model_files(ward.check(asks))
-    assert level == "ok" and "as proved, by a full hash" in text
+    assert level == "ok" and "as verified, by a full hash" in text
     assert hashed(ward)[0] == "", "it is not due again"
 
     model = next((ward.machine.home / "models").rglob("model-00007-*.safetensors"))

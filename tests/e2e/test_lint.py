@@ -107,7 +107,7 @@ def test_lint_reads_what_the_sandbox_pinned_and_says_so(desk: Desk) -> None:
     assert "30 of 40 layers recurrent" in after.out and "vLLM 0.32.0; as the sandbox pinned it" in after.out
     assert json.loads(desk.run("lint", "--recipe", "qwen3.5-35b", "--json").out)["recipes"][0]["simulated"] is True
     exported = desk.run("recipe.export", "qwen3.5-35b")
-    assert exported.code == 5 and "The sandbox's pins are of no real registry." in exported.err
+    assert exported.code == 5 and "The sandbox's pins do not come from a real registry." in exported.err
 
 
 def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_linted(desk: Desk) -> None:

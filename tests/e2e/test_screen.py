@@ -1,4 +1,4 @@
-"""The screen of a run on a terminal of 80 columns: a line a stage, and at the end of a failure its story."""
+"""The screen of a run on a terminal of 80 columns: one line per stage, and at the end of a failure its story."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_a_member_that_cannot_take_part_says_why(pair: tuple[Member, Member]) ->
     worker.record = replace(worker.record, drift=("image",))
     heads, workers = met(head, worker)
     assert (heads.plan, workers.plan) == (None, None)
-    assert "spark2 (rank 1) failed: what runs is not the last good state" in heads.message
+    assert "spark2 (rank 1) failed: the running server is not the last good state" in heads.message
 
 
 def test_a_run_that_begins_on_the_heads_host_goes_first(pair: tuple[Member, Member]) -> None:
@@ -143,7 +143,7 @@ def test_a_run_that_begins_on_the_heads_host_goes_first(pair: tuple[Member, Memb
 def test_without_a_secret_it_says_what_brings_one(pair: tuple[Member, Member]) -> None:
     head, _ = pair
     head.state.remove(server_keys.HEAL_TOKENS_NAME)
-    assert "`invoke health.install --host pair --heal restart` brings one" in head.check().message
+    assert "`invoke health.install --host pair --heal restart` installs one" in head.check().message
 
 
 def test_of_two_checks_of_one_host_only_the_first_waits_for_the_others(pair: tuple[Member, Member]) -> None:

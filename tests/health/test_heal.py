@@ -64,7 +64,7 @@ def decided(state: StateFolder) -> heal.Decision:
         (record(), CheckHistory(cures=2), ON, ""),
         (record(), CheckHistory(cures=2), Settings(), "healing is off"),
         (record(), CheckHistory(cures=1), ON, "second check"),
-        (record(busy="ops runs deploy"), CheckHistory(cures=2), ON, "somebody works"),
+        (record(busy="ops runs deploy"), CheckHistory(cures=2), ON, "a run is in progress"),
         (record(cure="power"), CheckHistory(cures=2), ON, "AC power"),
         (record(cure="deploy"), CheckHistory(cures=2), ON, "would not help"),
         (record(cure=""), CheckHistory(), ON, "would not help"),
@@ -167,4 +167,4 @@ def test_the_servers_key_is_the_one_that_is_kept_for_it(state: StateFolder) -> N
     assert {name: secret.reveal() for name, secret in found.secrets.items()} == {"server_key of qwen": KEY}
     path.unlink()
     gone = decided(state)
-    assert gone.plan is None and "key is no longer kept" in gone.message and "`invoke deploy`" in gone.message
+    assert gone.plan is None and "key is no longer stored" in gone.message and "`invoke deploy`" in gone.message

@@ -26,7 +26,7 @@ def decided(now: Situation, now_s: float, **record: Any) -> Decision:
 
 def test_who_asked_first_is_woken_first() -> None:
     found = decided(situation(asked_s={"small": 1710.0, "third": 1700.0}), 1711.0)
-    assert (found.server, found.why) == ("third", "a request at the gateway asked for it")
+    assert (found.server, found.why) == ("third", "requested at the gateway")
 
 
 @pytest.mark.parametrize(

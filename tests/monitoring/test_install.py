@@ -51,7 +51,7 @@ def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:
     options = commands.run("monitoring.install", cwd=here)
     assert (options.returncode, options.stderr) == (
         5,
-        "say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.\n",
+        "no folder was named: pass --to DIR for the files, --textfile DIR for the hosts' metrics, or both.\n",
     )
     unclear = commands.run("monitoring.install", "--to", "out", "--textfile", "/srv/metrics", cwd=here)
     assert unclear.returncode == 5 and "say which host" in unclear.stderr

@@ -67,7 +67,7 @@ CASES = [
         known="@cert-authority * <ca>\n",
         server="certified",
         stricter="paramiko can't check certificates of hosts",
-        says="Certificates of hosts are not checked here.",
+        says="Host certificates are not checked here.",
     ),
     Case("a certificate, and the plain key is known", server="certified"),
     # -- StrictHostKeyChecking
@@ -122,7 +122,7 @@ CASES = [
     refused("RevokedHostKeys, a KRL", "RevokedHostKeys <dir>/krl", before="krl ed", says="/krl (RevokedHostKeys)"),
     Case("RevokedHostKeys, a KRL with another key", "RevokedHostKeys <dir>/krl", before="krl other"),
     refused(
-        "RevokedHostKeys that is not there", "RevokedHostKeys <dir>/gone", says="RevokedHostKeys of ssh can't be read"
+        "RevokedHostKeys that is not there", "RevokedHostKeys <dir>/gone", says="ssh's RevokedHostKeys can't be read"
     ),
     refused(
         "RevokedHostKeys with rubbish", "RevokedHostKeys <dir>/gone", files={"gone": "no key\n"}, says="is not a key"
@@ -153,7 +153,7 @@ CASES = [
         "KnownHostsCommand that fails",
         "KnownHostsCommand <dir>/find",
         files={"find": SCRIPT + "exit 3\n"},
-        says="KnownHostsCommand of ssh failed with 3",
+        says="ssh's KnownHostsCommand failed with 3",
     ),
     Case("HostKeyAlgorithms", "HostKeyAlgorithms rsa-sha2-512", known="<me> <rsa>\n"),
     refused("HostKeyAlgorithms without the known kind", "HostKeyAlgorithms rsa-sha2-256", says=CHANGED),

@@ -51,7 +51,7 @@ def test_a_loud_runner_is_heard_to_its_end(link: LocalLink) -> None:
 
 @pytest.mark.parametrize("link", [DEAF], indirect=True, ids=["deaf"])
 def test_a_runner_that_does_not_listen_says_why(link: LocalLink) -> None:
-    with pytest.raises(Unreachable, match="the runner ended with 3: no room left"):
+    with pytest.raises(Unreachable, match="the runner exited with 3: no room left"):
         list(link.request({"verb": "x", "plan": "y" * 10_000_000}, {}))
 
 

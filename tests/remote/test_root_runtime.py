@@ -77,8 +77,8 @@ def test_a_host_where_sudo_is_refused_is_a_sentence_and_gets_nothing(
 @pytest.mark.parametrize(
     ("sudo", "message"),
     [
-        ("while :; do printf x; sleep 0.1; done", "sudo does not end within 2 s"),
-        ("exec >&- 2>&-; sleep 20", "sudo does not end within 2 s"),  # it never tells how it ended
+        ("while :; do printf x; sleep 0.1; done", "sudo did not exit within 2 s"),
+        ("exec >&- 2>&-; sleep 20", "sudo did not exit within 2 s"),  # it never tells how it ended
         ("head -c 3000000 /dev/zero; exit 1", "sudo gave no reason"),
         ("printf '[%.0s' $(seq 5000); echo; exit 1", "sudo gave no reason"),
     ],

@@ -172,7 +172,7 @@ def test_an_archive_that_breaks_off_leaves_nothing(home: Path, left: float) -> N
     data = small()
     said = ship(home, data=data[: int(len(data) * left)])
     assert said["event"] == "not_shipped"
-    assert "did not arrive whole" in said["why"]
+    assert "did not arrive complete" in said["why"]
     assert [path.name for path in folder_of(home).iterdir()] == [".lock"]
 
 

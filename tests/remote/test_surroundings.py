@@ -128,10 +128,10 @@ def test_any_login_shell_will_do(account: Account, shell: str) -> None:
 )
 def test_an_rc_file_that_leaves_is_named_and_nothing_is_sent_to_it(account: Account, rc: str, why: str) -> None:
     account.write(".bashrc", rc)
-    with pytest.raises(Refused, match="the login shell does not run what it is told") as caught:
+    with pytest.raises(Refused, match="the login shell does not run the command") as caught:
         account.ask()
     assert why in str(caught.value)
-    assert f"`ssh -p {account.sshd.port} {account.name}@127.0.0.1 true` must end with 0" in str(caught.value)
+    assert f"`ssh -p {account.sshd.port} {account.name}@127.0.0.1 true` must exit with 0" in str(caught.value)
 
 
 def test_a_login_shell_that_is_none_is_quoted(account: Account) -> None:
@@ -144,7 +144,7 @@ def test_a_shell_that_an_rc_file_starts_instead_never_sees_the_request(account: 
     account.write(".bashrc", f"exec sh -c 'cat > {account.home}/heard'\n")
     with pytest.raises(Unreachable, match="silent for 8 s") as caught:
         account.ask(run("true"), {"HF_TOKEN": Secret("hf_secretsecret")})
-    assert "Nothing has begun there." in str(caught.value)
+    assert "Nothing was started there." in str(caught.value)
     assert (account.home / "heard").read_bytes() == b""
 
 

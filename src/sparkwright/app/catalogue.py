@@ -35,8 +35,8 @@ from sparkwright.units import GIB, MINUTE, moment, today
 from sparkwright.visible import count, one_line
 
 GPU = "NVIDIA GB10"
-#: a recipe without a figure of any kind comes after all that have one, and after those that others serve on a Spark; a figure
-#: of a sandbox says nothing of a Spark
+#: kinds of evidence, best first; a recipe without any figure comes last, after those that others are known to serve on a
+#: Spark, and a simulated figure ranks low because it says nothing about real hardware
 ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
 #: verdicts about memory in JSON, and as text
 FITS: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
@@ -62,11 +62,11 @@ class Proof:
 
 @dataclass(frozen=True)
 class Row:
-    """A recipe with the facts that are known of it."""
+    """A recipe with everything known about it."""
 
     recipe: Recipe
     known: Known
-    #: the model's entry of spark.lock; {} if it is not pinned
+    #: the model's entry in spark.lock; {} if it is not pinned
     locked: Mapping[str, Any]
     proofs: tuple[Proof, ...] = ()
 
@@ -83,7 +83,7 @@ class Row:
 
     @property
     def evidence(self) -> tuple[str, float, str]:
-        """The kind, tokens per second and sentence of the best evidence.
+        """The best evidence, as (kind, tokens per second, sentence).
 
         Best first: measured, reported, served without a figure, and the physical ceiling.
         """
@@ -99,20 +99,20 @@ class Row:
             return (
                 "ceiling",
                 rate,
-                f"no figure; at most {rate:.0f} tok/s without speculation (273 GB/s over the bytes a token reads)",
+                f"no figure; at most {rate:.0f} tok/s without speculation (273 GB/s over the bytes read per token)",
             )
         if best := self._newest(simulated=True):
             return "simulated", 0.0, f"no figure; the sandbox simulates {best.tok_per_s:g} tok/s"
         return "unknown", 0.0, "no figure: the first verified run records one"
 
     def _newest(self, *, simulated: bool) -> Proof | None:
-        """Return the newest proof with a measured throughput, of hosts or of sandboxes."""
+        """Return the newest proof with a measured throughput, from hosts or from sandboxes."""
         measured = [proof for proof in self.proofs if proof.tok_per_s and proof.simulated == simulated]
         return max(measured, key=lambda proof: proof.at, default=None)
 
     @property
     def aged(self) -> str:
-        """A remark on an old recipe, see `recipe_age.remark`."""
+        """A remark on an old recipe, as returned by `recipe_rules.remark`."""
         return recipe_rules.remark(self.recipe.file.date, today())
 
     def proved_on(self, *, simulated: bool = False) -> list[str]:
@@ -151,7 +151,7 @@ def rows(
     The error of an unreadable recipe is printed.
 
     Args:
-        answers: history of each host that was asked, by name.
+        answers: history of each queried host, by name.
         hosts: the same hosts, by name.
     """
     project = Project.here()
@@ -179,10 +179,10 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
     """Print the catalogue.
 
     Args:
-        pattern: hosts to ask for their measurements; "" for none.
+        pattern: hosts whose measurements are included; "" for none.
 
     Returns:
-        The exit codes of hosts that do not answer, and of recipes that can't be read.
+        The exit codes of hosts that do not answer and of recipes that can't be read.
     """
     answers, hosts, codes = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
     found, broken = rows(answers, hosts, as_json=as_json)
@@ -197,7 +197,7 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
 
 
 def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
-    """Print the recipes that suit a use on one host, the best evidence first.
+    """Print the recipes that suit a use on one host, best evidence first.
 
     Raises Refused for an unknown use, or if the pattern matches more than one host.
     """
@@ -210,7 +210,7 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
         return codes
     ((host, events),) = states.items()
     if not events:
-        raise Failed("the host tells nothing of its memory.", where=host)
+        raise Failed("the host does not report its memory.", where=host)
     answers, hosts, more = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
     total = int(events[0].get("memory_total_bytes") or 0)
     found, broken = rows(answers, hosts, as_json=as_json)
@@ -219,7 +219,7 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     if as_json:
         say_json({"host": host, "for": use, "recipes": [_fitting_json(row, fit) for row, fit in ranked]})
     else:
-        _say_ranked(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, the best evidence first:", ranked)
+        _say_ranked(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, best evidence first:", ranked)
     return [*codes, *more, *broken]
 
 
@@ -255,7 +255,7 @@ def _say_ranked(title: str, fitting: Sequence[tuple[Row, Fit]]) -> None:
 
 
 def _own(kept: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
-    """Return the row of the host itself: the most memory held before its verified starts, or else the usual figure."""
+    """Return the host's own memory use: the most that was held before a verified start, or else the usual figure."""
     if not kept:
         return SYSTEM
     start = max(kept, key=lambda start: start.before_bytes)
@@ -264,7 +264,7 @@ def _own(kept: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
 
 
 def _start(project: Project, host: Host, row: Row, kept: Sequence[StartMemory]) -> memory_budget.Start:
-    """Return what the verified starts in a host's history reveal about a start of this recipe."""
+    """Return the start-up memory of this recipe, as far as the verified starts in the host's history show it."""
     if row.recipe.split is not None and host.cluster is None:
         return memory_budget.Start()
     lock = entries(lock_of(project, host), row.recipe)
@@ -282,7 +282,7 @@ def _fit(row: Row, host: HostMemory, start: memory_budget.Start) -> Fit:
         return Fit("too large", f"it needs {row.hosts} hosts")
     total = host.total_bytes
     if not total:
-        return Fit("unknown", "the host does not say how much memory it has")
+        return Fit("unknown", "the host does not report how much memory it has")
     weights = int(row.weights_gb * 1e9) or None
     held = served_memory(row.recipe, {"model": row.locked}).weights_bytes or weights or 0
     if held + host.reserve_gib * GIB > total:
@@ -315,7 +315,7 @@ def _lines(candidate: Row, *, hosts_answered: bool) -> list[str]:
 
 
 def _arguments(project: Project, host: Host, candidate: Recipe) -> str:
-    """Return the fingerprint of the arguments with which a host would start a recipe."""
+    """Return the fingerprint of the arguments that a host would start a recipe with."""
     if candidate.split is not None and host.cluster is None:
         return ""
     return fingerprint(
@@ -324,7 +324,7 @@ def _arguments(project: Project, host: Host, candidate: Recipe) -> str:
 
 
 def _proof(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]:
-    """Return the proof of a recipe in an entry of a host's history: a verified server of the same tag and model.
+    """Return the proofs of a recipe in one entry of a host's history: a verified server with the same tag and model.
 
     The measured throughput counts only if the server had the recipe's arguments.
     """

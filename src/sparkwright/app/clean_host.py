@@ -1,4 +1,4 @@
-"""The `host.clean` command: list what sparkwright put on hosts, ask, and remove it."""
+"""The `host.clean` command: list what sparkwright has put on hosts, ask for confirmation, and remove it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("KIND", 0), ("WH
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Items to remove besides sparkwright's own files."""
+    """Items to remove in addition to sparkwright's own files."""
 
     #: the servers' containers
     server: bool = False
@@ -35,9 +35,9 @@ class Scope:
 
 
 def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> list[Exit]:
-    """Clean the hosts of a pattern, one after the other. Return the exit codes.
+    """Clean the hosts of a pattern one by one, and return their exit codes.
 
-    Raises Refused if the servers of some, but not all, members of a cluster would be removed.
+    Raises Refused if servers would be removed from some members of a cluster but not from all.
     """
     selection = machines(reach(pattern))
     if scope.server and not check:
@@ -81,7 +81,7 @@ def _of_recipe(selection: Selection, member: Member) -> dict[str, Any]:
 
 
 def _remove(selection: Selection, member: Member, args: dict[str, Any], *, timer: bool) -> None:
-    """Remove the timer first, so that no check begins, and sparkwright's own folders last, as the work needs them."""
+    """Remove the timer first so that no check starts, and sparkwright's own folders last because the other steps need them."""
     fleet = selection.fleet
     if timer:
         absent: dict[str, Any] = {"state": "absent"}
@@ -113,12 +113,12 @@ KEY = 12
 
 
 def list_caches(selection: Selection, *, json: bool) -> list[Exit]:
-    """Show the caches of each host, with the reason why each is kept."""
+    """Show the caches of each host, and why each one is kept."""
     return in_turn(selection, lambda member: _show_caches(selection, member, json=json), json=json)
 
 
 def prune_caches(selection: Selection, *, check: bool, yes: bool, json: bool) -> list[Exit]:
-    """Show the unused caches of each host, ask, and remove them.
+    """Show the unused caches of each host, ask for confirmation, and remove them.
 
     Args:
         check: only show them.
@@ -129,7 +129,7 @@ def prune_caches(selection: Selection, *, check: bool, yes: bool, json: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Something that hosts store, of which the unused is removed."""
+    """A kind of item that hosts store and that can be pruned when unused."""
 
     #: its name in the host's answer and in --json
     name: str
@@ -142,7 +142,7 @@ class Stored:
     def prune(
         self, selection: Selection, member: Member, args: dict[str, Any], check: bool, yes: bool, json: bool
     ) -> Exit:
-        """Show what a host stores, ask, and remove the unused."""
+        """Show the stored items of a host, ask for confirmation, and remove the unused ones."""
         host, fleet = member.host.name, selection.fleet
         found = ask_module(fleet, member, self.module, args)
         rows, freed = found[self.name], None

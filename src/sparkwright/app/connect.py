@@ -1,4 +1,4 @@
-"""The first step of a command: find its hosts and start connecting, before the planning code is imported."""
+"""The first step of a command: select its hosts and start connecting before the planning code is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SelectedHosts:
-    """The hosts of a command, in the project of the current folder."""
+    """The hosts that a command selects, in the project of the current folder."""
 
     project: Project
     hosts: list[Host]
@@ -33,7 +33,7 @@ class SelectedHosts:
 
 @dataclass(frozen=True, slots=True)
 class Selection(SelectedHosts):
-    """The hosts of a command, with the whole inventory."""
+    """The hosts that a command selects, together with the whole inventory."""
 
     inventory: Inventory
 
@@ -41,11 +41,11 @@ class Selection(SelectedHosts):
 class PendingConnections:
     """Connections that were started to the hosts of a pattern before the inventory was validated.
 
-    The hosts are found with a quick read of the host files (`glance`).
+    The hosts come from a quick read of the host files (`glance`).
 
     Args:
         pattern: hosts, as --host takes it.
-        need: kind of requests that follow; the runner on the host imports what they need.
+        need: kind of requests that will follow; the runner on the host imports the modules for it.
     """
 
     def __init__(self, pattern: str, need: Need) -> None:
@@ -55,9 +55,9 @@ class PendingConnections:
         self._links = {host.name: (host.way, open_link(host, need)) for host in self.hosts}
 
     def give(self, members: Sequence[Member]) -> None:
-        """Hand the connections to members, and close those that lead elsewhere.
+        """Hand the connections to their members, and close those that lead elsewhere.
 
-        A member without a connection connects when it is asked.
+        A member without a connection connects on its first request.
         """
         for member in members:
             member.need = self.need
@@ -80,10 +80,10 @@ class PendingConnections:
 
 
 def need_of(playbook: str) -> Need:
-    """Return the kind of requests that a playbook will make of its hosts.
+    """Return the kind of requests that a playbook will send to its hosts.
 
-    This is guessed from the keys in its text, as the playbook is not parsed yet when connecting begins. Raises Refused if there
-    is no such playbook.
+    It is guessed from the keys in the text, because the playbook has not been parsed yet when connecting begins. Raises Refused
+    if there is no such playbook.
     """
     from sparkwright.modules.registry import NAMES, WITHOUT_ENGINE
 
@@ -93,7 +93,7 @@ def need_of(playbook: str) -> Need:
 
 
 def left_of(playbook: str, pattern: str) -> str:
-    """Return the hosts that are left of a rolling run (`--resume`), as a pattern.
+    """Return the hosts that an interrupted rolling run has not reached yet (`--resume`), as a pattern.
 
     Raises Refused if there are none, or if --host selects others.
     """
@@ -107,10 +107,10 @@ def left_of(playbook: str, pattern: str) -> str:
 
 
 def reach(pattern: str, need: Need = "engine") -> Selection:
-    """Select the hosts of a pattern, and start connecting to them. Raises Refused as `choose` does.
+    """Select the hosts of a pattern and start connecting to them. Raises Refused as `choose` does.
 
     Args:
-        need: kind of requests that follow.
+        need: kind of requests that will follow.
     """
     return checked(PendingConnections(pattern, need))
 
@@ -135,13 +135,13 @@ def choose(pattern: str) -> Selection:
     project = Project.here()
     inventory = Inventory.load(project.root)
     if not pattern:
-        raise Refused("say which host: --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
+        raise Refused("no host was named: pass --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
     hosts = inventory.match(pattern)
     return Selection(project, hosts, Fleet([Member(host) for host in hosts]), inventory)
 
 
 def machines(selection: Selection) -> Selection:
-    """Return the machines of the selected hosts, each once, for requests to a machine rather than to a server."""
+    """Return the machines of the selected hosts, without duplicates, for requests that concern a machine, not a server."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member, hang_up
 
@@ -170,7 +170,7 @@ def with_recipe(pattern: str, recipe: str) -> str:
 
 
 def everyone() -> str:
-    """Return a pattern for all hosts except sandboxes, which a request would start; if there are only sandboxes, for those."""
+    """Return a pattern for all hosts except sandboxes, which a request would start, or for sandboxes if there is nothing else."""
     from sparkwright.project.inventory.inventory import Inventory
 
     hosts = Inventory.load(Project.here().root).hosts.values()

@@ -1,4 +1,4 @@
-"""The folder of an experiment on the laptop, results/NAME/, which is updated with every cell."""
+"""An experiment's folder on the laptop, results/NAME/, which is updated after every cell."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from sparkwright.version import __version__
 
 FOLDER = "results"
 STATE, STATE_BYTES = "experiment.json", 1 << 16
-#: values of an arm's log that the results use
+#: values from an arm's log that are copied to the results
 SETTLED = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), Usual((None, bool), None)),
     "ready_s": Usual((None, float), None),
 }
-#: notes on a comparison of two arms' settings without differences
+#: notes for two arms whose settings show no difference, by verdict
 VERDICTS = {
     "same": "the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured.",
     "not shown": "the engine's log shows no difference between the arms, and does not show every flag that differs",
 }
-#: longer settings are only named
+#: values longer than this many characters are not shown, only the setting's name
 SHORT = 60
 
 
@@ -42,12 +42,12 @@ class Place:
     """The folder results/NAME of a project."""
 
     folder: Path
-    #: of the current experiment, or of the one that begins now
+    #: id of the current experiment, or of the one that begins now
     series: str
 
     @classmethod
     def of(cls, root: Path, name: str, *, again: bool) -> Place:
-        """Return the place of an experiment. An unfinished experiment is continued unless `again` is True."""
+        """Return the folder of an experiment. An unfinished experiment is continued unless `again` is True."""
         folder = root / FOLDER / name
         series, finished = _state(folder / STATE)
         goes_on = bool(series) and not finished and not again
@@ -66,7 +66,7 @@ class Place:
 
 
 def _state(path: Path) -> tuple[str, bool]:
-    """Return the series in an experiment's file, and True if it is finished. An unreadable file has no series."""
+    """Return the series in an experiment's file, and whether it is finished. An unreadable file has no series."""
     try:
         found = Partial({"series": str, "finished": bool}).of(json_of(bytes_of(path, STATE_BYTES))) or {}
     except (OSError, ValueError):
@@ -77,7 +77,7 @@ def _state(path: Path) -> tuple[str, bool]:
 
 @dataclass
 class Collector:
-    """An event subscriber that writes the results file of an experiment, from the first cell on."""
+    """An event subscriber that writes the results file of an experiment, starting with the first cell."""
 
     place: Place
     experiment: Experiment
@@ -87,7 +87,7 @@ class Collector:
     cells: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     sandbox: bool = False
-    #: the cluster's head, whose reason for a failed arm counts for all members; empty for a single host
+    #: the cluster's head, whose reason for a failed arm is used for all members; empty for a single host
     head: str = ""
     #: hosts whose previous server is running again
     restored: set[str] = field(default_factory=set)
@@ -101,46 +101,46 @@ class Collector:
                 try:
                     handle(event)
                 except (LookupError, TypeError, ValueError, AttributeError):
-                    self.notes.append(f"what the host reports of {event['module']} can't be used")
+                    self.notes.append(f"the host's report of {event['module']} can't be used")
 
     def close(self) -> None:
         self.write()
 
     def keep(self, cell: dict[str, Any]) -> None:
-        """Add a cell and write the results. An invalid cell is omitted, and mentioned in the notes."""
+        """Add a cell and write the results. An invalid cell is left out and mentioned in the notes."""
         cell = clean(cell)  # its texts may come from a server
         try:
             key = Cell.model_validate(cell).key
         except ValidationError as error:
             place = ".".join(str(part) for part in error.errors()[0]["loc"])
-            self.notes.append(f"a cell came that can't be used: {place}: {error.errors()[0]['msg'].lower()}")
+            self.notes.append(f"a reported cell can't be used: {place}: {error.errors()[0]['msg'].lower()}")
             return
         self.cells[key] = cell
         self.write()
 
     @property
     def complete(self) -> bool:
-        """Return True if every cell was measured; cells of refused arms do not count."""
+        """Return True if every cell was measured, apart from those of refused arms."""
         return not any(self._missing("refused"))
 
     @property
     def left(self) -> bool:
-        """Return True if a cell is missing of an arm that was neither refused nor failed."""
+        """Return True if a cell is missing from an arm that was neither refused nor failed."""
         return any(self._missing("refused", "failed"))
 
     def _missing(self, *out: str) -> Iterator[str]:
-        """Return the keys of the unmeasured cells, except those of arms that have one of these outcomes."""
+        """Yield the keys of the unmeasured cells, except in arms with one of these outcomes."""
         there = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
         gone = {name for name, arm in self.arms.items() if any(map(arm.get, out))}
         return (key for key in self.experiment.keys if key not in there and key.split(".")[0] not in gone)
 
     @property
     def failed(self) -> bool:
-        """Return True if an arm was tried and could not be measured."""
+        """Return True if an arm was started but could not be measured."""
         return any(arm.get("failed") for arm in self.arms.values())
 
     def results(self) -> Results:
-        """Return the current results, with cells in the order of the experiment."""
+        """Return the current results, with the cells in the order of the experiment."""
         order = {key: n for n, key in enumerate(self.experiment.keys)}
         found = {
             "schema": SCHEMA,
@@ -178,11 +178,11 @@ class Collector:
         """Note that the running server differs from its recipe."""
         drift = [str(item["field"]) for item in (event.get("data") or {}).get("drift") or ()]
         if event.get("register") == "server" and drift:
-            message = f"what runs differs from its recipe in {', '.join(drift)}"
+            message = f"the running server differs from its recipe in {', '.join(drift)}"
             self.notes.append(f"{message}: the flags shown are the recipe's, the figures the server's")
 
     def _on_lint(self, event: Event) -> None:
-        """Note an arm that the image's own list of options refuses."""
+        """Note an arm with an option that the image does not list."""
         number = str(event.get("register", "")).removeprefix("lint_")
         if event["status"] == "ignored" and number.isdigit():
             name = list(self.arms)[int(number)]
@@ -191,7 +191,7 @@ class Collector:
             self.arms[name]["refused"] = {"rule": str(rule), "sentence": event["msg"]}
 
     def _on_assert_memory_fits(self, event: Event) -> None:
-        """Note an arm whose memory budget does not fit: no server was stopped for it."""
+        """Note an arm whose memory budget does not fit, for which no server was stopped."""
         number = str(event.get("register", "")).removeprefix("fits_")
         if event["status"] in ("failed", "ignored") and number.isdigit():
             name = list(self.arms)[int(number)]
@@ -207,7 +207,7 @@ class Collector:
             self.judged(data)
 
     def settle(self, arm: str, data: dict[str, Any]) -> None:
-        """Store the settings and the start-up time of an arm, as reported by its engine's log."""
+        """Store the settings and the start-up time of an arm, as its engine logged them."""
         state = fitted(data["state"], SETTLED, "an arm's state")
         self.arms[arm]["effective"] = state
         if state.get("ready_s") is not None:
@@ -224,6 +224,6 @@ class Collector:
 
 
 def _difference(name: str, other: str | None, value: str | None, arm: str) -> str:
-    """Return a setting that differs between two arms as text; a long value is left out."""
+    """Describe a setting that differs between two arms; long values are left out."""
     short = len(f"{other}{value}") < SHORT
     return f"{name} ({value} in arm {arm}, {other} in the other)" if short else name

@@ -1,4 +1,4 @@
-"""Plans of an experiment: for the host, or for each member of a cluster."""
+"""Plans of an experiment, for a host or for each member of a cluster."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ from sparkwright.protocol.plan import Plan, new_run_id, who
 
 
 class Bench:
-    """The experiment of one bench command, planned once the host, or the cluster's head, has reported its finished cells.
+    """The experiment of one bench command.
+
+    It is planned as soon as the host, or the cluster's head, has reported its finished cells.
 
     Args:
-        failed: arms that failed in an earlier run of this command and are left out, with the reason.
+        failed: arms that failed in an earlier run of this command, with the reason; they are left out.
     """
 
     def __init__(
@@ -76,14 +78,14 @@ class Bench:
         return found.results(), code, self.place.folder
 
     def failed_now(self) -> dict[str, str]:
-        """Return the arms that failed in this run, with the reason."""
+        """Return the arms that failed in this run, with the reasons."""
         arms = self.collector.arms if self.collector else {}
         return {name: arm["failed"] for name, arm in arms.items() if arm.get("failed") and name not in self.failed}
 
     def goes_on(self) -> bool:
-        """Return True if another run can measure what is left.
+        """Return True if another run can measure the remaining cells.
 
-        This is so for a sweep when every member has restored its previous server.
+        That is the case for a sweep once every member has restored its previous server.
         """
         found = self.collector
         left = found is not None and found.left
@@ -93,7 +95,7 @@ class Bench:
     def plan_for(self, member: Member) -> Plan:
         """Return the plan of a host.
 
-        The plans of a cluster's members are made together, so that no member begins if the plan of one fails.
+        The plans of a cluster's members are made together, so that no member starts if one of the plans fails.
         """
         with self._one_by_one:
             if self._refused is not None:
@@ -230,7 +232,7 @@ class Bench:
         return kind.with_arms(left, self.place.series, parts, known=known, changed=changed), known
 
     def _names(self, arm: Arm, pinned: Mapping[str, Any], host: Host) -> dict[str, Any]:
-        """Return the variables of an arm that a host's play may use."""
+        """Return the variables of an arm that are available to a host's play."""
         scope = recipe.scope(host, recipes.user_of(host), arm.recipe, pinned)
         file = arm.recipe.file
         about_box = {
@@ -248,7 +250,7 @@ Outcome = tuple[Results | None, int, Path]
 
 
 def on_host(selection: Selection, order: Order, *, json: bool, wait: bool) -> Outcome:
-    """Run an experiment on one host. Return the results (None if nothing was begun), the exit code and the folder."""
+    """Run an experiment on one host. Return the results (None if nothing was started), the exit code and the folder."""
     if len(selection.hosts) != 1:
         raise Refused("an experiment runs on one host.", fix="--host NAME")
     return _done(Bench(selection, order, wait=wait), json=json)
@@ -257,13 +259,13 @@ def on_host(selection: Selection, order: Order, *, json: bool, wait: bool) -> Ou
 def on_cluster(
     selection: Selection, order: Order, again: Callable[[], Selection], *, json: bool, wait: bool
 ) -> Outcome:
-    """Run an experiment with arms on all members of a cluster. Return the same as `on_host`.
+    """Run an experiment whose arms span all members of a cluster. Returns the same as `on_host`.
 
-    An arm that fails ends the run, because all members restore their previous server. A sweep continues with the remaining arms
+    A failed arm ends the run, because all members then restore their previous server. A sweep continues with the remaining arms
     in another run.
 
     Args:
-        again: connects to the members once more.
+        again: reconnects to the members.
     """
     failed: dict[str, str] = {}
     while True:

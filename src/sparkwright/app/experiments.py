@@ -1,4 +1,4 @@
-"""The `bench.*` commands: an experiment on a host or at a URL, and its results on the screen."""
+"""The `bench.*` commands: run an experiment on a host or against a URL, and print its results."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def order_of(command: str, given: dict[str, Any]) -> Order:
 
 
 def _all(given: Any) -> list[str]:
-    """Return the texts of an option that may be given once or several times."""
+    """Return the values of an option that may be repeated."""
     texts = given if isinstance(given, list) else [given]
     return [str(text) for text in texts if text]
 
 
 def _span(word: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    """Parse one number, or a range that doubles: 1..16 is 1, 2, 4, 8, 16."""
+    """Parse a number, or a range that doubles at each step: 1..16 is 1, 2, 4, 8, 16."""
     first, dots, last = word.partition("..")
     if not dots:
         return (kind(word),)
@@ -145,7 +145,7 @@ def take_in(file: str, name: str, *, json: bool) -> None:
         name: name of the results; empty for the file's name.
 
     Raises:
-        Refused: the name can't be a folder's.
+        Refused: the name can't be used for a folder.
     """
     found = vllm_results.load(Path(file))
     if name:
@@ -177,7 +177,7 @@ def report(name: str, *, json: bool) -> None:
 
 
 def show_all(*, json: bool) -> None:
-    """List the experiments of this project: what was measured, where and when."""
+    """List the experiments of this project, with what was measured, where and when."""
     for path in sorted((Project.here_or_cwd() / FOLDER).glob(f"*/{results_file.JSON}")):
         found = results_file.read(path)
         if json:
@@ -216,12 +216,12 @@ def _read(text: str) -> Results:
 
 
 SERVER = "server"
-#: environment variable with the key of the server at a URL, for any engine
+#: environment variable that holds the key of the server at a URL, for any engine
 KEY = engine.of(engine.USUAL).http.key_variable
 
 
 def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = False) -> tuple[Results, int, Path]:
-    """Run an experiment at a base URL.
+    """Run an experiment against a base URL.
 
     Args:
         model: the served name; empty for the first model that the server lists.
@@ -252,7 +252,7 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
 def _base(url: str) -> str:
     """Return the URL without /v1.
 
-    Raises Refused for an invalid URL, and for one with more than an address, as the results contain it.
+    Raises Refused for an invalid URL, and for one that holds more than an address, because the results contain the URL.
     """
     try:
         at = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Findings about a recipe: as text for a person, and as errors that refuse a deploy before it begins."""
+"""Findings about a recipe, as text on the screen and as errors that refuse a deploy before it begins."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparkwright.units import today
 from sparkwright.visible import count
 
 WIDTH = 8
-#: key of a recipe for findings that are not about a flag in it
+#: key of the recipe that a finding refers to if it is not about a flag
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "": ("image",),
     "publish": ("container", "ports"),
@@ -50,9 +50,9 @@ class CheckedRecipe:
 
     recipe: Recipe
     served: Serving
-    #: entries of the lock
+    #: the recipe's entries in the lock
     pins: Mapping[str, Any]
-    #: True if the pins are the sandbox's, because spark.lock has none
+    #: True if the pins come from the sandbox's lock because spark.lock has none
     simulated: bool
 
     @property
@@ -66,23 +66,23 @@ class CheckedRecipe:
 
     @property
     def is_plain(self) -> bool:
-        """The recipe is unchanged since it was shipped, and has no error or warning."""
+        """True if the recipe is unchanged since it was shipped and has no error or warning."""
         shipped = shipped_files.source() / "recipes" / f"{self.recipe.name}.yml"
         unchanged = shipped.is_file() and _body(shipped) == _body(self.recipe.source.path)
         return unchanged and all(finding.severity == "info" for finding in self.served.findings)
 
 
 def _body(path: Path) -> list[str]:
-    """Return the lines of a recipe without the one that names its schema for editors."""
+    """Return the lines of a recipe, except the one that names its schema for editors."""
     return [line for line in path.read_text().splitlines() if not line.startswith(SCHEMA_LINE)]
 
 
 def check(name: str, engine_version: str, model: str) -> tuple[list[CheckedRecipe], list[Refused]]:
-    """Check every recipe of the project, or one. Return the checked recipes and the errors of unreadable ones.
+    """Check one recipe or all recipes of the project. Return the checked recipes and the errors of unreadable ones.
 
     Args:
-        engine_version: used instead of the lock's; empty for the lock's.
-        model: used instead of the lock's; empty for the lock's.
+        engine_version: overrides the version in the lock; empty to use the lock's.
+        model: overrides the model in the lock; empty to use the lock's.
 
     Raises:
         Refused: the named recipe can't be read.
@@ -106,7 +106,7 @@ def check(name: str, engine_version: str, model: str) -> tuple[list[CheckedRecip
 
 
 def _or_simulated(known: Mapping[str, Any], of_sandbox: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lock's entries, completed with those of the sandbox."""
+    """Return the lock's entries, with missing ones taken from the sandbox's lock."""
     pins = {kind: known[kind] or of_sandbox[kind] for kind in ("image", "model")}
     second = {role: entry or of_sandbox["models"][role] for role, entry in (known.get("models") or {}).items()}
     return {**pins, **({"models": second} if second else {})}
@@ -121,11 +121,11 @@ def _version(of: engine.Engine, text: str) -> Version | None:
 
 
 def print_lines(checked: list[CheckedRecipe], unreadable: int = 0, *, every: bool = True) -> None:
-    """Print a paragraph for each recipe, findings with file and line, errors first, and the totals.
+    """Print a paragraph for each recipe, with file and line of each finding, errors first, and then the totals.
 
     Args:
         unreadable: number of recipes that could not be read.
-        every: also recipes as they were shipped, without an error or a warning, which are one line otherwise.
+        every: include recipes that are as shipped and have no error or warning, which are otherwise summed up in one line.
     """
     as_shipped = [] if every else [checked_recipe for checked_recipe in checked if checked_recipe.is_plain]
     for checked_recipe in checked:
@@ -150,7 +150,7 @@ def _print_recipe(checked_recipe: CheckedRecipe) -> None:
 
 
 def print_json(checked: list[CheckedRecipe], playbooks: list[dict[str, Any]]) -> None:
-    """Print one JSON object: recipes, each with its findings, and the project's playbooks that are based on earlier ones."""
+    """Print one JSON object: the recipes with their findings, and the project's playbooks that are based on older ones."""
     rows = [
         {
             "recipe": checked_recipe.recipe.name,
@@ -181,7 +181,7 @@ def explain(name: str | None, *, as_json: bool) -> None:
 
 
 def explained(name: str) -> list[Explained]:
-    """Return the rules of this name, of each engine that has one and of those for all engines."""
+    """Return the rules of this name: those of each engine, and those for all engines."""
     return [rule for rules in _rules() if (rule := rules.explained(name)) is not None]
 
 
@@ -193,7 +193,7 @@ def _rules() -> Iterator[Rules[Any, Any]]:
 
 
 def _nearest_first(found: list[Explained]) -> list[Explained]:
-    """Sort rules of one name: first those with findings in the project's recipes, then those of its engines."""
+    """Sort rules of the same name: those with findings in the project's recipes first, then those of its engines."""
     if len(found) < 2:
         return found
     try:
@@ -217,7 +217,7 @@ def rules() -> dict[str, str]:
 
 
 def where(wanted: Recipe, finding: Finding) -> str:
-    """Return "file:line" of the flag that a finding is about, or of the key that it refers to."""
+    """Return "file:line" of the flag or key that a finding is about."""
     if finding.flag in wanted.file.flags:
         return wanted.where(finding.flag)
     if finding.flag.startswith("container."):
@@ -246,8 +246,8 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
 def doubts(wanted: Recipe, served: Serving) -> list[str]:
     """Return the warnings that a plan prints about a recipe in advance.
 
-    They are about unsafe container options, and about values that the engine may refuse: the choices of its release may be
-    unknown until the image is there.
+    They concern unsafe container options, and values that the engine may refuse, because the choices of its release may be
+    unknown until the image has been pulled.
     """
     warnings = [finding for finding in served.findings if finding.severity == "warning"]
     shown = [warning for warning in warnings if warning.rule == "flag-value" or warning.flag.startswith("container.")]
@@ -255,12 +255,12 @@ def doubts(wanted: Recipe, served: Serving) -> list[str]:
 
 
 def notices(served: Serving) -> list[str]:
-    """Return the notices that a plan prints once, however many hosts serve the recipe: an engine newer than the tables."""
+    """Return the notices that a plan prints once for all hosts of a recipe, such as an engine newer than the tables."""
     return [finding.sentence for finding in served.findings if finding.rule == "newer-release"]
 
 
 def rule_text(rule: Explained) -> str:
-    """Return a rule with its reason, its sources, and its findings about an example."""
+    """Return the text of a rule: its reason, its sources, and its findings about an example."""
     parts = {"parallel": dict(rule.parallel), rule.engine: dict(rule.flags), "container": dict(rule.container)}
     shown = {name: part for name, part in parts.items() if part}
     flags = yaml.safe_dump(shown, sort_keys=False).rstrip() if shown else ""
@@ -293,7 +293,7 @@ def _rule_json(rule: Explained) -> dict[str, Any]:
     }
 
 
-# Requirements of a client that its server has to meet: path, context, tools, prefix cache.
+# Requirements that a server has to meet for a client: path, context, tools, prefix cache.
 #
 # Sources: docs/gateway.md, Clients.
 
@@ -303,7 +303,7 @@ LEAST_REQUESTS = 4
 
 
 def with_client_needs(checked: list[CheckedRecipe], client: str) -> list[CheckedRecipe]:
-    """Return recipes with the findings about a client's requirements added. Raises Refused for an unknown client."""
+    """Return the recipes with findings about a client's requirements added. Raises Refused for an unknown client."""
     form = client_formats.named(client)
     return [
         replace(
@@ -318,12 +318,15 @@ def with_client_needs(checked: list[CheckedRecipe], client: str) -> list[Checked
 
 
 def _lacking(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
-    """Yield the requirements of a client that a recipe does not meet; none for a recipe that generates no text."""
+    """Yield a finding for each requirement of a client that a recipe does not meet.
+
+    There are none for a recipe that does not generate text.
+    """
     if checked_recipe.recipe.file.task != GENERATE:
         return
     own = checked_recipe.recipe.engine
     if form.path not in api_paths.names(own.http.paths):
-        sentence = f"{client} asks {form.path}, which {own.title} is not known to serve."
+        sentence = f"{client} calls {form.path}, which {own.title} is not known to serve."
         yield Finding("error", sentence, (Way("serve it with an engine that does"),), SOURCE)
     if form.agent:
         yield from _of_agent(client, form, checked_recipe)
@@ -343,24 +346,24 @@ def _of_agent(client: str, form: Format, checked_recipe: CheckedRecipe) -> Itera
     missing = [flag for flag in own.probe_flags.needs.get("tool_call", ()) if named.get(flag) in (None, False)]
     if missing:
         sentence = (
-            f"{client} calls tools, and this server is started without {' and '.join(f'`{flag}`' for flag in missing)}."
+            f"{client} calls tools, but this server is started without {' and '.join(f'`{flag}`' for flag in missing)}."
         )
         yield Finding("error", sentence, (Way("add what this model's parser needs"),), SOURCE)
     if effective.prefix_caching is False:
-        sentence = f"{client} sends its long instructions with each request, and prefix caching is off."
+        sentence = f"{client} sends its long instructions with each request, but prefix caching is off."
         yield Finding("warning", sentence, (Way("turn it on"),), SOURCE)
     if 0 < effective.max_num_seqs < LEAST_REQUESTS:
         sentence = (
-            f"{client} asks for several answers at once, and this server makes {effective.max_num_seqs} at a time."
+            f"{client} sends several requests at once, but this server handles {effective.max_num_seqs} at a time."
         )
         yield Finding("warning", sentence, (Way("allow more"),), SOURCE)
     yield from _unproved(client, form, checked_recipe)
 
 
 def _unproved(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
-    """Yield the probe that would prove a requirement, if the recipe does not include it."""
+    """Yield a finding if the recipe lacks the probe that would prove a requirement."""
     dialect = dialects.BY_PATH[form.path]
     probe = dialect.name if dialect.name in dialects.OTHERS else "tool_call"
     if probe not in checked_recipe.recipe.file.expect.probes:
-        sentence = f"nothing proves that this server answers as {client} asks."
+        sentence = f"nothing proves that this server answers as {client} expects."
         yield Finding("info", sentence, (Way(f"add `{probe}` to `expect.probes`"),), SOURCE, "probes")

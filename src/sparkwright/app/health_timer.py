@@ -1,4 +1,4 @@
-"""The `health.install`, `health.uninstall` and `monitoring.install` commands: health timers of hosts, and monitoring files."""
+"""The `health.install`, `health.uninstall` and `monitoring.install` commands: health timers on hosts, and monitoring files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from sparkwright.protocol.plan import Task
 from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
-#: services whose webhook URL is the secret
+#: services whose webhook URL is itself the secret
 KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
-#: 02:00-05:00
+#: for example 02:00-05:00
 _QUIET = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
 def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
-    """Set the timer on each host of a pattern. Raises Refused for an invalid value.
+    """Install the timer on each host of a pattern. Raises Refused for an invalid value.
 
     Args:
         given: options of `health.install`.
@@ -63,7 +63,7 @@ def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
 
 
 def uninstall(pattern: str, *, json: bool) -> list[int]:
-    """Remove the timers of each host of a pattern, the user's and root's."""
+    """Remove the user's and root's timers from each host of a pattern."""
     absent: dict[str, Any] = {"state": "absent"}
     users = _task(absent, register="users")
     system = _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
@@ -71,7 +71,7 @@ def uninstall(pattern: str, *, json: bool) -> list[int]:
 
 
 def _hashes(every: str, hours: str) -> dict[str, Any]:
-    """Return how often and in which hours the model's files are hashed again.
+    """Return how often, and between which hours, the model's files are hashed again.
 
     Raises Refused for an invalid interval or span of hours.
     """
@@ -104,8 +104,8 @@ def _public(option: str, url: str) -> str:
         raise Refused(f"{option} is not an http(s) URL.")
     known = any(f".{at.hostname}".endswith(f".{item}") for item in KNOWN_SECRET)
     if at.username or at.password or at.query or known:
-        fix = f"Write it into a file on the host, mode 0600, and say `{option}-file PATH`."
-        raise Refused(f"the URL of {option} holds a secret, which would stand in a file.", fix=fix)
+        fix = f"Write it to a file on the host, mode 0600, and pass `{option}-file PATH`."
+        raise Refused(f"the URL of {option} holds a secret, which would be written to a file.", fix=fix)
     return url
 
 
@@ -119,7 +119,7 @@ _KEEP_TOKEN = Task(id="token", name="Renew the secret of the cluster's checks", 
 
 
 class _Steps(Protocol):
-    """Returns the tasks for a host. wakes: requests may wake servers of its machine."""
+    """Returns the tasks for a host. wakes: requests may wake servers on its machine."""
 
     def __call__(self, host: Host, *, wakes: bool) -> tuple[Task, ...]: ...
 
@@ -140,7 +140,7 @@ def _on_each(pattern: str, json: bool, steps: _Steps, *, heals: bool = False, re
             member.secrets[HEAL_TOKEN] = tokens[member.host.cluster.name]
     if plans and not removes:
         server_context.give(selection)
-    # without the host's lock: the first check would find the lock held by the install itself
+    # without the host's lock, because the first check would find it held by the installation itself
     return session.tasks(
         selection, "Health", lambda host: steps(host, wakes=host.machine in waking), exclusive=False, json=json
     )
@@ -160,12 +160,14 @@ RUNBOOK_URL = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
 def install_monitoring(
     pattern: str, *, to: str, runbooks: str, textfile: str, system: bool, check: bool, json: bool
 ) -> list[int]:
-    """Write the files, and configure the hosts' checks to write their metrics into `textfile`. Return the exit codes.
+    """Write the files, and make the hosts' checks write their metrics to `textfile`. Return the exit codes.
 
     Raises Refused if there is nothing to do, if `to` can't be a folder, or if `runbooks` is not a URL.
     """
     if not to and not textfile:
-        raise Refused("say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.")
+        raise Refused(
+            "no folder was named: pass --to DIR for the files, --textfile DIR for the hosts' metrics, or both."
+        )
     if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
         raise Refused(f"'{runbooks}' is not an http(s) URL of a page.", where="--runbooks")
     wired = machines(choose(pattern)) if textfile else None  # may refuse, so before any file is written
@@ -193,7 +195,7 @@ def _files(pattern: str, folder: Path, runbooks: str, *, check: bool, json: bool
                 write_atomically(folder / name, wanted[name].encode(), mode=READABLE)
         except OSError as error:
             raise Refused(
-                f"{error.filename}: {error.strerror}.", fix="Say a folder that you may write to: --to DIR."
+                f"{error.filename}: {error.strerror}.", fix="Name a folder that you may write to: --to DIR."
             ) from None
     if json:
         say_json({"folder": str(folder), "files": {name: name in changed for name in wanted}, "check": check})
@@ -227,7 +229,7 @@ def _gateways(inventory: Inventory, names: set[str]) -> list[scrape.Endpoint]:
 
 
 def _wire(selection: Selection, textfile: str, *, system: bool, check: bool, json: bool) -> list[int]:
-    """Configure the checks of each host to write their metrics to this folder. The timer is otherwise unchanged."""
+    """Make the checks of each host write their metrics to this folder. The timer is otherwise unchanged."""
     for member in selection.fleet.members:
         given = selection.inventory.secrets(member.host)
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}

@@ -1,4 +1,4 @@
-"""The data that each command prints with --json, and the JSON Schemas of it and of each kind of file."""
+"""The data that each command prints with --json, and the JSON Schemas for it and for each kind of file."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from sparkwright.trust.shapes import Shape, Usual, line, moment, number
 
 TEXTS = [line]
 FIGURE = (None, number)
-#: of a recap, and of a host that has ended
+#: fields of a recap, and of a host that has ended
 ENDED = {name: value for name, value in HOST_EVENTS["recap"].items() if name not in RARE}
 
-#: events of the laptop about the whole fleet
+#: the laptop's own events about the whole fleet
 FLEET: dict[str, dict[str, Shape]] = {
     "play_started": {"play": line, "hosts": TEXTS},
     "batch_started": {"n": COUNT, "hosts": TEXTS, "left": COUNT, "canary": bool},
@@ -45,7 +45,7 @@ FLEET: dict[str, dict[str, Shape]] = {
 }
 #: events of a host that --json prints; other events answer requests, and become a command's own output
 OF_HOSTS = ("raw", "note", "run_started", "task_started", "progress", "task_finished", "recap", "run")
-#: recap of a host; the laptop makes one, without the rare counts, for a host that gave none
+#: recap of a host; for a host that sent none the laptop makes one without the rare counts
 RECAP = {**ENDED, **dict.fromkeys(RARE, Usual(COUNT))}
 EVENT_SHAPES: dict[str, dict[str, Shape]] = {**{kind: HOST_EVENTS[kind] for kind in OF_HOSTS}, **FLEET, "recap": RECAP}
 
@@ -59,7 +59,7 @@ class Printed:
     #: description of a line or of the document
     about: str
     shape: Shape
-    #: with another option the command prints the events of a run instead
+    #: True if, with another option, the command prints the events of a run instead
     events: bool = False
     #: a row may have further fields, which the shape does not name
     more: bool = False
@@ -75,7 +75,8 @@ RUNS = (
     *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
     *("gateway.rollback", "images.copy", "models.copy"),
 )
-#: commands that print events too, but results with --url, where no host runs it (bench/results_file.py)
+#: commands that print events too, except with --url, where no host runs the experiment and they print results
+#: (bench/results_file.py)
 MEASURES = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
 LINK = {**host_requests.LINK, "rate_gbps": number}
 CACHE = {**host_requests.CACHE, "name": line}
@@ -121,17 +122,21 @@ ANSWERS: dict[str, Printed] = {
         {"findings": [{**host_requests.FINDING, "host": line}], "bad": bool},
     ),
     "cluster.inspect": _lines("a host", links=[LINK], fabric=(None, {str: object})),
-    "models.list": Printed("document", "an array: a model on a host each", [{"host": line, **host_requests.MODEL}]),
+    "models.list": Printed(
+        "document", "an array with a row per model on a host", [{"host": line, **host_requests.MODEL}]
+    ),
     "models.verify": Printed(
         "document",
-        "an array: a model on a host each",
+        "an array with a row per model on a host",
         [{"host": line, "id": line, "dir": line, "wrong": TEXTS, "files": COUNT, "size_bytes": COUNT}],
     ),
-    "models.prune": Printed("document", "an array: a model that was, or would be, removed each", [{"host": line}]),
+    "models.prune": Printed(
+        "document", "an array with a row per model that was, or would be, removed", [{"host": line}]
+    ),
     "incident": _lines("a host", incident=line, folder=line, files=TEXTS),
     "logs": Printed(
         "lines",
-        "a host; with --file the field `file` instead. Without --state only `text` beside it; some engines log more fields",
+        "a host; with --file the field `file` instead. Without --state only `text` in addition; some engines log more fields",
         {
             **dict.fromkeys(("host", "file", "text"), Usual(line)),
             **{name: Usual(shape) for name, shape in STATE.items()},
@@ -271,7 +276,7 @@ ANSWERS: dict[str, Printed] = {
     ),
     "bench.compare": Printed(
         "document",
-        "an array: a figure of a load each",
+        "an array with a row per figure of a load",
         [
             {
                 "load": line,
@@ -331,13 +336,13 @@ def events_schema() -> Schema:
 
 
 def schema_of(command: str) -> Schema:
-    """Return the JSON Schema of a command's --json output: of one line or of the document, as `form` says.
+    """Return the JSON Schema of a command's --json output, for one line or for the document, depending on `form`.
 
     Raises KeyError for an unknown command.
     """
     head = {"$schema": DIALECT, "title": f"sparkwright {command} --json", "version": VERSION}
     if command in RUNS:
-        return {**head, "form": "lines", "description": "An event a line.", **AN_EVENT}
+        return {**head, "form": "lines", "description": "One event per line.", **AN_EVENT}
     if command in TYPED:
         form, kind = TYPED[command]
         found = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")

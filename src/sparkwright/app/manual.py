@@ -1,4 +1,4 @@
-"""The documentation for a program: pages of docs/, modules and rules by name, and a search for words."""
+"""The documentation as programs read it: pages of docs/, modules and rules by name, and full-text search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkwright.project.documents.validation import nearest
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, Wanted
 
-#: characters of a page in one answer, sections that a search finds, and characters of each of them
+#: limits: characters of a page in one answer, sections in a search result, and characters of each section
 PAGE, FOUND, EXCERPT = 60_000, 20, 300
 _HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
@@ -39,7 +39,7 @@ def title(page: str) -> str:
 
 
 def index() -> str:
-    """Return every page, module and rule with its title."""
+    """Return a list of all pages, modules and rules, with their titles."""
     shown = "\n".join(f"{name}: {title(text)}" for name, text in pages().items())
     rules = "\n".join(f"{name}: {text}" for name, text in sorted(findings.rules().items()))
     return f"Pages\n\n{shown}\n\nModules\n\n{module_index()}\n\nRules\n\n{rules}\n"
@@ -82,7 +82,7 @@ def search(words: str) -> list[dict[str, str]]:
 
 
 def _named(name: str) -> Iterator[str]:
-    """Return the texts of this name. A page, a module and a rule may share one, as doctor does."""
+    """Yield the texts with this name. A page, a module and a rule may share one, as `doctor` does."""
     if name in pages():
         yield pages()[name]
     if name in registry.NAMES:
@@ -91,7 +91,7 @@ def _named(name: str) -> Iterator[str]:
 
 
 def _headings(text: str) -> list[re.Match[str]]:
-    """Return the headings, without the comments in shell code."""
+    """Return the headings, ignoring comments in shell code."""
     code = [match.span() for match in _FENCED.finditer(text)]
     return [match for match in _HEADING.finditer(text) if not any(start <= match.start() < end for start, end in code)]
 
@@ -130,7 +130,7 @@ def _around(text: str, words: list[str]) -> str:
 
 
 def module_index() -> str:
-    """Return every module with its first sentence."""
+    """Return a list of all modules, with the first sentence of each."""
     width = max(map(len, registry.NAMES))
     texts = {
         name: " ".join((inspect.getdoc(registry.load(name)) or "").split("\n\n")[0].split()) for name in registry.NAMES

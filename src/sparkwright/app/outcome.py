@@ -31,7 +31,7 @@ def worst(codes: Sequence[int]) -> Exit:
 def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..., None]:
     """Wrap a command for Invoke: an error becomes a sentence and an exit code.
 
-    The command returns an exit code or one for each host, of which the worst counts. With `debug`, errors are raised.
+    The command returns one exit code, or one per host, of which the worst is used. With `debug`, errors are raised.
     """
 
     @functools.wraps(command)
@@ -57,7 +57,7 @@ def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..
 
 
 class Output:
-    """Standard output whose reader may leave, as `head` does.
+    """Standard output whose reader may close the pipe, as `head` does.
 
     The rest of the output is discarded, and the command ends with its own exit code.
     """
@@ -68,7 +68,7 @@ class Output:
         self.is_left = False
 
     def write(self, text: str) -> int:
-        """Write like a stream, or discard the text if the reader is gone."""
+        """Write the text, or discard it if the reader is gone."""
         try:
             return self._stream.write(text)
         except BrokenPipeError:
@@ -76,7 +76,7 @@ class Output:
             return len(text)
 
     def flush(self) -> None:
-        """Flush like a stream."""
+        """Flush the stream unless the reader is gone."""
         try:
             self._stream.flush()
         except BrokenPipeError:
@@ -112,7 +112,7 @@ def _without_reader() -> Iterator[None]:
 
 
 def _as_error(error: Exception) -> SparkwrightError:
-    """Convert an unexpected exception to an error with a sentence. An operating system error names the place."""
+    """Convert an unexpected exception to an error with a sentence. For an operating system error it names the file."""
     if sentence := bounds.sentence(error):
         return SparkwrightError(sentence)
     message = f"internal error: {type(error).__name__}: {error}."

@@ -1,4 +1,4 @@
-"""The `playbook.eject`, `playbook.update` and `playbook.clean` commands, and what `lint` says of a project's own playbooks."""
+"""The `playbook.eject`, `playbook.update` and `playbook.clean` commands, and `lint` for a project's own playbooks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def eject(word: str, *, json: bool) -> Exit:
 
 
 def update(word: str, *, mine: bool, check: bool, json: bool) -> Exit:
-    """Merge what the shipped file has changed since it was ejected. Raises Refused if both sides changed the same lines."""
+    """Merge the changes of the shipped file since it was ejected. Raises Refused if both sides changed the same lines."""
     root = Project.here().root
     ejection.refuse_source(root)
     name = ejection.named(root, word)
@@ -75,7 +75,7 @@ def update(word: str, *, mine: bool, check: bool, json: bool) -> Exit:
 
 
 def clean(*, check: bool, yes: bool, json: bool) -> Exit:
-    """Show the unchanged copies that an earlier version's `init` made, ask, and remove them."""
+    """Show the unchanged copies that an earlier version's `init` made, ask for confirmation, and remove them."""
     root = Project.here().root
     ejection.refuse_source(root)
     found = list(ejection.copies(root))
@@ -125,7 +125,7 @@ def _remove(root: Path, names: Sequence[str]) -> None:
 
 
 def findings(root: Path) -> list[dict[str, Any]]:
-    """Return the project's own files whose shipped ones have changed since, with both differences, for `lint --json`."""
+    """Return the project's files whose shipped originals have changed since, with both differences, for `lint --json`."""
     found = []
     for row in ejection.states(root):
         if row.moved:
@@ -142,7 +142,7 @@ def _differences(texts: Comparison | None) -> dict[str, Any]:
 
 
 def lint(root: Path) -> None:
-    """Print what `lint` says of the project's own files: what has moved on, and copies that hide later versions."""
+    """Print the findings about the project's own files: changed originals, and copies that hide later versions."""
     if root.resolve() == shipped_files.source().resolve():
         return
     rows = ejection.states(root)

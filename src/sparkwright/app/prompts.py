@@ -1,4 +1,4 @@
-"""Prompts on a terminal: confirmation of irreversible actions, and short questions with defaults."""
+"""Prompts on the terminal: confirmation of irreversible actions, and short questions with defaults."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sparkwright.console.out import say
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.visible import one_line, visible
 
-#: how often to ask until the answer is one of the choices
+#: how often a question is repeated until the answer is one of the choices
 MOST_TRIES = 5
 
 
 def agreed(question: str, *, yes: bool) -> bool:
-    """Ask for confirmation on standard error, as standard output may be read by a program.
+    """Ask for confirmation on standard error, because a program may be reading standard output.
 
-    Returns False without a terminal, and True without asking if `yes` is set.
+    Returns False if there is no terminal, and True without asking if `yes` is set.
     """
     if yes:
         return True
@@ -29,7 +29,7 @@ def agreed(question: str, *, yes: bool) -> bool:
 
 
 def stop_asked(hosts: str) -> bool:
-    """Ask after Ctrl-C whether to stop the runs at a safe point. Without a terminal they are left running."""
+    """Ask after Ctrl-C whether to stop the runs at a safe point. They are left running if there is no terminal."""
     question = f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? "
     return sys.stdin.isatty() and _typed(question).startswith("s")
 
@@ -49,7 +49,7 @@ def lock_release(owner: dict[str, Any]) -> str:
 
 
 def answer_to(question: str, choices: Sequence[str]) -> str:
-    """Ask a question that has no default until the answer is valid. Raises Refused if there is none."""
+    """Repeat a question without a default until the answer is valid. Raises Refused if none is."""
     offered = f" [{'|'.join(choices)}]" if choices else ""
     for _ in range(MOST_TRIES):
         print(f"{visible(question)}{offered}: ", end="", file=sys.stderr, flush=True)
@@ -74,12 +74,12 @@ ENDED = "the input ended; nothing was written."
 
 
 def possible() -> bool:
-    """Return True if standard input and output are a terminal, so that a question can be asked."""
+    """Return True if standard input and output are terminals, so that a question can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def ask(question: str, default: str = "") -> str:
-    """Ask for a line of text, with a default for an empty one. Raises Inconclusive at the end of the input."""
+    """Ask for a line of text; an empty one means the default. Raises Inconclusive at the end of the input."""
     shown = f"{question} [{default}]" if default else question
     try:
         return input(f"{visible(shown)}: ").strip() or default
@@ -88,7 +88,7 @@ def ask(question: str, default: str = "") -> str:
 
 
 def choose(question: str, names: Sequence[str], default: int = 0) -> str:
-    """Ask for one of several names, by its number or name. Any other text is returned as typed."""
+    """Ask for one of several names, by number or name. Any other text is returned as typed."""
     answer = ask(question, str(default + 1))
     return names[int(answer) - 1] if answer.isdecimal() and 0 < int(answer) <= len(names) else answer
 
@@ -96,7 +96,7 @@ def choose(question: str, names: Sequence[str], default: int = 0) -> str:
 def choose_one_of(question: str, names: Sequence[str]) -> str:
     """Ask until the answer is one of the names."""
     while (answer := choose(question, names)) not in names:
-        say(f"'{one_line(answer, at_most=60)}' is none of them.")
+        say(f"'{one_line(answer, at_most=60)}' is not one of them.")
     return answer
 
 

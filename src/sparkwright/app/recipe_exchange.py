@@ -1,4 +1,4 @@
-"""Recipes of other tools: import of one with its open questions and a report, and export in another tool's format."""
+"""Import of other tools' recipes, with open questions and a report, and export in other tools' formats."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ WIDTH = max(map(len, SORTS))
 
 @dataclass(frozen=True)
 class Source:
-    """A recipe of another tool that is imported."""
+    """Another tool's recipe that is being imported."""
 
     text: str
-    #: path of its file, for messages and for files beside it
+    #: path of the recipe's file, for messages and for files next to it
     path: Path
-    #: the source, as the new recipe names it
+    #: description of the source in the new recipe
     origin: str
 
 
 def source_of(given: str) -> Source:
-    """Return the source: a file, or a docker run line itself. Raises Refused for anything else."""
+    """Return the source, which is a file or a docker run line. Raises Refused for anything else."""
     if docker_words.is_one(given):
         return Source(given, Path("docker run"), "a docker run line")
     if given.startswith(("http://", "https://", "git@")):
@@ -69,9 +69,9 @@ def answers_of(given: Sequence[str]) -> dict[str, str]:
 
 
 def of_source(source: Source, name: str, answers: Mapping[str, str]) -> Taken:
-    """Convert a text to a recipe, asking the open questions on a terminal.
+    """Convert a text to a recipe, asking the open questions on the terminal.
 
-    Without a terminal they stay open, in its report.
+    Without a terminal they stay open and are listed in the report.
     """
 
     def read(report: Report) -> Taken:
@@ -83,7 +83,7 @@ def of_source(source: Source, name: str, answers: Mapping[str, str]) -> Taken:
 def of_container(host: str, container: str, name: str, answers: Mapping[str, str]) -> Taken:
     """Convert a container on a host to a recipe. The container keeps serving."""
     if not container:
-        raise Refused("say which container: --container NAME.", fix="`docker ps` on the host lists them.")
+        raise Refused("no container was named: pass --container NAME.", fix="`docker ps` on the host lists them.")
     selection = machines(reach(host))
     if len(selection.hosts) != 1:
         raise Refused(f"--from-host must name one host, got {len(selection.hosts)}.")
@@ -124,11 +124,11 @@ def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
     """Report what was kept, write the recipe, and pin it.
 
     Args:
-        host: host that asks the registry and the hub; "" for none.
+        host: host that queries the registry and the hub; "" for none.
         check: write nothing.
 
     Raises:
-        Refused: questions are open, or the file exists.
+        Refused: there are open questions, or the file exists.
     """
     if taken.report.questions:
         _refuse_open(taken, as_json=as_json)
@@ -149,10 +149,10 @@ def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
 
 
 def _say_next(taken: Taken, host: str) -> None:
-    """Print the next step: name the recipe in a host's file, or in a proposed group if it needs several hosts.
+    """Print the next step: name the recipe in a host's file, or in a group if it needs several hosts.
 
     Args:
-        host: the host that has pinned the recipe; empty if it is not pinned.
+        host: the host that pinned the recipe; empty if it is not pinned.
     """
     root = Project.here().root
     name = taken.name if taken.hosts > 1 else host if document.is_file(root / f"hosts/{host}.yml") else "NAME"
@@ -169,7 +169,7 @@ def _say_next(taken: Taken, host: str) -> None:
 
 
 def _refuse_open(taken: Taken, *, as_json: bool) -> None:
-    """Raise Refused with the open questions, as there is no terminal to ask on."""
+    """Raise Refused with the open questions, because there is no terminal to ask on."""
     if as_json:
         say_json({"recipe": taken.name, "file": None, **taken.report.to_json(), "exit": int(Exit.REFUSED)})
     else:
@@ -209,17 +209,17 @@ def _write(path: Path, text: str) -> None:
 
 
 def _lint(name: str) -> None:
-    """Print the findings of `lint`. The recipe stays, whatever they are."""
+    """Print the findings of `lint`. The recipe is kept regardless of them."""
     findings.print_lines(findings.check(name, "", "")[0])
 
 
 def tell(taken: Taken, host: str) -> None:
     """Pin the image and the model, and add the outcome to the import's report.
 
-    An entry that could not be asked for is not pinned; the report has the reason.
+    An entry that could not be looked up is not pinned; the report has the reason.
 
     Args:
-        host: the host that asks.
+        host: the host that queries the registry and the hub.
 
     Raises:
         Refused: the pattern does not match exactly one host.
@@ -250,7 +250,7 @@ def _rows(entry: lock_update.Pinned, taken: Taken) -> list[Row]:
     digest = (entry.new or entry.old or {}).get("digest", "")
     if entry.kind == "model" or taken.image_digest in ("", digest):
         return [pinned]
-    moved = f"the source pins {words.short(taken.image_digest)}; the tag means {words.short(digest)} now"
+    moved = f"the source pins {words.short(taken.image_digest)}; the tag now means {words.short(digest)}"
     return [pinned, Row("note", f"image {entry.key}", moved)]
 
 
@@ -276,7 +276,7 @@ def export(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
         what = " and ".join(missing)
         fix = "Pin it with `invoke lock --host NAME`, or pass --unpinned."
         simulates = set(missing) - set(not_pinned(entries(simulated(), wanted)))
-        aside = " The sandbox's pins are of no real registry." if simulates else ""
+        aside = " The sandbox's pins do not come from a real registry." if simulates else ""
         raise Refused(f"spark.lock has no entry for the {what} of {name}.{aside}", fix=fix)
     exported = export_formats.export_of(wanted, pins)
     text = FORMATS[form](exported)

@@ -1,4 +1,4 @@
-"""Recipes of registries: fetched at a pinned commit, searched by word, and shown before one is imported."""
+"""Recipes from registries: fetch at a pinned commit, search by word, and show before importing."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ from sparkwright.units import MIB
 from sparkwright.visible import count, one_line
 
 ENDINGS = (".yaml", ".yml")
-#: most scripts of mods that are written with a recipe, and their total size
+#: limits on a recipe's mod scripts: their number and their total size
 MOST_SCRIPTS, MOST_SCRIPT_BYTES = 400, 4 * MIB
-#: deepest nesting of a file that is written
+#: limit on the folder depth of a written file
 MOST_STEPS = 32
-#: size limit of a recipe that a search parses for its model, and of all of them; the largest recipe has 20 kB
+#: size limits for recipes that a search parses for their models: of one, and of all together; the largest known is 20 kB
 MOST_PARSED_BYTES, MOST_PARSED_BYTES_OF_ALL = 64 * 1024, 4 * MIB
 SHORT = 12
 
 
 @dataclass(frozen=True)
 class Found:
-    """A recipe of a registry."""
+    """A recipe in a registry."""
 
     registry: Registry
     commit: str
-    #: path in its repository
+    #: path in the repository
     path: str
-    #: empty if the file does not name it
+    #: the model; empty if the file does not name one
     model: str
 
     @property
     def name(self) -> str:
-        """The name for `recipe.import`."""
+        """The name to pass to `recipe.import`."""
         below = self.path.removeprefix(f"{self.registry.recipes}/") if self.registry.recipes else self.path
         return f"@{self.registry.name}/{PurePosixPath(below).with_suffix('')}"
 
 
 def search(word: str, *, update: bool, as_json: bool) -> Exit:
-    """Print the recipes whose path or text contains a word, in any case.
+    """Print the recipes whose path or text contains a word, ignoring case.
 
     Args:
         word: the word to search for.
@@ -62,7 +62,7 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
         as_json: print one JSON object.
 
     Returns:
-        The exit code. A registry that can't be read is named on standard error, and the others are still searched.
+        The exit code. A registry that can't be read is reported on standard error, and the others are still searched.
     """
     project = Project.here().root
     found: list[Found] = []
@@ -94,7 +94,7 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
 
 
 def _matching(project: Path, registry: Registry, word: str, *, update: bool) -> list[Found]:
-    """Return the recipes of a registry whose path or text contains a lower-case word. Raises SparkwrightError."""
+    """Return the recipes of a registry whose path or text contains a word in lower case. Raises SparkwrightError."""
     repository, commit = _ready(project, registry, update=update)
     found = []
     parsed_bytes = 0
@@ -110,9 +110,9 @@ def _matching(project: Path, registry: Registry, word: str, *, update: bool) -> 
 
 
 def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_json: bool) -> Taken:
-    """Return the recipe @REGISTRY/NAME after showing it and asking for confirmation.
+    """Show the recipe @REGISTRY/NAME, ask for confirmation, and return it.
 
-    Raises Refused if it was not confirmed, does not exist, or the name is ambiguous.
+    Raises Refused if it is not confirmed, does not exist, or the name is ambiguous.
     """
     project = Project.here().root
     registry, _, wanted = given.removeprefix("@").partition("/")
@@ -134,7 +134,7 @@ def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_jso
 
 
 def _ready(project: Path, registry: Registry, *, update: bool) -> tuple[Repository, str]:
-    """Return the local repository and its pinned commit. A registry without a pin is pinned now, or updated on request."""
+    """Return the local repository and its pinned commit. A registry is pinned if it is not yet, or updated on request."""
     repository = Repository(registry.url, registry.name)
     if registry.commit and not update:
         if not repository.has(registry.commit):
@@ -154,7 +154,7 @@ def _recipes(repository: Repository, registry: Registry, commit: str) -> list[Fi
 
 
 def _file(repository: Repository, registry: Registry, commit: str, wanted: str) -> File:
-    """Return the one file that a name means: its path, or the last parts of it. Raises Refused for none and for several."""
+    """Return the file with this path, or whose path ends with it. Raises Refused if there is not exactly one."""
     files = {str(PurePosixPath(file.path).with_suffix("")): file for file in _recipes(repository, registry, commit)}
     full = f"{registry.recipes}/{wanted}" if registry.recipes else wanted
     if full in files:
@@ -174,9 +174,9 @@ def _file(repository: Repository, registry: Registry, commit: str, wanted: str) 
 
 @contextmanager
 def _laid_out(repository: Repository, commit: str, path: str, text: str) -> Iterator[Path]:
-    """Write the recipe to a temporary folder with the scripts of its mods, which are read but never run.
+    """Write the recipe and its mods' scripts to a temporary folder. The scripts are read but never run.
 
-    A script whose path is not possible on this machine is left out: its mod is then named without its content.
+    A script whose path is invalid on this machine is left out; its mod is then named without its content.
     """
     with tempfile.TemporaryDirectory(prefix="sparkwright-") as folder:
         there = Path(folder, path) if _write(Path(folder), path, text) else Path(folder, "recipe.yaml")
@@ -207,7 +207,7 @@ def _write(folder: Path, inside: str, text: str) -> bool:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
-    except (OSError, ValueError):  # too long, taken by a folder, not of this file system
+    except (OSError, ValueError):  # the name is too long, is a folder, or is invalid on this file system
         return False
     return True
 

@@ -70,14 +70,14 @@ def main() -> None:
     """Run the installed command `sparkwright`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal
+            stream.reconfigure(errors="backslashreplace")  # for an ASCII terminal
     try:
         program.Sparkwright(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
         code = 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = int(Exit.INCONCLUSIVE)
-    except KeyboardInterrupt:  # before a command began, or after it ended
+    except KeyboardInterrupt:  # before a command starts or after it ends
         print(start.SENTENCE, file=sys.stderr)
         code = int(Exit.INCONCLUSIVE)
     except OSError as error:  # Invoke reads ~/.invoke.yaml, and HOME can be a file
@@ -88,4 +88,4 @@ def main() -> None:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(code)  # skips the interpreter's shutdown, a fifth of a short command
+    os._exit(code)  # skips the interpreter's shutdown, which takes a fifth of a short command's time

@@ -1,4 +1,4 @@
-"""The commands that measure, `bench.smoke`, `bench.serve` and others, and those that read results, which touch no host."""
+"""The `bench.*` commands: those that measure, and those that only read results."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ DEPTH: tuple[Option, ...] = (
 
 FRESH = "Each arm is started fresh, and the server that ran before is restored."
 
-#: command, its options besides COMMON, its help
+#: each command with its options, in addition to COMMON, and its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ("smoke", (*URL, REPEAT, TEMPERATURE, *SMOKE), "Measure one stream: prefill and decode rate, TTFT."),
     (
@@ -158,7 +158,7 @@ def report(results: str, json: bool = False) -> None:
     experiments.report(results, json=json)
 
 
-@command(name="list", help={"json": "one JSON object an experiment"})
+@command(name="list", help={"json": "one JSON object per experiment"})
 def show_all(json: bool = False) -> None:
     """List the experiments of this project."""
     from sparkwright.app import experiments

@@ -1,4 +1,4 @@
-"""The commands about hosts that serve one model together: `cluster.inspect` and `cluster.check`."""
+"""The `cluster.inspect` and `cluster.check` commands, for hosts that serve one model together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkwright.errors import Exit
 @command(
     help={
         "write": "add `fabric:` to the host files that have none",
-        "json": "one JSON object a host: links, fabric (what its file says, or should say)",
+        "json": "one JSON object per host: links, fabric (what its file says, or should say)",
     }
 )
 def inspect(host: str = "", write: bool = False, json: bool = False) -> list[Exit]:

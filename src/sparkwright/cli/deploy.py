@@ -1,4 +1,4 @@
-"""The commands that run a playbook: deploy, plan, restart, switch, rollback, provision, verify, and any of the user's."""
+"""The commands that run a playbook: deploy, plan, restart, switch, rollback, provision, verify, and play."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _variables(*names: str) -> tuple[Option, ...]:
     return table("variable", *names)
 
 
-#: command, its options besides OPTIONS, its help
+#: each command with its options, in addition to OPTIONS, and its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "deploy",
@@ -65,7 +65,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         """,
     ),
 )
-#: commands whose playbook has another name, with the options that they always set
+#: commands whose playbook has a different name, with the options that they always set
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"plan": ("deploy", {"check": True, "diff": True})}
 
 
@@ -89,7 +89,7 @@ def _switch(to: str, **given: Any) -> list[int]:
 
 
 TO: Option = ("to", "", "which recipe of the host's `on_demand` to wake")
-#: options of `switch`, which is always run completely for one server
+#: options of `switch`, which always runs in full and for one server
 SWITCH = (
     *table("run", "host", "check", "dry_run", "diff", "verbose", "list_tasks", "wait", "json"),
     *_variables("anyway"),

@@ -1,4 +1,4 @@
-"""The commands that find problems: of a server (diagnose) and of a host (doctor)."""
+"""The commands that find problems: `diagnose` for a server and `doctor` for a host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.errors import Exit
 @command(
     help={
         "token-s": f"how long a token may take, seconds (default: as the health checks have it, or {defaults.TOKEN_S})",
-        "json": "one JSON object a host: state, summary, exit, causes, tok_per_s (docs/diagnose.md)",
+        "json": "one JSON object per host: state, summary, exit, causes, tok_per_s (docs/diagnose.md)",
     }
 )
 def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool = False) -> list[int]:
@@ -31,7 +31,7 @@ def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool 
     help={
         "fix": "apply the safe fixes; they are shown first and confirmed",
         "yes": "with --fix: do not ask",
-        "json": "one JSON object a host: findings (check, verdict, evidence, fix, source), fixed, bad",
+        "json": "one JSON object per host: findings (check, verdict, evidence, fix, source), fixed, bad",
     }
 )
 def doctor(host: str = "", fix: bool = False, yes: bool = False, json: bool = False) -> list[Exit]:

@@ -1,4 +1,4 @@
-"""The commands about the gateway of a group: `gateway.deploy`, `gateway.rollback` and `gateway.status`."""
+"""The `gateway.deploy`, `gateway.rollback` and `gateway.status` commands, for the gateway of a group."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ROLLBACK = command_of(
     help={
         "host": "a group with a gateway, or the gateway's host",
         "clients": "what each client with a key of its own used: requests, running, refused, errors",
-        "json": "one JSON object a gateway: models, each with requests, queue, errors, servers; clients",
+        "json": "one JSON object per gateway: models, each with requests, queue, errors, servers; clients",
     }
 )
 def status(host: str = "", clients: bool = False, json: bool = False) -> list[Exit]:

@@ -1,4 +1,4 @@
-"""The commands about a server's health: check it now, on a schedule, or by a monitoring system (`monitoring.install`)."""
+"""The commands that check a server's health: now, on a schedule, or with a monitoring system (`monitoring.install`)."""
 
 from __future__ import annotations
 

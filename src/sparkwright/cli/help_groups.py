@@ -1,4 +1,4 @@
-"""The commands in the groups of `--help`, each with the arguments of two examples. A new command needs a row here."""
+"""The commands by the groups of `--help`, with the arguments of two examples each. New commands need a row here."""
 
 from __future__ import annotations
 
@@ -110,5 +110,5 @@ NAMES = tuple(name for commands in GROUPS.values() for name in commands)
 
 
 def examples_of(name: str) -> Examples | None:
-    """Return the arguments of a command's two examples; None for a task that is not ours."""
+    """Return the arguments of a command's two examples, or None for a task that is not ours."""
     return next((commands[name] for commands in GROUPS.values() if name in commands), None)

@@ -1,4 +1,4 @@
-"""The commands about hosts: the inventory, Ollama, the runtime, and cleaning."""
+"""The commands for hosts: the inventory, Ollama, the runtime, and cleaning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkwright.errors import Exit, Refused
 EVENTS = "events as JSON lines"
 
 
-@command(name="list", default=True, help={"json": "one JSON object a host"})
+@command(name="list", default=True, help={"json": "one JSON object per host"})
 def list_hosts(host: str = "all", json: bool = False) -> None:
     """List the hosts: address, groups, recipe."""
     from sparkwright.app.connect import choose
@@ -60,7 +60,7 @@ def add(
 @command(
     help={
         "host": "the hosts (default: all but sandboxes)",
-        "json": "one JSON object a host: what the module survey returns, and missing",
+        "json": "one JSON object per host: what the module survey returns, and missing",
     }
 )
 def check(host: str = "", json: bool = False) -> list[int]:
@@ -138,7 +138,7 @@ def install(host: str = "") -> list[Exit]:
         "images": "remove the server's images too",
         "check": "list only: exits with 2",
         "yes": "do not ask",
-        "json": "one object a host: what is there, and what was freed (null: nothing was removed)",
+        "json": "one object per host: what is there, and what was freed (null: nothing was removed)",
     }
 )
 def clean(

@@ -1,4 +1,4 @@
-"""The commands about recipes that need no host: `lint`, and `explain` for the reason of a rule."""
+"""The `lint` and `explain` commands, which check recipes without a host and explain the rules."""
 
 from __future__ import annotations
 

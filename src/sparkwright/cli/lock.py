@@ -1,4 +1,4 @@
-"""The command `lock`: pin what recipes name, update the pins, or check for changes upstream."""
+"""The `lock` command: pin the images and models that recipes name, update the pins, or check for upstream changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         "update": "update to what tags and branches mean now, all or NAME (an image, a model, a recipe); asks first",
         "check": "change nothing; exit code 2 when a tag or branch has moved upstream",
         "yes": "do not ask",
-        "json": "one JSON object an entry",
+        "json": "one JSON object per entry",
     },
 )
 def lock(

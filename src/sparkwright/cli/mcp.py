@@ -1,4 +1,4 @@
-"""The command that serves the project to a model over the Model Context Protocol."""
+"""The `mcp` command, which serves the project to a model over the Model Context Protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands about the project's own playbooks, parts and templates: `playbook.eject`, `playbook.update`, `playbook.clean`."""
+"""The `playbook.eject`, `playbook.update` and `playbook.clean` commands, for the project's own playbooks and templates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.errors import Exit, Refused
     help={
         "name": "a shipped playbook, part or template: deploy, parts/prove, client.j2",
         "list": "show every shipped and every own file: shipped, ejected, changed, copied (by an earlier init), own",
-        "json": "one JSON object a file",
+        "json": "one JSON object per file",
     },
 )
 def eject(name: str | None = None, list: bool = False, json: bool = False) -> Exit:
@@ -54,7 +54,7 @@ def update(name: str, mine: bool = False, check: bool = False, json: bool = Fals
     help={
         "check": "only show; exit code 2 when something would be removed",
         "yes": "do not ask",
-        "json": "one JSON object a file: why it is kept (empty: it may go), and if it was removed",
+        "json": "one JSON object per file: why it is kept (empty: it may go), and if it was removed",
     }
 )
 def clean(check: bool = False, yes: bool = False, json: bool = False) -> Exit:

@@ -1,4 +1,4 @@
-"""The commands that touch no host: render, init, schema, docs.module, completion."""
+"""The commands that do not contact hosts: render, init, schema, docs.module, completion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     help={
         "host": "the hosts whose docker run commands are printed",
         "recipe": "another recipe than the host's",
-        "json": "one JSON object a host: host, script",
+        "json": "one JSON object per host: host, script",
     }
 )
 def render(host: str = "", recipe: str = "", json: bool = False) -> None:
@@ -146,7 +146,7 @@ def completion_of(namespace: Collection) -> Command:
 
 
 def completable(collection: Any) -> list[completion.Command]:
-    """Return every command as shells complete it, in the order of `--help`."""
+    """Return all commands for the completion script, in the order of `--help`."""
     from sparkwright.app import completion
 
     contexts = {context.name: context for context in collection.to_contexts()}
@@ -168,7 +168,7 @@ def completable(collection: Any) -> list[completion.Command]:
 
 
 def flags_of(option: Any) -> tuple[str, ...]:
-    """Return the spellings of an option, the short one first."""
+    """Return the spellings of an option, short form first."""
     names = [name.replace("_", "-") for name in option.names]
     if option.kind is bool and option.default is True:
         names = [f"no-{names[0]}"]

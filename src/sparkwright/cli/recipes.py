@@ -1,4 +1,4 @@
-"""The commands that import and export recipes: recipe.*."""
+"""The `recipe.*` commands, which list, import and export recipes, and `recommend`."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def recommend(host: str = "", for_: str = "chat", json: bool = False) -> list[in
     from sparkwright.app import catalogue
 
     if not host:
-        raise Refused("say which host: --host NAME.")
+        raise Refused("no host was named: pass --host NAME.")
     return catalogue.recommend(host, for_, as_json=json)
 
 

@@ -1,4 +1,4 @@
-"""The commands about runs on a host: follow, stop and list them, release the lock, show history and incidents."""
+"""The commands for runs on a host: follow, stop and list runs, release the lock, show the history and incidents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def runs(host: str = "", all: bool = False, json: bool = False) -> list[int]:
     return _ask(host, {"verb": "runs", "all": all}, json=json)
 
 
-@command(help={"json": "one JSON object a change", "last": "how many (default 20)"})
+@command(help={"json": "one JSON object per change", "last": "how many (default 20)"})
 def history(host: str = "", recipe: str = "", last: int = 20, json: bool = False) -> list[int]:
     """List the changes to a host's server, newest first.
 
@@ -51,7 +51,7 @@ def history(host: str = "", recipe: str = "", last: int = 20, json: bool = False
     help={
         "run": "the run that failed (default: the newest incident)",
         "to": "the folder to write to (default: incidents/HOST/RUN)",
-        "json": "one JSON object a host: its incident, the folder, the files",
+        "json": "one JSON object per host: its incident, the folder, the files",
     }
 )
 def incident(host: str = "", recipe: str = "", run: str = "", to: str = "", json: bool = False) -> list[int]:

@@ -1,4 +1,4 @@
-"""The commands of the sandbox: inject a fault, add a pair, show the state, remove the sandbox."""
+"""The `sandbox.*` commands: inject a fault, add a pair, show the state, remove the sandbox."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fault(name: str | None = None, host: str = HOST, json: bool = False) -> None
     if name not in (*known, NONE):
         near = difflib.get_close_matches(name, [*known, NONE], n=1)
         hint = f"Did you mean `{near[0]}`?" if near else "`invoke sandbox.fault` lists them."
-        raise Refused(f"the sandbox knows no fault {name!r}.", fix=hint)
+        raise Refused(f"the sandbox has no fault named {name!r}.", fix=hint)
     folder, wanted = _folder(host), None if name == NONE else name
     if name in control.OF_MEMBERS and folder == control.default_folder():
         raise Refused(f"`{name}` is a fault of a cluster's member.", fix="Add `--host sandbox1` or `--host sandbox2`.")
@@ -48,7 +48,7 @@ def fault(name: str | None = None, host: str = HOST, json: bool = False) -> None
     if json:
         say_json({"fault": wanted})
     else:
-        say_prose(f"{host}: {wanted}: {known[wanted]}" if wanted else f"{host}: nothing is broken.")
+        say_prose(f"{host}: {wanted}: {known[wanted]}" if wanted else f"{host}: no fault.")
     return None
 
 
@@ -92,7 +92,7 @@ def _folder(host: str) -> Path:
     if host == HOST:
         return control.default_folder()
     servers = Inventory.load(Project.here().root).match(host)
-    machines = sorted({server.machine for server in servers})  # several servers of a host count once
+    machines = sorted({server.machine for server in servers})  # several servers on one machine count once
     if len(machines) > 1:
         fix = f"Name one sandbox: `--host {machines[0]}`."
         raise Refused(f"--host {host} names {len(machines)} hosts.", fix=fix)

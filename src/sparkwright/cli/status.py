@@ -1,4 +1,4 @@
-"""The commands that show the state of hosts: status, report, logs, and the settings for a client."""
+"""The commands that show the state of hosts: status, report, logs, and client settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ TAIL_LINES = 1000
         "host": HOSTS,
         "watch": "refresh every few seconds until q; on a terminal with keys for logs, diagnose and history",
         "every": "with --watch: seconds between two refreshes (default 5)",
-        "json": "one JSON object a host; with --watch one a host and refresh",
+        "json": "one JSON object per host; with --watch one per host and refresh",
     }
 )
 def status(host: str = "", recipe: str = "", watch: bool = False, every: float = 5.0, json: bool = False) -> list[int]:
-    """Show one line a host: state, recipe, tok/s, memory, drift.
+    """Show each host: state, recipe, tok/s, memory, drift.
 
     From the last scheduled check; a host without one is checked now, and the line says so. Exit code: 0 every host serves,
     2 one is degraded, 1 down or worse, 3 unreachable, 4 unknown. With --watch always 0.
@@ -43,7 +43,7 @@ def status(host: str = "", recipe: str = "", watch: bool = False, every: float =
         "host": HOSTS,
         "since": "how far back: 90m, 12h, 7d, 2w (default 7d)",
         "to": "the file to write (default report.html)",
-        "json": "what the plots show as one JSON object a host, instead of the page",
+        "json": "what the plots show as one JSON object per host, instead of the page",
     }
 )
 def report(
@@ -67,7 +67,7 @@ def report(
         "engine": "with --file: who wrote it (vllm, llama_cpp, sglang, openai); default: as its first lines say",
         "state": "what the engine reports of itself: each value, or unknown, and the line it was read from",
         "tail": f"without --state: how many lines from the end (default {TAIL_LINES})",
-        "json": "one JSON object a host: version, chunked_prefill ... ready, failure, evidence; null is unknown",
+        "json": "one JSON object per host: version, chunked_prefill ... ready, failure, evidence; null is unknown",
     }
 )
 def logs(
@@ -109,7 +109,7 @@ def logs(
         "write": "merge them into that client's file, and keep the file before",
         "file": "with --write: this file instead of the client's usual one",
         "check": "send one streamed request as that client does, and say what came; the key is read from its variable",
-        "json": "one JSON object a host: base_url, model, context_length, max_tokens ...",
+        "json": "one JSON object per host: base_url, model, context_length, max_tokens ...",
     }
 )
 def client(

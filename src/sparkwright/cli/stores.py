@@ -1,4 +1,4 @@
-"""The commands about what hosts store: models, images and compile caches."""
+"""The commands for items that hosts store: models, images and compile caches."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def prune_models(host: str = "", yes: bool = False, json: bool = False) -> list[
         "all": "images of every repository, not only of those that the recipes name",
         "check": "only show; exit code 2 when something would be removed",
         "yes": "do not ask",
-        "json": "one JSON object a host: its images, and what was freed (null: nothing was removed)",
+        "json": "one JSON object per host: its images, and what was freed (null: nothing was removed)",
     },
 )
 def prune_images(
@@ -130,7 +130,7 @@ def copy_images(from_: str = "", to: str = "", image: str = "", json: bool = Fal
 
 
 @command(
-    name="list", help={"json": "one JSON object a host: its compile caches, and why each stays (empty: it may go)"}
+    name="list", help={"json": "one JSON object per host: its compile caches, and why each stays (empty: it may go)"}
 )
 def list_caches(host: str = "", json: bool = False) -> list[Exit]:
     """List a host's compile caches, and why each stays.
@@ -150,7 +150,7 @@ def list_caches(host: str = "", json: bool = False) -> list[Exit]:
     help={
         "check": "only show; exit code 2 when something would be removed",
         "yes": "do not ask",
-        "json": "one JSON object a host: its compile caches, and what was freed (null: nothing was removed)",
+        "json": "one JSON object per host: its compile caches, and what was freed (null: nothing was removed)",
     },
 )
 def prune_caches(host: str = "", check: bool = False, yes: bool = False, json: bool = False) -> list[Exit]:

@@ -1,1 +1,1 @@
-"""The output of a run for a person or a program: subscribers of its events."""
+"""Output on the terminal and as JSON: subscribers to a run's events, tables, and screens."""

@@ -1,4 +1,4 @@
-"""Layout of tables for any width: important columns are never cut, and less important ones are dropped first. Pure."""
+"""Layout of tables for any width: important columns are never cut, and the least important ones are dropped first."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sparkwright.visible import one_line
 
 GAP = "  "
 INDENT = "    "
-#: characters that a sentence needs beside the other columns; with fewer it is printed below them
+#: characters that a sentence needs next to the other columns; with less room it is printed below them
 LEAST = 30
-#: least characters of a sentence in a very narrow window
+#: least width of a sentence in a very narrow window, in characters
 LEAST_BELOW = 20
 #: content of cells without a value
 NOTHING = ("", "-")
 
-#: (title of the column, padded text) of each cell of a line
+#: the cells of a line, as (column title, padded text)
 Line = list[tuple[str, str]]
 
 
@@ -26,23 +26,23 @@ class Column:
     """A column of a table."""
 
     title: str
-    #: order in which columns are dropped for lack of room, the highest first; 0: never
+    #: order in which columns are dropped for lack of room, highest first; 0 for never
     leaves: int = 0
 
 
 def columns(*given: tuple[str, int]) -> tuple[Column, ...]:
-    """Return the columns of a table from (title, leaves)."""
+    """Return the columns of a table, given (title, leaves) for each."""
     return tuple(Column(*item) for item in given)
 
 
 def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None) -> list[list[Line]]:
     """Return the lines of the titles, then those of each row.
 
-    The last column is a sentence. It is wrapped beside the others, or below its row if less than LEAST characters remain for it,
-    and a newline in it starts a new line. A column without any content is left out, unless it is never dropped.
+    The last column is a sentence. It is wrapped next to the others, or below its row if fewer than LEAST characters remain, and a
+    newline in it starts a new line. A column without any content is left out, unless it is never dropped.
 
     Args:
-        room: characters of a line; None for no limit.
+        room: characters per line; None for no limit.
     """
     kept = [n for n, column in enumerate(columns[:-1]) if not column.leaves or _says(rows, n)]
     reported = _says(rows, len(columns) - 1)
@@ -65,14 +65,14 @@ class _Shape:
 
     #: all columns
     columns: Sequence[Column]
-    #: (number, width) of the columns that are shown; width 0: as wide as the text
+    #: the shown columns as (number, width), where width 0 means as wide as the text
     kept: Sequence[tuple[int, int]]
     room: int | None
-    #: the last column's sentence stands beside the others, not below
+    #: True if the sentence of the last column goes next to the others, not below
     beside: bool
 
     def of(self, row: Sequence[str]) -> Iterator[Line]:
-        """Yield the lines of a row, with its sentence."""
+        """Yield the lines of a row, including its sentence."""
         start = sum(wide + len(GAP) for _, wide in self.kept) if self.beside else len(INDENT)
         first, *rest = folded(row[-1], None if self.room is None else max(LEAST_BELOW, self.room - start))
         if not self.beside:
@@ -81,7 +81,7 @@ class _Shape:
         yield from ([("", " " * start), (self.columns[-1].title, item)] for item in rest)
 
     def _cells(self, row: Sequence[str], sentence: str) -> Iterator[Line]:
-        """Yield the shown columns with the sentence beside them; in a narrow window on as many lines as needed."""
+        """Yield the lines with the shown columns and the sentence next to them, more than one in a narrow window."""
         found = [(self.columns[n].title, f"{row[n]:<{wide}}") for n, wide in self.kept]
         found += [(self.columns[-1].title, sentence)] if sentence else []
         line: Line = []
@@ -107,16 +107,16 @@ def _wide(columns: Sequence[Column], rows: Sequence[Sequence[str]], n: int) -> i
 
 
 def _taken(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int], *, last: bool = False) -> int:
-    """Return the characters that the columns take.
+    """Return the number of characters that the columns take.
 
     Args:
-        last: nothing stands beside them.
+        last: True if nothing follows them.
     """
     return sum(_wide(columns, rows, n) + len(GAP) for n in kept) - (len(GAP) if last else 0)
 
 
 def show_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below their titles, or nothing if there are none. The last column is a sentence, as in grid.py."""
+    """Print rows below their titles, or nothing if there are no rows. The last column is a sentence, as in `lines`."""
     if not rows:
         return
     for found in lines(columns, [[one_line(cell) for cell in row] for row in rows], width()):

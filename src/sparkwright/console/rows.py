@@ -1,6 +1,6 @@
-"""The rows of commands that describe hosts: one dataclass each, from which come the table, `--json` with its schema, and the API.
+"""Rows of the commands that describe hosts: dataclasses that define the tables, `--json` with its schema, and the API.
 
-They stand apart from the tables, so that `--json` draws nothing.
+They are separate from the tables, so that `--json` does not import any drawing code.
 """
 
 from __future__ import annotations

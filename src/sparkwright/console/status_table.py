@@ -1,4 +1,4 @@
-"""The table of `status`: one line per host."""
+"""The table of the `status` command, with one line per host."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def table(rows: Sequence[Row], room: int | None = None) -> Text:
 
 
 def gateways(rows: Sequence[Row], room: int | None) -> list[Text]:
-    """Return the table of the hosts' gateways: an empty line, the titles, a line for each model; empty if there are none."""
+    """Return the lines of the gateways' table: an empty line, the titles, and a line per model; none without gateways."""
     found = [pair for row in rows if row.gateway is not None for pair in _routed(row.host, row.gateway)]
     if not found:
         return []
@@ -100,12 +100,12 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def named(row: Row) -> str:
-    """Return the host's name. A sandbox of another name is marked as one."""
+    """Return the host's name. A sandbox with a different name is marked as one."""
     return f"{row.host} (sandbox)" if row.sandbox and row.host.partition("/")[0] != "sandbox" else row.host
 
 
 def speed(row: Row) -> str:
-    """Return the present throughput and the baseline; a dash if it was not measured."""
+    """Return the current throughput and the baseline; a dash if it was not measured."""
     if row.tok_per_s is None and row.baseline_tok_per_s is None:
         return "-"
     now = "-" if row.tok_per_s is None else f"{row.tok_per_s:.1f}"
@@ -137,8 +137,8 @@ def checked(row: Row) -> str:
 def why(row: Row) -> str:
     """Return the reason for a row's state.
 
-    This is a run in progress or an interrupted run, or else the reason why the server is not fine. For a server that seems fine
-    it also says why no check is valid.
+    This is a run in progress, an interrupted run, or else the reason why the server is not healthy. For a server that seems
+    healthy it is the reason why there is no valid check.
     """
     fine = "flapping: it changed state several times in the last checks" if row.flapping else ""
     answer = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)

@@ -1,4 +1,4 @@
-"""The terminal for Rich: output is plain text, without markup, emoji codes or highlighting."""
+"""Rich's Console for plain text, without markup, emoji codes or highlighting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.console import grid
 
 
 class Terminal(Console):
-    """A Console that leaves a closed pipe to the command, as `print` does. Rich itself would exit with code 1."""
+    """A Console that leaves a closed pipe to the command, as `print` does, where Rich would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
         """Raise the error that is being handled."""
@@ -23,13 +23,13 @@ def terminal(**options: Any) -> Console:
     """Return a Console for text from any source.
 
     Args:
-        options: as `Console` takes them.
+        options: options of `Console`.
     """
     return Terminal(markup=False, emoji=False, highlight=False, **options)
 
 
 def styled_line(line: grid.Line, title: str, style: str) -> Text:
-    """Return a line of a table with a style for the cell below a title."""
+    """Return a line of a table with a style for the cell in one column."""
     found = Text.assemble(*((text, style if name == title else "") for name, text in line))
     found.rstrip()
     return found

@@ -1,4 +1,4 @@
-"""The screen of `status --watch`: its frame, painting of changed lines only, and reading of keys."""
+"""The screen of `status --watch`: the frame, painting of changed lines only, and reading of keys."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ COLUMNS = grid.columns(
     *(("FREE", 3), ("GPU", 5), ("CHECKED", 6), ("RECIPE", 7), ("WHY", 0)),
 )
 KEYS = {"up/down": "host", "l": "logs", "d": "diagnose", "h": "history", "r": "refresh", "q": "quit"}
-#: most lines of history, if there is room
+#: limit on the lines of history
 ACTS = 6
-#: lines for the title, the keys, and the empty lines around them
+#: lines for the title, the keys, and the blank lines around them
 AROUND = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The traffic of a server now. None means unknown."""
+    """A server's current traffic. None means unknown."""
 
-    #: running requests
+    #: number of running requests
     running: float | None = None
-    #: waiting requests
+    #: number of waiting requests
     waiting: float | None = None
-    #: of all streams, since the previous request
+    #: throughput of all streams since the previous request
     tok_per_s: float | None = None
-    #: of the GPU, now or at the last check
+    #: temperature of the GPU, now or at the last check
     temperature_c: float | None = None
 
 
@@ -53,7 +53,7 @@ class Traffic:
 class Act:
     """An entry of a host's history."""
 
-    #: seconds since the epoch
+    #: time in seconds since the epoch
     at_s: float
     what: str
 
@@ -62,13 +62,13 @@ class Act:
 class View:
     """The data of a frame."""
 
-    #: in the order of the inventory
+    #: rows in inventory order
     rows: Sequence[Row] = ()
-    #: by host
+    #: traffic by host
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
-    #: by host
+    #: last history entries by host
     acts: Mapping[str, Sequence[Act]] = field(default_factory=dict)
-    #: index of the marked row
+    #: index of the selected row
     chosen: int = 0
     every_s: float = 5.0
     #: time of the last answer, as text; empty before the first
@@ -76,12 +76,12 @@ class View:
 
     @property
     def host(self) -> str:
-        """The name of the marked host; empty while there are no rows."""
+        """The name of the selected host; empty while there are no rows."""
         return self.rows[self.chosen].host if self.rows else ""
 
 
 def lines(view: View, width: int, height: int) -> list[Text]:
-    """Return the screen: at most `height` lines of at most `width` characters."""
+    """Return the lines of the screen, at most `height` lines of at most `width` characters."""
     below = [*gateways(view.rows, width), Text(), *_acts(view)]
     room = max(3, height - AROUND - len(below))
     body = [*_table(view, width, room), *below, Text(), _keys(width)]
@@ -99,7 +99,7 @@ def _title(view: View) -> Text:
 
 
 def _keys(width: int) -> Text:
-    """Return the line of keys. In a narrow window the last ones before `q` are left out."""
+    """Return the line that explains the keys. In a narrow window the last ones before `q` are left out."""
     shown = list(KEYS.items())
     while len(shown) > 1 and sum(len(key) + len(does) + 4 for key, does in shown) > width:
         del shown[-2]
@@ -107,7 +107,7 @@ def _keys(width: int) -> Text:
 
 
 def _table(view: View, width: int, room: int) -> list[Text]:
-    """Return the table around the marked row. A wrapped sentence stays with its row."""
+    """Return the part of the table around the selected row. A wrapped sentence stays with its row."""
     cells = [_cells(view, number, row) for number, row in enumerate(view.rows)]
     title, *shown = grid.lines(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
     head = [Text(grid.text(line), style="dim") for line in title]
@@ -119,7 +119,7 @@ def _table(view: View, width: int, room: int) -> list[Text]:
 
 
 def _around(blocks: Sequence[list[Text]], row: int, room: int) -> list[Text]:
-    """Return as many rows as fit, including the marked one, and the number of hidden rows."""
+    """Return as many rows as fit, including the selected one, and a line with the number of hidden rows."""
     if sum(map(len, blocks)) <= room:
         return [line for block in blocks for line in block]
     first = last = min(row, len(blocks) - 1)
@@ -173,10 +173,9 @@ def _acts(view: View) -> list[Text]:
 
 # The terminal of `status --watch`: the alternate screen, painting of changed lines only, and reading of keys.
 #
-# A window of 80 by 24 is 2 KB. An unchanged line is not sent again, for the sake of slow connections to a remote
-# laptop.
+# A window of 80 by 24 is 2 KB. Unchanged lines are not sent again, for the benefit of slow connections to a remote laptop.
 
-#: terminals that cannot move their cursor
+#: terminals that can't move the cursor
 NO_SCREEN = ("", "dumb", "unknown")
 ESCAPE = "\x1b"
 #: names of the keys by the bytes that a terminal sends
@@ -194,7 +193,7 @@ ERASE_REST, CLEAR = f"{ESCAPE}[K", f"{ESCAPE}[2J"
 
 
 def possible() -> bool:
-    """Return True if standard input and output are a terminal that can be painted on."""
+    """Return True if standard input and output are terminals that support a full screen."""
     painted = os.environ.get("TERM", "") not in NO_SCREEN
     return painted and sys.stdin.isatty() and sys.stdout.isatty()
 
@@ -235,7 +234,7 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The present number of columns and lines."""
+        """The current number of columns and lines."""
         return self._console.width, self._console.height
 
     def paint(self, lines: Sequence[Text]) -> None:
@@ -253,7 +252,7 @@ class Screen:
         self._painted = found
 
     def wait(self, timeout_s: float) -> str:
-        """Return the name of the next key; empty after `wake`, a change of the window's size, or the timeout."""
+        """Return the name of the next key; empty after `wake`, a resize of the window, or the timeout."""
         ready, _, _ = select.select([self._input, self._woken], [], [], max(0.0, timeout_s))
         if self._woken in ready:
             os.read(self._woken, 4096)
@@ -264,7 +263,7 @@ class Screen:
         try:
             os.write(self._waker, b".")
         except BlockingIOError:
-            pass  # the pipe is full of wake-ups already
+            pass  # the pipe is already full of wake-ups
 
     def _key(self) -> str:
         found = os.read(self._input, 1).decode("ascii", "replace")

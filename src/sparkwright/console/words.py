@@ -1,4 +1,4 @@
-"""Figures and names as text for a person."""
+"""Formatting of figures and names as text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sparkwright import units
 
 
 def amount(done: float, total: float, unit: str) -> str:
-    """Return the progress as text: "1.2 GB of 9.0 GB", "64 of 128 tokens", "12s of 15m00s"."""
+    """Return the progress as text, for example "1.2 GB of 9.0 GB", "64 of 128 tokens" or "12s of 15m00s"."""
     say = {"bytes": units.size, "s": units.duration}.get(unit, "{:g}".format)
     tail = f" {unit}" if unit not in ("bytes", "s", "") else ""
     return f"{say(done)} of {say(total)}{tail}" if total else f"{say(done)}{tail}"
 
 
 def names(given: Sequence[str], most: int = 12) -> str:
-    """Return "spark1, spark2 and spark3"; of very many hosts the first ones, and how many more there are."""
+    """Return names as "spark1, spark2 and spark3"; if there are very many, the first ones and the number of others."""
     shown = [*given[:most], *([f"{len(given) - most} more"] if len(given) > most else [])]
     return " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), *shown[-1:]])
 
@@ -36,7 +36,7 @@ def as_of(host: str) -> str:
 
 
 def line(value: Any) -> str:
-    """Return any value as one line. A digest is shortened to its first twelve characters."""
+    """Return any value as one line, with a digest shortened to its first twelve characters."""
     text = "absent" if value is None else value if isinstance(value, str) else str(value)
     return re.sub(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}", r"\1…", text.replace("\n", "⏎"))
 

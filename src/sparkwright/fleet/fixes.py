@@ -1,4 +1,4 @@
-"""Commands in a fix, with their `--host`: a host does not know its name in the inventory."""
+"""Adding `--host` to the commands in a fix, because a host does not know its name in the inventory."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 
-#: commands for one host that do not name it yet
+#: a command for a host that does not name the host yet
 _COMMAND = re.compile(
     r"`invoke (restart|rollback|deploy|plan|history|cluster\.check|cluster\.inspect|logs|incident|doctor|diagnose)"
     r"(?=[` ])(?![^`]{0,200} --host )"
 )
-#: commands that operate a cluster as one
+#: commands that operate on a whole cluster
 AS_ONE = ("restart", "rollback", "deploy", "plan", "history", "cluster.check", "cluster.inspect")
 
 
 def named(text: str, host: Host) -> str:
-    """Return a text with the host's name in its commands; a cluster's own name if the command is for all of it."""
+    """Return a text with the host's name added to its commands, or the cluster's name if a command is for the whole cluster."""
     members = host.cluster.name if host.cluster else host.name
     return _COMMAND.sub(lambda found: f"{found[0]} --host {members if found[1] in AS_ONE else host.name}", text)
 
 
 def of_host(event: Event, host: Host) -> Event:
-    """Return an event of a host with the host's name in the commands of its message and its fix."""
+    """Return a host's event with the host's name added to the commands in its message and fix."""
     return {**event, **{key: named(event[key], host) for key in ("msg", "fix") if isinstance(event.get(key), str)}}

@@ -1,4 +1,4 @@
-"""A playbook over many hosts: batches, one connection a host, and the events of all of them in one stream."""
+"""Running a playbook on many hosts: in batches, with one connection per host and a single stream of events."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from sparkwright.runner.request import KINDS
 from sparkwright.trust.bounds import clean
 from sparkwright.visible import visible
 
-#: exits of a check after which a host needs no turn: no changes, or refused. Another failure may be due to another run at work
-#: there, so that host has its turn
+#: exit codes of a check after which a host is not run: no changes, or refused. Any other failure may be due to another run on
+#: the host, so that host is run
 SETTLED = (Exit.OK, Exit.REFUSED)
-#: events with text of others: files of an incident, lines that are not an event
+#: events with foreign text, which is passed on as it is: files of an incident, and lines that are not events
 PASSED_ON = ("file", "raw")
 
 Answer = TypeVar("Answer")
 
 
 class Fleet:
-    """Runs plans on members and hands every event to the subscribers, in the caller's thread.
+    """Runs plans on members and passes every event to the subscribers, in the caller's thread.
 
-    The attribute `stopped` says why no further host was started, if hosts were left.
+    The attribute `stopped` holds the reason why the remaining hosts were not started, if any remain.
 
     Args:
         members: the hosts that take part.
-        subscribers: may be set after connecting began.
-        ask_stop: called on Ctrl-C with the hosts that still run: True stops them at a safe point, False leaves them.
+        subscribers: receive the events; may be set after connecting has begun.
+        ask_stop: called on Ctrl-C with the hosts still running; returns True to stop them at a safe point, False to leave them.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class Fleet:
         self._events: queue.Queue[Event | Callable[[], None] | None] = queue.Queue()
 
     def connect(self) -> None:
-        """Start connecting to all hosts; returns at once."""
+        """Start connecting to all hosts, and return immediately."""
         for member in self.members[:FORKS]:
             member.open()
 
     def reach(self) -> list[Member]:
-        """Wait for the connections to all hosts. Returns the members that failed, each with a recap that says why."""
+        """Wait for the connections to all hosts. Return the members that failed, whose recaps hold the reasons."""
         self.each(self.members, lambda member: member.open().ready())
         return [member for member in self.members if member.failed]
 
     def begin(self, play: str, hosts: Iterable[Host]) -> list[Member]:
-        """Announce a play, and return its members that did not fail earlier; none if the run has stopped."""
+        """Announce a play and return its members that have not failed; none if the run was stopped."""
         taking_part = {host.name for host in hosts}
         members = [member for member in self.members if member.host.name in taking_part and not member.failed]
         if not members or self.stopped:
@@ -89,11 +89,11 @@ class Fleet:
         roll: Roll,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
-        """Run the members' plans, batch after batch. If the run stops early, `stopped` says why; no other play begins then.
+        """Run the members' plans batch by batch. If the run stops early, `stopped` holds the reason and no further play starts.
 
         Args:
             roll: the batches, and the hosts that must keep serving.
-            preview: a host's plan in check mode, for a roll that checks first.
+            preview: returns a host's plan in check mode, for a roll that checks first.
         """
         waiting = {member.host.name: member for member in members}
         rolls = roll.policy.rolls(len(waiting))
@@ -124,9 +124,10 @@ class Fleet:
         act: Callable[[Member], object],
         then: Callable[[Member], object] = lambda member: None,
     ) -> None:
-        """Act on members in parallel; their events reach the subscribers in this thread, as they come.
+        """Act on members in parallel. Their events reach the subscribers in this thread as they arrive.
 
-        then: called for each member at its end, whatever the outcome.
+        Args:
+            then: called for each member when it is done, regardless of the outcome.
         """
         if not members:
             return
@@ -150,9 +151,9 @@ class Fleet:
         pool.shutdown()
 
     def ask(self, question: Callable[[Member], Answer]) -> dict[str, Answer]:
-        """Ask every member at once and return their answers by host name.
+        """Query all members in parallel, return their answers by host name, and close the fleet.
 
-        The recap of a member without an answer says why. Closes the fleet.
+        The recap of a member without an answer holds the reason.
         """
         answers: dict[str, Answer] = {}
 
@@ -166,7 +167,7 @@ class Fleet:
         return {member.host.name: answers[member.host.name] for member in self.members if member.host.name in answers}
 
     def close(self) -> None:
-        """Report the outcome on every host, and close every connection."""
+        """Report every host's outcome, and close all connections."""
         while not self._events.empty():
             event = self._events.get()
             if isinstance(event, dict):
@@ -178,23 +179,23 @@ class Fleet:
         hang_up(self.members)
 
     def interrupt(self) -> None:
-        """Act as Ctrl-C, once and from any thread: `ask_stop` decides if the runs are stopped or left."""
+        """Act like Ctrl-C, once and from any thread: `ask_stop` decides whether the runs are stopped or left running."""
         self._events.put(_interrupt)
 
     def errors(self) -> dict[str, SparkwrightError]:
-        """Return the errors of the members without an answer, by host name."""
+        """Return the errors of members without an answer, by host name."""
         return {member.host.name: events.recap_error(member.recap) for member in self.members if member.failed}
 
     def codes(self) -> list[int]:
-        """Return the exit code of each member; 0 for one without a recap, as nothing went wrong there."""
+        """Return each member's exit code; 0 for a member without a recap, where nothing went wrong."""
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
     def tell(self, member: Member, text: str, *, detail: bool = False, once: bool = False) -> None:
-        """Add a note about a host, once: a host that is checked first is planned for twice.
+        """Emit a note about a host, but not twice, since a host that is checked first is planned for twice.
 
         Args:
-            detail: of interest only to a person who reads task by task.
-            once: not for another host again.
+            detail: True if the note is only of interest to someone who reads task by task.
+            once: do not repeat the note for other hosts.
         """
         if any(text in other.noted for other in (self.members if once else [member])):
             return
@@ -208,22 +209,22 @@ class Fleet:
         self._events.put(event)
 
     def say_last(self, event: Event) -> None:
-        """Send an event to the subscribers at the end, before the recaps."""
+        """Send an event to the subscribers at the end, just before the recaps."""
         self._last.append(event)
 
     def request(
         self, member: Member, header: dict[str, Any], *, counted: bool = True, held: bool = False
     ) -> list[Event]:
-        """Send a request on a member's link and return its events, which go to the subscribers too.
+        """Send a request over a member's link and return its events, which also go to the subscribers.
 
-        Runs on the servers of one machine run one after the other.
+        Runs on servers of the same machine are run one at a time.
 
         Args:
-            counted: its recap counts for the host's; that of a side question does not.
-            held: pass on the progress only.
+            counted: include the recap in the host's outcome; False for a side request.
+            held: pass on only the progress events.
 
         Raises:
-            Failed: the recap is missing in an answer that must end with one.
+            Failed: the answer must end with a recap but does not.
         """
         if header["verb"] != "run":
             return self._answered(member, header, counted=counted, held=held)
@@ -234,7 +235,7 @@ class Fleet:
     def _answered(self, member: Member, header: dict[str, Any], *, counted: bool, held: bool) -> list[Event]:
         seen = []
         for row in member.request(header):
-            # commands as they are typed here, for this host; but not in text that the host only passes on
+            # name the commands as they are typed here, and for this host, but not in text that the host only passes on
             row = {
                 **(row if row["event"] in PASSED_ON else typed_in(fixes.of_host(row, member.host))),
                 "host": member.host.name,
@@ -257,7 +258,7 @@ class Fleet:
     def _run_as_one(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
         """Run the plans of a cluster's members.
 
-        All are made before one is sent: a run would wait in vain for a member without a plan.
+        All plans are made before the first is sent, because a run would wait in vain for a member without a plan.
         """
         plans: dict[str, Plan] = {}
 
@@ -272,14 +273,14 @@ class Fleet:
         for member in without:
             self._finished(member)
         if len(without) < len(batch):
-            self.stopped = f"there is no plan for {names([item.host.name for item in without])}, so nothing was begun"
+            self.stopped = f"there is no plan for {names([item.host.name for item in without])}, so nothing was started"
 
     def _checked(
         self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: Roll, *, rolls: bool
     ) -> dict[str, Member]:
-        """Check all hosts at once, before any of them is changed, and return those that need the play.
+        """Check all hosts in parallel before any is changed, and return those that need the play.
 
-        Hosts without changes are skipped; a host that would be refused has failed.
+        Hosts without changes are skipped, and hosts that would be refused are marked as failed.
         """
         roll.begins([])
         self._say(event("looking", host="", hosts=list(waiting)))
@@ -317,7 +318,7 @@ class Fleet:
         then(member)
 
     def _note(self, member: Member, event: Event) -> None:
-        """Keep what the next play and the end need. The recap over all plays is sent once, at the end."""
+        """Record what the next play and the final report need. The recap over all plays is sent once, at the end."""
         if event["event"] == "recap":
             member.recap = events.add_recap(member.recap, event)
             return
@@ -326,7 +327,7 @@ class Fleet:
         self._events.put(event)
 
     def _interrupted(self, running: Sequence[Member]) -> None:
-        """Handle Ctrl-C: the runs continue by themselves, so leave them, or request a stop. Questions end with the link."""
+        """Handle Ctrl-C: request a stop, or leave the runs, which continue on their own. Questions end with the link."""
         hosts = ",".join(member.host.name for member in running if member.run_id)
         if hosts and self.ask_stop(hosts):
             for member in (member for member in running if member.run_id):
@@ -339,22 +340,22 @@ class Fleet:
         raise Inconclusive(f"still running on {hosts}.", fix=f"Follow it with `invoke attach --host {hosts}`.")
 
     def _stop(self, member: Member) -> None:
-        """Ask a member to stop the run that this command began there, and no other."""
+        """Ask a member to stop the run that this command started there, and no other run."""
         collections.deque(member.request({"verb": "stop", "run": member.run_id}, secrets={}), maxlen=0)
 
     def _say(self, event: Event) -> None:
         event = typed_in(
             clean(event)
-        )  # a host's text is clean already; a play's name, and a reason, come from files and libraries
+        )  # a host's text has been cleaned; names of plays and reasons come from files and libraries
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.on, event)
 
     def _guarded_from(self, subscriber: Subscriber, act: Callable[..., object], *given: Event) -> None:
-        """Call a subscriber. Its error is shown once, and affects neither the other subscribers nor the hosts."""
+        """Call a subscriber. An error is shown once and affects neither the other subscribers nor the hosts."""
         try:
             act(*given)
         except BrokenPipeError:
-            raise  # nobody reads any more
+            raise  # the reader of standard output is gone
         except Exception as error:
             if id(subscriber) not in self._broken:
                 self._broken.add(id(subscriber))
@@ -367,5 +368,5 @@ def _interrupt() -> None:
 
 
 def _failed(members: Iterable[Member]) -> dict[str, str]:
-    """Return why members failed, by host name."""
+    """Return the reasons why members failed, by host name."""
     return {member.host.name: str((member.recap or {}).get("msg", "")) for member in members if member.failed}

@@ -1,4 +1,4 @@
-"""The guard of serving hosts while a run stops servers: `min_serving` of a group, against the hosts that really serve now."""
+"""The guard that enforces `min_serving` of groups while a run stops servers, based on which hosts serve right now."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Floor:
 class Guard:
     """Limits how many serving hosts of a group a batch may stop.
 
-    An answer is never cached: a host that served before the last batch may not serve any more.
+    Answers are never cached, because a host that served before the last batch may no longer do so.
 
     Args:
-        floors: the groups that count.
-        serves: asks hosts now, and returns the names of those that generated a token.
+        floors: the groups to protect.
+        serves: queries hosts now, and returns the names of those that generated a token.
     """
 
     def __init__(self, floors: Sequence[Floor], serves: Callable[[Sequence[str]], set[str]]) -> None:
@@ -32,8 +32,10 @@ class Guard:
         self._serves = serves
 
     def may_go(self, batch: Sequence[str]) -> tuple[list[str], str]:
-        """Return the hosts of a batch that may be stopped now, and why the others may not. A host that does not serve always
-        may."""
+        """Return the hosts of a batch that may be stopped now, and the reason why the others may not.
+
+        A host that does not serve may always be stopped.
+        """
         touched = [floor for floor in self._floors if set(floor.hosts) & set(batch)]
         serving = self._serves(batch) if touched else set()
         spare = {floor.group: self._spare(floor, batch, serving) for floor in touched if set(floor.hosts) & serving}
@@ -50,13 +52,15 @@ class Guard:
         return go, why
 
     def silent(self, proved: Sequence[str]) -> list[str]:
-        """Return the hosts that were verified to serve and do not serve any more."""
+        """Return the hosts that were verified to serve and no longer do."""
         serving = self._serves(proved) if proved else set()
         return [name for name in proved if name not in serving]
 
     def _spare(self, floor: Floor, batch: Sequence[str], serving: set[str]) -> int:
-        """Return how many of this group's serving hosts in the batch may stop. The others are asked until enough of them
-        serve."""
+        """Return how many of the group's serving hosts in the batch may stop.
+
+        The group's other hosts are queried only until enough of them are found to serve.
+        """
         here = len(set(floor.hosts) & serving)
         others = [name for name in floor.hosts if name not in batch]
         found = 0
@@ -73,9 +77,9 @@ def floors(
     """Return the minimum of each group that a run on the selected hosts must keep.
 
     Args:
-        explicit: min_serving in groups.yml. By default one host of a group keeps serving if the run is for several machines of
-            it.
-        everyone: the name of the group of all hosts, which counts only if it is explicit.
+        explicit: `min_serving` from groups.yml. By default one host of a group keeps serving if the run includes several of the
+            group's machines.
+        everyone: name of the group of all hosts, which only counts if it is explicit.
     """
     found = []
     for group, hosts in groups.items():

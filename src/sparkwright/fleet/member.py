@@ -1,4 +1,4 @@
-"""A host of a run: its link, and what its plays registered and ended with."""
+"""A host in a run, with its connection, its registered results and its outcome."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from sparkwright.trust.names import VERSION
 from sparkwright.trust.shapes import engine_options
 
 GOOD = (Exit.OK, Exit.CHANGES)
-#: the modules whose success means that a host serves, unless their data says otherwise
+#: modules whose success proves that a host serves, unless their data says otherwise
 PROOFS = ("verify_health", "liveness")
 
 
 @dataclass
 class Member:
-    """A host of a run, with its connection and what its plays registered."""
+    """A host in a run, with its connection, its registered results and its outcome."""
 
     host: Host
     secrets: dict[str, Secret] = field(default_factory=dict)
-    #: kept open for the command
+    #: the connection, which stays open for the whole command
     link: Link | None = None
-    #: of all its plays
+    #: registered results of all its plays
     registered: dict[str, Any] = field(default_factory=dict)
-    #: of all its plays
+    #: combined recap of all its plays
     recap: Event | None = None
     run_id: str = ""
-    #: the restart plan that is sent with the next plan (see app/plans/server_context.py); empty: none could be made
+    #: the restart plan to send with the next plan (see app/plans/server_context.py); empty if none could be made
     restart: dict[str, Any] | None = None
-    #: read from the image by a task of its plays; empty if none did
+    #: the engine's version, if a task read it from the image
     engine_version: str = ""
-    #: read from the image by a task of its plays; empty if none did
+    #: the engine's options, if a task read them from the image
     engine_options: dict[str, Any] | None = None
-    #: it was seen to serve
+    #: True if the host was verified to serve
     proved: bool = False
-    #: the kind of requests to come
+    #: kind of requests that will follow
     need: Need = "engine"
-    #: notes about it that were already shown
+    #: notes about the host that were already shown
     noted: set[str] = field(default_factory=set)
 
     @property
@@ -54,24 +54,24 @@ class Member:
         return self.recap is not None and self.recap["exit"] not in GOOD
 
     def open(self) -> Link:
-        """Return the link; connecting continues in the background while the laptop still plans."""
+        """Return the link, which connects in the background while the laptop is still planning."""
         if self.link is None:
             self.link = open_link(self.host, self.need)
         return self.link
 
     def request(self, header: Mapping[str, Any], secrets: Mapping[str, Secret] | None = None) -> Iterator[Event]:
-        """Send a request and yield the events of its answer. secrets: instead of the member's own. Raises Unreachable."""
+        """Send a request and yield the events of the answer. secrets: used instead of the member's. Raises Unreachable."""
         given = self.secrets if secrets is None else secrets
         about = {"server": self.host.server} if self.host.server else {}
         return self.open().request({**header, **about, "env": dict(self.host.env)}, given)
 
     def learn(self, event: Event) -> None:
-        """Keep what the next play needs of a finished task."""
+        """Store the results of a finished task that later plays need."""
         data = event.get("data") or {}
         version = data.get("engine_version")
         if isinstance(version, str) and VERSION.fullmatch(version):
             self.engine_version = version
-        with contextlib.suppress(ValueError):  # no valid options
+        with contextlib.suppress(ValueError):  # the options are invalid
             self.engine_options = engine_options(data.get("options")) or self.engine_options
         self.proved |= event["module"] in PROOFS and event["status"] == "ok" and data.get("serves") is not False
         if event.get("register"):
@@ -81,24 +81,24 @@ class Member:
 def hang_up(members: Iterable[Member]) -> None:
     """Close the connections of these hosts."""
     for member in members:
-        link = member.link  # a thread that asks may drop it meanwhile
+        link = member.link  # a requesting thread may drop it at the same time
         if link is not None:
             link.close()
 
 
 def run_request(member: Member, plan: Plan) -> dict[str, Any]:
-    """Return the request that runs a plan on a member, with its restart plan."""
+    """Return the request that runs a plan on a member, including its restart plan."""
     extra = {} if member.restart is None or plan.check else {"restart": member.restart}
     return {"verb": "run", "plan": plan.to_json(), **extra}
 
 
 def question(module: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request for the answer of a module, see runner/questions.py."""
+    """Return the request for a module's answer, see runner/questions.py."""
     return {"verb": "ask", "module": module, "args": dict(args)}
 
 
 def broke(error: Exception) -> SparkwrightError:
-    """Return an error as a sentence; an internal error says where it occurred."""
+    """Convert an exception to an error with a sentence. For an internal error it names the place where it occurred."""
     if isinstance(error, SparkwrightError):
         return error
     if sentence := bounds.sentence(error):

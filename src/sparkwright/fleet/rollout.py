@@ -1,4 +1,4 @@
-"""One play that rolls over its hosts: the next batch, the hosts that may be stopped, and the record."""
+"""Rolling a play over its hosts: selecting the next batch, guarding the serving hosts, and recording progress."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sparkwright.trust.bounds import bytes_of, json_of
 from sparkwright.trust.shapes import Partial, line, moment
 from sparkwright.units import MIB
 
-# The record of a rolling run and its remaining hosts, kept on the laptop: PROJECT/.sparkwright/rolling/PLAYBOOK.json.
+# The record of a rolling run, on the laptop: PROJECT/.sparkwright/rolling/PLAYBOOK.json.
 #
-# It is written before and after every batch, so that the run can be resumed if the laptop fails in between: a host that was in
-# progress counts as left. It is removed when nothing is left.
+# It is written before and after every batch, so that the run can be resumed if the laptop fails in between. A host that was in
+# progress counts as unfinished. The file is removed once all hosts are finished.
 
 RECORD_SCHEMA = 1
 RECORD_FOLDER = ".sparkwright"
 OLD_S = 7 * 86400.0
 
-#: the files that a host was made from, by the user's name for them: "recipes/a.yml": its digest
+#: digests of a host's inputs by name, for example of "recipes/a.yml"
 Prints = Mapping[str, str]
 
 
@@ -35,19 +35,19 @@ Prints = Mapping[str, str]
 class Record:
     """The record of a rolling run."""
 
-    #: its name
+    #: name of the playbook
     playbook: str
-    #: all hosts of the run, in their order
+    #: all hosts of the run, in order
     hosts: list[str]
     #: the other options of the command
     options: dict[str, Any] = field(default_factory=dict)
-    #: the finished hosts, each with what it was made from
+    #: finished hosts, with the fingerprints of their inputs
     done: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: the reason by host
+    #: reasons of failed hosts, by host
     failed: dict[str, str] = field(default_factory=dict)
     #: hosts of the batch in progress
     under_way: list[str] = field(default_factory=list)
-    #: seconds since the epoch
+    #: start of the run, in seconds since the epoch
     began_s: float = field(default_factory=time.time)
 
     @property
@@ -56,7 +56,7 @@ class Record:
         return [name for name in self.hosts if name not in self.done]
 
 
-#: limit of the file; a host's row has some 1 kB
+#: size limit of the file; a host takes about 1 kB
 MOST_BYTES = 4 * MIB
 SHAPE = Partial(
     {
@@ -74,7 +74,7 @@ SHAPE = Partial(
 
 
 class RecordFile:
-    """The file of a record. path: see the module's docstring."""
+    """The file in which a record is stored."""
 
     def __init__(self, project: Path, playbook: str) -> None:
         self._folder = project / RECORD_FOLDER
@@ -82,7 +82,7 @@ class RecordFile:
         self.path = self._folder / "rolling" / f"{self.playbook}.json"
 
     def save(self, record: Record) -> None:
-        """Replace the file atomically; remove it if nothing is left. Raises Failed if the folder is not writable."""
+        """Replace the file atomically, or remove it if all hosts are finished. Raises Failed if the folder is not writable."""
         try:
             if not record.left:
                 self.path.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ class RecordFile:
             raise Failed(f"cannot write {self.path}: {error.strerror}.", fix="`--resume` needs it.") from None
 
     def load(self) -> Record:
-        """Return the unfinished run. Raises Refused if there is none, or it can't be read."""
+        """Return the record of the unfinished run. Raises Refused if there is none, or if it can't be read."""
         try:
             data = SHAPE.of(json_of(bytes_of(self.path, MOST_BYTES)))
         except FileNotFoundError:
@@ -112,7 +112,7 @@ class RecordFile:
 
 
 def refuse_other_hosts(record: Record, names: Sequence[str]) -> None:
-    """Raise Refused if --host selects other hosts than those of the unfinished run."""
+    """Raise Refused if --host selects different hosts than the unfinished run has."""
     if set(names) != set(record.hosts):
         hosts = f"{', '.join(record.hosts)}, not for {', '.join(names)}"
         fix = "Omit --host to resume it, or omit --resume to start another."
@@ -122,12 +122,12 @@ def refuse_other_hosts(record: Record, names: Sequence[str]) -> None:
 def refuse_other(
     record: Record, options: Mapping[str, Any], prints: Callable[[str], Prints], now_s: float | None = None
 ) -> None:
-    """Raise Refused if the run to resume differs from the one that began.
+    """Raise Refused if the run to resume differs from the one that was started.
 
     Args:
-        options: the options of the command now.
-        prints: returns what a host would be made from now.
-        now_s: seconds since the epoch.
+        options: the command's current options.
+        prints: returns the fingerprints of a host's current inputs.
+        now_s: seconds since the epoch; None for the current time.
     """
     anew = "Start again without --resume."
     age_s = (time.time() if now_s is None else now_s) - record.began_s
@@ -145,33 +145,34 @@ def refuse_other(
 
 @dataclass
 class Roll:
-    """One play that rolls over its hosts."""
+    """The state of one play that rolls over its hosts."""
 
     policy: RolloutPolicy
-    #: number of hosts of the run, with those of an earlier, resumed part; 0: as many as the play has
+    #: number of hosts in the run, including an earlier, resumed part; 0 for the number of the play's hosts
     everyone: int = 0
     #: check all hosts before the first batch
     checks_first: bool = False
-    #: the hosts are a cluster: none is started if the plan of one can't be made
+    #: True for a cluster, where no host is started if one of the plans can't be made
     together: bool = False
-    #: limits which hosts may stop serving
+    #: limits the hosts that may stop serving
     guard: Guard | None = None
-    #: the record of the run
+    #: record of the run; None if none is kept
     record: Record | None = None
     #: saves the record
     save: Callable[[Record], None] = lambda record: None
-    #: returns what a host was made from
+    #: returns the fingerprints of a host's inputs
     prints: Callable[[str], Prints] = lambda host: {}
-    #: hosts that are finished after this play; None: all of them
+    #: hosts that are finished after this play; None for all of them
     finishes: frozenset[str] | None = None
     #: number of finished batches
     batch: int = field(default=0, init=False)
     _begun: int = field(default=0, init=False)
 
     def next(self, waiting: Sequence[str], proved: Sequence[str]) -> tuple[list[str], str]:
-        """Return the next batch of the waiting hosts; if it is empty, why none may go.
+        """Return the next batch of the waiting hosts, and if it is empty the reason.
 
-        proved: hosts of the last batch that were seen to serve, and must still do so.
+        Args:
+            proved: hosts of the last batch that were verified to serve and must still do so.
         """
         everyone = self.everyone or len(waiting) + self._begun
         wanted = list(waiting[: self.policy.size(self.batch, everyone)])
@@ -186,13 +187,13 @@ class Roll:
         return go, "" if go else why
 
     def begins(self, batch: Sequence[str]) -> None:
-        """Record a batch before it is touched."""
+        """Record a batch before its hosts are touched."""
         if self.record is not None:
             self.record.under_way = list(batch)
             self.save(self.record)
 
     def ended(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """Record a finished batch. failed: the reason by host."""
+        """Record a finished batch. failed: reasons by host."""
         self.batch += 1
         self.looked(done, failed)
 

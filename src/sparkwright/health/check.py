@@ -1,4 +1,4 @@
-"""One health check: observe, judge, damp, record, notify, and heal if that is allowed."""
+"""A health check: observe, judge, damp, record, notify, and heal if allowed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sparkwright.host.runs import lock
 from sparkwright.measure import http_probe
 from sparkwright.trust.redact import Redactor
 
-DOCKER_S = 20  # the Docker Engine must answer a check within this time
+DOCKER_S = 20  # time limit for answers of the Docker Engine
 
 
-#: measures the decode rate of the observed server, over this many tokens
+#: measures the decode rate of the observed server over this number of tokens
 MeasureSpeed = Callable[[Context, Observation, int], Speed]
 
 
@@ -43,17 +43,17 @@ class Check:
     measure: MeasureSpeed
     #: runs the plan of a restart
     run_plan: heal.RunPlan
-    #: started by the host's timer, without a laptop
+    #: True if the host's timer started the check
     scheduled: bool = False
-    #: measure the decode rate now, whether it is due or not
+    #: measure the decode rate now, even if it is not due
     smoke: bool = False
-    #: the clock, seconds since the epoch; tests replace it
+    #: returns the time in seconds since the epoch; replaced in tests
     now: Callable[[], float] = time.time
-    #: waits, seconds; tests replace it
+    #: waits for a number of seconds; replaced in tests
     pause: Callable[[float], None] = time.sleep
 
     def run(self) -> Record:
-        """Check once, and once more after an attempted restart. One check at a time: a second one waits for the first."""
+        """Check once, and again after an attempted restart. A second check waits until the first has finished."""
         if not self.context.check and not _who_works(self.context):
             host_lost.settle(self.context)
             service_guard.settle(self.context)
@@ -71,7 +71,7 @@ class Check:
         return self._again(answer, restarted=True)
 
     def _agreed(self, record: Record, decision: heal.Decision) -> heal.Decision:
-        """Return the decision; in a cluster, after a vote with the other members."""
+        """Return the decision, in a cluster after a vote with the other members."""
         if not record.rank.cluster:
             return decision
         from sparkwright.health import cluster_heal
@@ -80,7 +80,7 @@ class Check:
         return cluster_heal.agreed(self.context, self.settings, record, decision, busy)
 
     def _again(self, healed: str, *, restarted: bool = False) -> Record:
-        """Check once more, after the restart or its refusal."""
+        """Check again, after the restart or its refusal."""
         with store.one_at_a_time(self.context.state):
             record, history, _ = self._once(healed=healed)
             if restarted:
@@ -88,7 +88,7 @@ class Check:
         return record
 
     def _once(self, healed: str = "") -> tuple[Record, CheckHistory, heal.Decision]:
-        """Check once. Returns the record, the history for the next check, and the decision about a restart."""
+        """Check once. Return the record, the history for the next check, and the decision about a restart."""
         started_s, cpu = time.monotonic(), _cpu_s()
         history = CheckHistory.of(self.context.state)
         prober = Prober(self.context, history, self.settings.limits, self.now, self.pause)
@@ -97,7 +97,7 @@ class Check:
         judgement = judge(observed, self.settings.limits)
         if not busy:
             observed = replace(observed, speed=self._speed(observed, judgement, history))
-            came = _who_works(self.context)  # a run that began meanwhile
+            came = _who_works(self.context)  # a run that started in the meantime
             observed = self._observed(prober, came) if came else observed
             judgement = judge(observed, self.settings.limits)
         judgement = self._break_loop(observed, judgement, history)
@@ -110,7 +110,7 @@ class Check:
         return record, history, decision
 
     def _observed(self, prober: Prober, busy: str) -> Observation:
-        """Return the prober's observation with the state of the periodic hash of the model's files."""
+        """Return the prober's observation, including the state of the periodic hash of the model's files."""
         observed = prober.probe(busy=busy)
         if busy or not observed.known:
             return observed
@@ -119,7 +119,7 @@ class Check:
     def _record(self, observed: Observation, judgement: Judgement, history: CheckHistory, prober: Prober) -> Record:
         """Return the record, after damping.
 
-        While a run works on the host, the check counts for nothing: the state of the last one still stands.
+        While a run is in progress on the host, the check does not count, and the state of the last check is kept.
         """
         before = history.state
         if observed.busy:
@@ -163,7 +163,9 @@ class Check:
             history.answered = start_of(observed.container)
             frozen = observed.frozen_s is not None
             history.counted = {
-                "time_s": history.counted["time_s"] if frozen else observed.time_s,  # since when it is frozen
+                "time_s": history.counted["time_s"]
+                if frozen
+                else observed.time_s,  # keep the time since which it is frozen
                 "start": start_of(observed.container),
                 "running": observed.server.running,
                 "token": observed.server.token,
@@ -183,18 +185,18 @@ class Check:
         textfile.write(self.context, record, history, self.settings)
 
     def _tell_the_guard(self, observed: Observation) -> None:
-        """Tell the guard of the service which containers run now, if one is installed."""
+        """Tell the memory guard, if one is installed, which containers are running now."""
         if self.context.check or observed.busy or observed.engine_error or not self.settings.every_s:
             return
         try:
             service_guard.write(self.context)
-        except Exception as error:  # a Docker Engine that is restarting: the next check does it
-            self.context.note(f"cannot tell the guard what runs: {engine_socket.silent(error)}")
+        except Exception as error:  # the Docker Engine may be restarting; the next check tries again
+            self.context.note(f"cannot tell the guard which containers run: {engine_socket.silent(error)}")
 
-    # -- what one observation can't do ------------------------------------------------------------------------------------
+    # -- beyond a single observation --------------------------------------------------------------------------------------
 
     def _speed(self, observed: Observation, judgement: Judgement, history: CheckHistory) -> Speed:
-        """Return the decode rate: measured if it is due and nothing is wrong, else the last one."""
+        """Measure the decode rate if it is due and nothing is wrong; otherwise return the last one."""
         last = history.last_speed
         every_s = self.settings.smoke_every_s
         due = self.scheduled and bool(every_s) and not 0 <= observed.time_s - (last.measured_s or 0.0) < every_s
@@ -212,7 +214,7 @@ class Check:
         return found
 
     def _break_loop(self, observed: Observation, judgement: Judgement, previous: CheckHistory) -> Judgement:
-        """Stop a crash loop at once, unless a run works on the host."""
+        """Stop a crash loop immediately, unless a run is in progress on the host."""
         if not observed.loop or self.context.check:
             return judgement
         name = observed.container.name
@@ -230,7 +232,7 @@ class Check:
 
 
 def _with_own(observed: Observation, record: Record, prober: Prober) -> dict[str, float | None]:
-    """Return the server's counters after the check's own tokens, so that these are not counted as traffic."""
+    """Return the server's counters after the check's own tokens, so that they are not counted as traffic."""
     http, own = prober.http, 1 if observed.server.token == "made" else 0
     generated, heartbeat = observed.server.generated_tokens, observed.heartbeat
     measured = generated is not None and record.speed.measured_s == observed.time_s
@@ -242,7 +244,7 @@ def _with_own(observed: Observation, record: Record, prober: Prober) -> dict[str
 
 
 def _served(observed: Observation, history: CheckHistory) -> float | None:
-    """Return the tokens a second over all streams since the previous check of the same start."""
+    """Return the tokens per second of all streams since the previous check, if the server was not restarted."""
     last, now = history.counted, observed.server.generated_tokens
     if now is None or last.get("start") != start_of(observed.container) or last.get("generated") is None:
         return None
@@ -251,12 +253,12 @@ def _served(observed: Observation, history: CheckHistory) -> float | None:
 
 
 def _who_works(context: Context) -> str:
-    """Return a description of the run that holds the host's lock; empty if none does, or this run itself."""
+    """Describe the run that holds the host's lock; empty if there is none, or if it is this run."""
     owner, alive = lock.inspect(context.state)
     return str(owner) if owner is not None and alive and owner.run != context.run_id else ""
 
 
 def _cpu_s() -> float:
-    """Return the CPU time of this process and of the programs it waited for."""
+    """Return the CPU time of this process and of the programs that it has waited for."""
     now = os.times()
     return now.user + now.system + now.children_user + now.children_system

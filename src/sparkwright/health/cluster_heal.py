@@ -1,8 +1,7 @@
-"""Healing of a cluster without a laptop: its members' checks vote, then each runs its own restart plan.
+"""Healing a cluster without a laptop: the members' checks vote, then each member runs its own restart plan.
 
-Nothing is touched before the vote. Only the head's check opens one, and only the others' checks join it, so no two members can
-start a restart against each other. While it waits it holds no lock: if a deploy begins meanwhile, it takes the host and the vote
-ends.
+Nothing is touched before the vote. Only the head's check opens a vote and only the others' checks join it, so two members can't
+start conflicting restarts. A waiting check holds no lock: a deploy that starts in the meantime takes the host and ends the vote.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
-#: the head waits this many intervals of the timer: each member checks at least once in that time
+#: the number of check intervals that the head waits, in which each member checks at least once
 INTERVALS = 2
-#: for the runs of members that have just agreed
+#: how long the runs of members that have agreed wait for each other, in seconds
 RUNS_S = 60.0
 AGREE_S = 30.0
 WHY_CHARACTERS = 300
@@ -39,23 +38,23 @@ WHY_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class HealVote:
-    """The vote of a cluster's members on a restart, as one member takes part in it."""
+    """One member's part in a cluster's vote on a restart."""
 
     context: Context
     settings: Settings
     cluster: Cluster
     record: Record
-    #: returns a description of the run that works on this host, which has priority; empty for none
+    #: describes the run in progress on this host, which has priority; empty for none
     busy: Callable[[], str]
 
     def call(self, decision: Decision) -> Decision:
-        """Open the vote as the head and wait for the others' checks. Returns the common decision, or why there is none."""
+        """Open the vote as the head and wait for the others' checks. Return the common decision, or why there is none."""
         with ExitStack() as ends:
             if not ends.enter_context(store.healing(self.context.state)):
                 return Decision(message=f"{NOT}an earlier check is waiting for the other members")
             if not self._token:
-                fix = f"`invoke health.install --host {self.cluster.name} --heal restart` brings one"
-                return Decision(message=f"{NOT}no secret is kept to meet the other members with: {fix}")
+                fix = f"`invoke health.install --host {self.cluster.name} --heal restart` installs one"
+                return Decision(message=f"{NOT}there is no secret for the vote of the members: {fix}")
             try:
                 meant = replace(self.cluster, join_s=INTERVALS * self.settings.every_s)
                 coordinator = Coordinator(meant, self._token, self.context.note)
@@ -65,7 +64,7 @@ class HealVote:
                 return Decision(message=f"{NOT}{self.busy() or error.message.rstrip('.')}")
 
     def answer(self) -> Decision:
-        """Join the vote as a worker, if the head's check is waiting. Returns neither plan nor message if it is not."""
+        """Join the vote as a worker. The decision has neither plan nor message if the head's check is not waiting."""
         with ExitStack() as ends:
             if not ends.enter_context(store.healing(self.context.state)) or not self._token:
                 return Decision()
@@ -89,11 +88,11 @@ class HealVote:
         return wire.derived(found, "meeting") if found else found
 
     def _own(self) -> Decision:
-        """Return a worker's own part in the restart, or why it can't take part."""
+        """Return a worker's part in the restart, or the reason why it can't take part."""
         if self.record.cure == "power":
             return Decision(message=f"{NOT}{POWER}")
         if self.record.drift:
-            return Decision(message=f"{NOT}what runs is not the last good state")
+            return Decision(message=f"{NOT}the running server is not the last good state")
         return by_plan(self.context.state)
 
     def _channel(self, meant: Cluster, ends: ExitStack) -> Channel:
@@ -104,7 +103,7 @@ class HealVote:
         return channel
 
     def _met(self, channel: Channel, decision: Decision) -> Decision:
-        """Wait for all members and return how each restarts its own part, under a token of this one restart."""
+        """Wait for all members, and return the plan for this member's part, with a token for this restart."""
         assert decision.plan is not None
         channel.join()
         own = {"why": "" if self.record.seen == "ok" else self.record.why}
@@ -128,12 +127,12 @@ class HealVote:
 def agreed(
     context: Context, settings: Settings, record: Record, decision: Decision, busy: Callable[[], str]
 ) -> Decision:
-    """Return a check's decision after the vote of its cluster; unchanged for a server of its own."""
+    """Return a check's decision after the vote of its cluster; unchanged for a server that is not in a cluster."""
     if not record.rank.cluster or settings.heal != "restart" or record.busy:
         return decision
     cluster = restart_plans.cluster_of(context.state)
     if cluster is None or cluster.rank != record.rank.rank:
-        return Decision(message=f"{NOT}the restart plan is not of this cluster") if decision.plan else decision
+        return Decision(message=f"{NOT}the restart plan is not for this cluster") if decision.plan else decision
     meeting = HealVote(context, settings, cluster, record, busy)
     if cluster.rank == 0:
         return meeting.call(decision) if decision.plan is not None else decision

@@ -1,4 +1,4 @@
-"""The state at this moment, from a snapshot alone: used if no check is valid for the present."""
+"""The current state as judged from a snapshot alone, which is used if no check is valid any more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkwright.host.records import turns
 from sparkwright.host.state import StateFolder
 
 NO_RANK = Rank()
-#: the questions of a check that a snapshot can answer
+#: questions of a check that a snapshot can answer
 ASKED = ("container", "rank", "/health")
 
 
@@ -29,11 +29,14 @@ def judged(
     asleep: str = "",
     wake: str = "",
 ) -> tuple[str, str]:
-    """Return (state, why) of a snapshot, by the rules of a check: up, starting, crash-looping, down or unknown.
+    """Judge a snapshot by the rules of a check.
 
     Args:
-        rank: of a worker of a cluster, which answers no /health.
-        broken, stopped, asleep, wake: see Observation.
+        rank: the rank of a cluster's worker, which has no /health.
+        broken, stopped, asleep, wake: see `Observation`.
+
+    Returns:
+        The state (up, starting, crash-looping, down or unknown) and the reason.
     """
     box = now.container
     if box.status == "running" and now.health_status is None and not now.error and not rank.rank:
@@ -59,16 +62,17 @@ def judged(
 
 
 def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
-    """Return how long a start may take, seconds."""
+    """Return how long a start may take, in seconds."""
     return questions.allowed_s(snapshot.ready_s(good), limits)
 
 
 def record_of(
     now: Now, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool, rank: Rank = NO_RANK
 ) -> dict[str, Any]:
-    """Return a snapshot as the JSON of a record, with the state of `judged`, or `in progress` while a run changes the server.
+    """Return a snapshot as the JSON of a record, with the state from `judged`, or `in progress` while a run changes the server.
 
-    folder: the state that earlier checks and runs left.
+    Args:
+        folder: the host's state folder, with the results of earlier checks and runs.
     """
     box, past = now.container, CheckHistory.of(folder)
     broken, stopped = past.stopped_for(box.id, good), past.stopped_by(folder, box.id)

@@ -1,6 +1,6 @@
-"""Healing: the decision about a restart, and the restart itself, by the plan that the laptop left for the last verified state.
+"""Healing: deciding on a restart, and restarting with the plan that the laptop saved for the last verified state.
 
-It is `invoke restart` without a laptop: it holds the host's lock, and its run is kept like every other (`invoke runs`, `invoke
+It is `invoke restart` without a laptop: it holds the host's lock, and its run is recorded like any other (`invoke runs`, `invoke
 history`).
 """
 
@@ -26,32 +26,32 @@ from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
-#: checks in a row that must say that a restart helps
+#: number of consecutive checks that have to recommend a restart
 CHECKS_NEEDED = 2
-#: after this many restarts in a row that did not help, healing stops: a person must act
+#: number of consecutive restarts without success after which healing stops and a person must act
 GIVES_UP = 2
 WHO = "the health check"
 
-#: runs a plan on this host, with its secrets, and returns its recap
+#: runs a plan on this host with its secrets, and returns the recap
 RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision of a check about a restart."""
+    """A check's decision about a restart."""
 
-    #: the plan of the restart; None if it is not allowed
+    #: plan of the restart; None if it is not allowed
     plan: Plan | None = None
-    #: the secrets that the plan needs, by name
+    #: secrets that the plan needs, by name
     secrets: Mapping[str, Secret] = field(default_factory=dict)
-    #: why it is not allowed, for the record
+    #: reason why it is not allowed, for the record
     message: str = ""
-    #: the reason for the history, if more than this host's own check is behind it
+    #: reason for the history, if it is not only based on this host's own check
     why: str = ""
 
 
 def decide(record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
-    """Decide if a restart is allowed now, and with which plan."""
+    """Decide whether a restart is allowed now, and with which plan."""
     why_not = forbidden(record, history, settings, now_s)
     if why_not:
         return Decision(message=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
@@ -59,7 +59,7 @@ def decide(record: Record, history: CheckHistory, settings: Settings, state: Sta
 
 
 def by_plan(state: StateFolder) -> Decision:
-    """Decide on a restart by the kept plan, if there is one that fits."""
+    """Return the decision to restart with the saved plan, or the reason why there is no suitable one."""
     if lost := host_lost.forbids(state, good_states.last(state).get("spec") or {}):
         return Decision(message=f"{NOT}{lost}")
     try:
@@ -70,7 +70,7 @@ def by_plan(state: StateFolder) -> Decision:
 
 
 def forbidden(record: Record, history: CheckHistory, settings: Settings, now_s: float) -> str:
-    """Return what forbids a restart; empty if nothing does. Pure."""
+    """Return the reason against a restart; empty if there is none. It has no side effects."""
     return next((message for stops, message in _REASONS if stops(record, history, settings, now_s)), "")
 
 
@@ -80,14 +80,17 @@ NOT = "not restarted: "
 #: reasons against a restart; the first that applies is reported
 _REASONS: tuple[tuple[Reason, str], ...] = (
     (lambda record, past, given, now_s: given.heal == "none", "healing is off"),
-    (lambda record, past, given, now_s: bool(record.busy), "somebody works on the host"),
+    (lambda record, past, given, now_s: bool(record.busy), "a run is in progress on the host"),
     (lambda record, past, given, now_s: record.cure == "power", f"not restarted: {POWER}"),
     (lambda record, past, given, now_s: record.cure != "restart", "a restart would not help"),
     (
         lambda record, past, given, now_s: bool(record.rank.rank),
-        "not restarted: only the head of its cluster decides on that",
+        "not restarted: only the head of its cluster decides",
     ),
-    (lambda record, past, given, now_s: bool(record.drift), "not restarted: what runs is not the last good state"),
+    (
+        lambda record, past, given, now_s: bool(record.drift),
+        "not restarted: the running server is not the last good state",
+    ),
     (
         lambda record, past, given, now_s: past.cures < CHECKS_NEEDED,
         "not restarted yet: a second check has to confirm it",
@@ -103,7 +106,7 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
 def restart(
     context: Context, decision: Decision, history: CheckHistory, why: str, now_s: float, run_plan: RunPlan
 ) -> str:
-    """Restart the server as decided, and return how that ended, one sentence. why: for the history."""
+    """Restart the server as decided, and return a sentence about the outcome. why: reason for the history."""
     assert decision.plan is not None
     history.heals = [*(heal for heal in history.heals if 0 <= now_s - heal < 86400), now_s]
     history.save(context.state)
@@ -115,31 +118,31 @@ def restart(
 
 
 def keys_of(state: StateFolder, plan: Plan) -> dict[str, Secret]:
-    """Return the server's key, by its name in a kept plan; empty if it has none. Raises Refused if it is not kept any more."""
+    """Return the server's key under its name in a saved plan; empty if it has none. Raises Refused if it was not kept."""
     wanted = str(restart_plans.restarted_by(plan)["spec"].get("server_key", ""))
     if not wanted.startswith(GIVEN):
         return {}
     key = server_key.of_good(state)
     if not key:
-        raise Refused("the server's key is no longer kept on this host.", fix="`invoke deploy` gives it one.")
+        raise Refused("the server's key is no longer stored on this host.", fix="`invoke deploy` gives it one.")
     return {wanted.removeprefix(GIVEN): Secret(key)}
 
 
 def remember_outcome(record: Record, history: CheckHistory, state: StateFolder) -> None:
-    """Count a restart that did not help against the next one."""
+    """Record whether the restart helped, which counts for the next decision."""
     history.failed = 0 if record.seen in WELL else history.failed + 1
     history.cures = 0
     history.save(state)
 
 
-#: see host/gateway/drain_record.py and interim.py, whose client of HTTP most checks do without
+#: records of host/gateway/drain_record.py and interim.py, which most checks need not import with their HTTP client
 DRAINED, INTERIM = "drained", "interim"
 
 
 def give_back(context: Context, record: Record) -> None:
-    """Return a drained server to its gateway and remove the interim one. Problems are noted.
+    """Return a drained server to its gateway and remove the interim server. Problems are noted.
 
-    Only if no run works on the host and the running server is the verified one.
+    This is done only if no run is in progress on the host and the running server is the verified one.
     """
     if record.busy or record.drift or record.seen not in SERVES:
         return

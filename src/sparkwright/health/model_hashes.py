@@ -1,8 +1,8 @@
-"""The periodic full hash of a model's files, in quiet hours and at the lowest priority.
+"""Periodic full hashing of a model's files, in quiet hours and at the lowest priority.
 
-A stamp (size, times, inode) reveals a file that was written to. Only its bytes reveal what a disk, or a process that writes to
-the device, changed under it. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables the hash; each scheduled check
-continues where the last one stopped.
+A stamp (size, times, inode) reveals that a file was written to. Only its content reveals changes made by the disk, or by a
+process that writes to the device. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables the hash; each scheduled
+check continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from sparkwright.trust.shapes import built
 
 PREFIX = "hashes-"
 WHO = "the health check"
-#: a check begins no further file after this time, as the next check is due, seconds
+#: time after which a check starts no further file, because the next check is due, in seconds
 SLICE_S = 120.0
-#: time limit of a single file, seconds; a timeout is reported
+#: time limit for a single file, in seconds; a timeout is reported
 FILE_S = 1200.0
-#: interval of reading the running requests and the lock, seconds
+#: interval at which the running requests and the lock are checked, in seconds
 ASK_S = 2.0
 
 
 @dataclass
 class ModelHashes:
-    """The state of the periodic hash of one folder, kept in the host's state folder."""
+    """The state of the periodic hash of one folder, stored in the host's state folder."""
 
     folder: str
-    #: of the files; another commit starts over
+    #: commit of the files; a different commit starts over
     commit: str = ""
-    #: when this round began, seconds since the epoch; 0: none
+    #: start of this round, in seconds since the epoch; 0 for none
     began_s: float = 0.0
-    #: when the last complete round ended, seconds since the epoch; 0: none
+    #: end of the last complete round, in seconds since the epoch; 0 for none
     finished_s: float = 0.0
-    #: paths that this round has read
+    #: paths read in this round
     read: list[str] = field(default_factory=list)
-    #: files of the last round and this one whose bytes differ from the verified ones
+    #: files of this round and the last whose content differs from the verified content
     wrong: list[str] = field(default_factory=list)
-    #: why it is paused; empty if it is not
+    #: reason why it is paused; empty if it is not
     paused: str = ""
 
     @classmethod
     def of(cls, context: Context, manifest: Manifest) -> ModelHashes:
-        """Read the state of a folder; a new one if none was kept, or for other files."""
+        """Read the state of a folder, or start a new one if there is none or it is for different files."""
         found = context.state.read(_name(manifest.folder)) or {}
         try:
             hashes = built(cls, found, folder=str(manifest.folder))
@@ -71,12 +71,12 @@ class ModelHashes:
         return hashes
 
     def save(self, context: Context) -> None:
-        """Save it for the next check."""
+        """Save the state for the next check."""
         context.state.write(_name(Path(self.folder)), asdict(self))
 
 
 def observed(context: Context, settings: Settings, now_s: float) -> ModelFiles | None:
-    """Return the state of the periodic hash; None if it is not enabled or the server has no verified files."""
+    """Return the state of the periodic hash, or None if it is not enabled or the server has no verified files."""
     manifest = _manifest(context) if settings.verify_every_s else None
     if manifest is None:
         return None
@@ -97,22 +97,22 @@ def go_on(
     now: Callable[[], float] = time.time,
     slice_s: float = SLICE_S,
 ) -> str:
-    """Read further files if a round is due, these are quiet hours, and no request or run would be disturbed.
+    """Hash more files if a round is due, it is within the quiet hours, and no request or run would be disturbed.
 
     The process runs at the lowest priority from then on.
 
     Args:
-        now: the clock, seconds since the epoch.
-        slice_s: no file is begun later than this.
+        now: returns the time in seconds since the epoch.
+        slice_s: time after which no further file is started.
 
     Returns:
-        One line for the check's log; empty if nothing was due.
+        A line for the check's log; empty if nothing was due.
     """
     manifest = _manifest(context) if settings.verify_every_s else None
     if manifest is None or not manifest.about.get("paths") or context.check:
         return ""
     hashes = ModelHashes.of(context, manifest)
-    if not hashes.began_s:  # the install's own check only records that it is enabled
+    if not hashes.began_s:  # the check during the installation only records that it is enabled
         hashes.began_s = now()
         hashes.save(context)
         return ""
@@ -128,7 +128,7 @@ def go_on(
 
 
 def quiet(hours: str, now_s: float) -> bool:
-    """Return True if a moment is in the quiet hours of the host's clock. hours: 22:00-05:00; empty: always."""
+    """Return True if a time is within the quiet hours on the host's clock. hours: such as 22:00-05:00; empty for always."""
     if not hours:
         return True
     begin, end = hours.split("-")
@@ -140,11 +140,11 @@ def quiet(hours: str, now_s: float) -> bool:
 
 
 class _Interrupted(Exception):
-    """The server has requests, a run works on the host, or a file takes too long."""
+    """Raised if the server has requests, a run is in progress on the host, or a file takes too long."""
 
 
 def _read(context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], slice_s: float) -> str:
-    """Read the remaining files of this round, until the slice of time is over."""
+    """Hash the remaining files of this round until the time slice is over."""
     began_s, watch = time.monotonic(), _Watch(context)
     for file in manifest.entries():
         if file["path"] in hashes.read:
@@ -166,7 +166,7 @@ def _read(context: Context, manifest: Manifest, hashes: ModelHashes, now: Callab
 
 
 def _is_right(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> bool:
-    """Return True if a file's bytes are the verified ones. A changed stamp is drift, which another question finds."""
+    """Return True if a file has the verified content. A changed stamp is drift, which another question reports."""
     path = manifest.folder / file["path"]
     before = stamp(path)
     watch.begin()
@@ -175,8 +175,10 @@ def _is_right(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> boo
 
 
 def _forget(context: Context, manifest: Manifest, path: str) -> None:
-    """Remove a file from the verified ones, so that the next deploy downloads it. Raises Refused while a run works on
-    the host."""
+    """Remove a file from the verified ones, so that the next deploy downloads it.
+
+    Raises Refused while a run is in progress on the host.
+    """
     owner = lock.Owner(
         "noting a broken model file", history.who(context) or WHO, context.run_id, os.getpid(), time.time()
     )
@@ -187,26 +189,26 @@ def _forget(context: Context, manifest: Manifest, path: str) -> None:
 
 
 def _paused(context: Context, hashes: ModelHashes, why: str) -> str:
-    """Save the progress. Returns a line for the log."""
+    """Save the progress and return a line for the log."""
     hashes.paused = why
     hashes.save(context)
     return f"model files: {len(hashes.read)} read again" + (f"; paused: {why}" if why else "")
 
 
 class _Watch:
-    """Stops reading a file as soon as it would disturb a request or a run."""
+    """Interrupts the reading of a file as soon as it would disturb a request or a run."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._began_s = self._asked_s = 0.0
 
     def begin(self) -> None:
-        """Begin a file. Raises _Interrupted if the server has requests or a run works on the host."""
+        """Start a file. Raises _Interrupted if the server has requests or a run is in progress on the host."""
         self._began_s = time.monotonic()
         self._ask()
 
     def bytes_read(self, count: int) -> None:
-        """Called with each piece of a file. Raises _Interrupted if the file takes too long or disturbs a request or a run."""
+        """Called with the size of each piece. Raises _Interrupted if the file takes too long or disturbs a request or a run."""
         now_s = time.monotonic()
         if now_s - self._began_s > FILE_S:
             raise _Interrupted(f"a file could not be read within {FILE_S:g} s")
@@ -223,11 +225,11 @@ class _Watch:
 
 
 def _running(context: Context) -> float:
-    """Return the number of running requests; 0 if the server does not run or does not report it."""
+    """Return the number of running requests; 0 if the server is not running or does not report it."""
     spec = good_states.last(context.state).get("spec") or {}
     try:
         inspected = containers.inspect(context.docker(), str(spec.get("name", "")))
-    except Exception:  # the Docker Engine does not answer: no requests can be seen
+    except Exception:  # the Docker Engine does not answer, so no requests are known
         return 0.0
     url = containers.url_of(inspected) if inspected else ""
     if not inspected or not url or not inspected["State"]["Running"]:
@@ -240,7 +242,7 @@ def _running(context: Context) -> float:
 
 
 def _lowest_priority() -> None:
-    """Lower this process to the lowest processor and disk priority."""
+    """Give this process the lowest CPU and disk priority."""
     import psutil
 
     os.nice(19)

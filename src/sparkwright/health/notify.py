@@ -1,7 +1,7 @@
-"""Notification of a change of state: a command, and a webhook in its receiver's format (notify_shapes.py).
+"""Notifications of state changes, by a command and by a webhook in its receiver's format (notify_shapes.py).
 
-A failed notification is tried again at the next check. The message holds no secret; if the webhook's URL is one, it is in a file
-of the user's (`--webhook-file`) that is read at the moment of sending and never copied.
+A failed notification is retried at the next check. The message contains no secrets. If the webhook's URL is secret, it is in one
+of the user's files (`--webhook-file`), which is read at the moment of sending and never copied.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ URL_BYTES = 64 * 2**10
 
 
 class NotTold(Exception):
-    """A notification failed. The message holds no URL."""
+    """Raised if a notification failed. The message contains no URL."""
 
 
 def tell(
@@ -65,9 +65,10 @@ def tell(
 
 
 def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
-    """Return the message: short enough for a chat, complete enough for a program.
+    """Return the message, which is short enough for a chat and complete enough for a program.
 
-    host: HOST/CONTAINER for one of several servers.
+    Args:
+        host: name of the host, or HOST/CONTAINER for one of several servers.
     """
     text = f"{host}: {before} -> {record.state}: {record.sentence}"
     about = {"text": text, "host": host, "state": record.state, "before": before}
@@ -77,8 +78,10 @@ def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
 
 
 def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
-    """Run the user's command, without a shell: the message on its standard input, the state in its environment. Raises
-    NotTold."""
+    """Run the user's command without a shell, with the message on standard input and the state in its environment.
+
+    Raises NotTold.
+    """
     env = {
         **os.environ,
         **{f"SPARKWRIGHT_{name.upper()}": str(message[name]) for name in ("host", "state", "before")},
@@ -87,7 +90,7 @@ def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
         done = subprocess.run(
             list(words),
             input=json.dumps(message).encode(),
-            stdout=subprocess.DEVNULL,  # nobody reads it, and it may have no end
+            stdout=subprocess.DEVNULL,  # it is not used and may be endless
             stderr=subprocess.DEVNULL,
             timeout=COMMAND_S,
             env=env,
@@ -100,7 +103,7 @@ def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
 
 
 def post(url: str, message: Post, *, pause: Callable[[float], None] = time.sleep) -> None:
-    """POST the message, with a few retries within a bounded time. Raises NotTold; a 4xx is not retried."""
+    """POST the message, with a few retries within a limited time, except after a 4xx. Raises NotTold."""
     from tenacity import (
         RetryError,
         Retrying,
@@ -139,12 +142,12 @@ def _once(url: str, message: Post) -> None:
 
 
 def _kind(error: BaseException | None) -> str:
-    """Return the kind of an error in our own words: a library's message may hold the URL."""
+    """Return the kind of an error in our own words, because a library's message may contain the URL."""
     return str(error) if isinstance(error, ConnectionError) else type(error).__name__
 
 
 def _from_file(path: str) -> str:
-    """Return the URL in the user's file: its first line. Raises NotTold if others can read the file."""
+    """Return the URL from the first line of the user's file. Raises NotTold if other users can read the file."""
     if not path:
         return ""
     file = below_home(path)

@@ -1,7 +1,7 @@
-"""A notification in the formats of webhook receivers: our own JSON, Slack, Discord, ntfy, Alertmanager.
+"""Notifications in the formats of webhook receivers: our own JSON, Slack, Discord, ntfy, Alertmanager.
 
-What a message quotes comes from logs and servers, so each format escapes and bounds it: text of a log can neither mention anybody
-nor give a link another name. An address may become a link to itself, without a preview.
+Messages quote logs and servers, so each format escapes and truncates them: quoted text can neither mention anyone nor disguise a
+link. An address may become a link to itself, without a preview.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ SHAPES: tuple[str, ...] = get_args(Shape)
 
 RUNBOOKS = "https://github.com/sparkwright/sparkwright/blob/main/docs/alerts.md"
 ALERT = "SparkwrightServer"
-#: Discord refuses content that is longer (its API reference, "Create Message")
+#: limit on the content that Discord accepts (its API reference, "Create Message")
 DISCORD_CHARS = 2000
-#: Slack shortens a longer text (its reference of chat.postMessage), before markup is escaped
+#: length at which Slack truncates a text (its reference for chat.postMessage), before markup is escaped
 SLACK_CHARS = 4000
-#: webhooks take no other flag: no previews of links
+#: flag that disables link previews, the only one that webhooks accept
 SUPPRESS_EMBEDS = 4
-#: an Alertmanager takes any length, but passes it on to receivers that do not
+#: limits for Alertmanager, which accepts any length but passes it on to receivers that do not
 SUMMARY_CHARS, DESCRIPTION_CHARS = 400, 2000
-#: ntfy turns a longer message into an attachment (docs.ntfy.sh, "Limitations")
+#: length at which ntfy turns a message into an attachment (docs.ntfy.sh, "Limitations")
 NTFY_BYTES = 4096
-#: an alert that is not repeated within four intervals has ended, as in Prometheus; the least is in seconds
+#: how long an alert is open without being repeated: four check intervals, as in Prometheus, but at least this many seconds
 OPEN_CHECKS, OPEN_LEAST_S = 4, 900.0
 
-#: the format by the host of the URL
+#: format by the URL's host
 _BY_HOST = {
     "hooks.slack.com": "slack",
     "discord.com": "discord",
@@ -41,7 +41,7 @@ _BY_HOST = {
 }
 _ALERTMANAGER_PATH = "/api/v2/alerts"
 
-#: of ntfy: priority (5 is the highest) and the tag it shows as an emoji
+#: ntfy's priority (5 is the highest) and the tag that it shows as an emoji
 _NTFY = {
     "ok": ("3", "white_check_mark"),
     "asleep": ("3", "zzz"),
@@ -61,7 +61,7 @@ class Post:
 
 
 def shape_for(url: str, shape: str) -> str:
-    """Return the format for a receiver. shape: the user's setting; `auto` depends on the URL, and is our JSON by default."""
+    """Return the format for a receiver. shape: the user's setting; `auto` goes by the URL and defaults to our own JSON."""
     if shape != "auto":
         return shape
     try:
@@ -74,12 +74,12 @@ def shape_for(url: str, shape: str) -> str:
 
 
 def shaped(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
-    """Return the message for a receiver. every_s: interval of the checks; an open alert is sent again at each check."""
+    """Return the message for a receiver. every_s: interval of the checks, at each of which an open alert is sent again."""
     return _MAKERS[shape](message, every_s)
 
 
 def repeats(shape: str) -> bool:
-    """Return True if a receiver of this shape needs a state repeated while it lasts."""
+    """Return True if receivers of this format need a state to be repeated while it lasts."""
     return shape == "alertmanager"
 
 
@@ -110,7 +110,7 @@ def _ntfy(message: Mapping[str, Any], every_s: float) -> Post:
 def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
     """Return the message as Prometheus sends it to /api/v2/alerts.
 
-    The labels name the host alone: they identify the alert that has ended.
+    The labels name only the host, because they identify the alert when it ends.
     """
     now_s = message["time_s"]
     ends_s = now_s if message["state"] in _WELL else now_s + max(OPEN_CHECKS * every_s, OPEN_LEAST_S)

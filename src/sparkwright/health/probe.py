@@ -1,4 +1,4 @@
-"""The observation of a host, and of its rank of a cluster: everything that `judge` needs. It may ask for one token."""
+"""Observing a host, and its rank in a cluster: gathers everything that `judge` needs, and may request one token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sparkwright.measure import http_probe
 from sparkwright.trust.container_words import port_bindings
 from sparkwright.units import MIB
 
-AGAIN_S = 0.5  # between two reads of the counters, and of a suspicious GPU
+AGAIN_S = 0.5  # pause between two readings of the counters or of a suspicious GPU
 HEALTH_S = 5.0
 
 
@@ -40,13 +40,13 @@ class Prober:
     context: Context
     remembered: CheckHistory
     limits: Limits
-    #: the clock, seconds since the epoch
+    #: returns the time in seconds since the epoch
     now: Callable[[], float] = time.time
-    #: waits, seconds
+    #: waits for a number of seconds
     pause: Callable[[float], None] = time.sleep
     #: the host's last good state
     good: dict[str, Any] = field(default_factory=dict)
-    #: the server's API key; set when the server was asked
+    #: the server's API key; set once the server has been queried
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Prober:
         return serves_of(self.good)
 
     def probe(self, *, busy: str = "") -> Observation:
-        """Observe once. busy: the run that works on the host; then only what does not disturb it is read."""
+        """Observe once. busy: describes the run in progress on the host, in which case nothing that could disturb it is done."""
         found = Observation(
             self.now(), busy=busy, known=bool(self.good), machine=machine_of(self.context), gpus=self._gpus()
         )
@@ -99,7 +99,7 @@ class Prober:
         try:
             inspected = containers.inspect(self.context.docker(), name)
             if inspected is None and verified:
-                inspected = containers.inspect(self.context.docker(), verified)  # somebody renamed it
+                inspected = containers.inspect(self.context.docker(), verified)  # it was renamed
             if inspected is None:
                 return {}, replace(found, container=Container(name, status="absent"))
             box = container_of(inspected, verified)
@@ -108,7 +108,7 @@ class Prober:
             rank = probe_rank(self.context, found.rank, box, inspected, self.remembered, start_of(box))
         except SparkwrightError as error:
             return {}, replace(found, engine_error=error.message, container=Container(name))
-        except Exception as error:  # requests' and docker's own: an engine that hangs or answers nonsense
+        except Exception as error:  # of requests and docker, for an engine that hangs or sends an invalid answer
             return {}, replace(found, engine_error=engine_socket.silent(error), container=Container(name))
         why = self.remembered.stopped_for(box.id, self.good)
         answered = self.remembered.answered == start_of(box) or ready_since(box, self.good)
@@ -120,7 +120,7 @@ class Prober:
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def _server(self, found: Observation, inspected: dict[str, Any]) -> Observation:
-        """Observe /health, the counters, and a token if nothing else shows that the server generates."""
+        """Observe /health and the counters, and request a token if nothing else shows that the server generates."""
         url = url_of_spec(self.good["spec"])
         if not url or (inspected and found.container.status != "running"):
             return replace(found, server=Server(url))
@@ -146,25 +146,25 @@ class Prober:
         return self._token(http, found, key, http.low_priority(command))
 
     def _moves(self, http: Http, url: str, key: str, before: Mapping[str, float]) -> bool:
-        """Return True if the server generates tokens between two reads of its counters."""
+        """Return True if the server generates tokens between two readings of its counters."""
         self.pause(AGAIN_S)
         name = roles.HEARTBEAT
         after = http_probe.read_counters(http, url, key)[0]
         return name in after and name in before and after[name] > before[name]
 
     def _token(self, http: Http, found: Observation, key: str, priority: int) -> Observation:
-        """Ask for one token, and record how long it took."""
+        """Request one token, and record how long it took."""
         name = (self.good.get("serve") or {}).get("served_name", "")
         url, limit_s = found.server.url, self.limits.token_s
         if (
             found.rank.cluster and found.server.running
-        ):  # one check must find a stall: the next may find a group that has exited
+        ):  # a single check has to detect a stall, because by the next one the group may have exited
             limit_s = max(limit_s, self.limits.frozen_s)
         made = http_probe.token_check(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         if made.token == "none":
             after = http_probe.read_counters(http, url, key)[0].get(roles.HEARTBEAT)
             others = after is not None and after > (found.heartbeat or 0)
-            token = "skipped" if others else "none"  # a long queue is no fault: others get tokens
+            token = "skipped" if others else "none"  # a long queue is not a fault as long as others get tokens
             still = found.rank.cluster and found.server.running and after is not None and after == found.heartbeat
             frozen_s = None if others else made.token_s if still else found.frozen_s
             return replace(found, server=replace(found.server, token=token), frozen_s=frozen_s)
@@ -172,9 +172,10 @@ class Prober:
         return replace(found, server=replace(found.server, token=made.token, token_s=token_s), error=made.error)
 
     def _frozen_s(self, found: Observation, server: Server, heartbeat: float | None) -> float | None:
-        """Return how long nothing was generated while requests ran, at this check and the previous one, of the same start.
+        """Return how long nothing was generated while requests were running at this check and the previous one.
 
-        A token that the previous check did not get in time counts as a running request.
+        Both checks must have seen the same start of the server. A token that the previous check did not get in time counts as a
+        running request.
         """
         since_s = self.remembered.still_since_s(start_of(found.container), heartbeat)
         return found.time_s - since_s if server.running and since_s is not None else None
@@ -190,7 +191,7 @@ class Prober:
         return (Gpu(**found),) if found else ()
 
     def _gpus_again(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-        """Take a second sample if the first is suspicious: one moment proves nothing."""
+        """Take a second sample if the first is suspicious, because a single moment proves nothing."""
         if not gpus or not starved(gpus[0], self.limits):
             return gpus
         self.pause(AGAIN_S)
@@ -198,7 +199,7 @@ class Prober:
 
 
 def machine_of(context: Context) -> Machine:
-    """Return the host's memory, disk and uptime, as far as they can be read."""
+    """Return the host's memory, disk and uptime, with unreadable values left unknown."""
     machine, memory = context.machine, evidence.memory(context) or {}
     swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
     try:
@@ -214,13 +215,13 @@ def machine_of(context: Context) -> Machine:
 
 
 def gateway_of(context: Context) -> str | None:
-    """Return what is wrong with the gateway of this host; None if it has none."""
+    """Return the problem of this host's gateway; empty if there is none, None if the host has no gateway."""
     found = gateway_now.inspect(context.state)
     return gateway_now.wrong(found) if found else None
 
 
 def start_of(box: Container) -> str:
-    """Return a name for one start of one container."""
+    """Return an identifier for the current start of a container."""
     return f"{box.id}@{box.started_s}@{box.restarts}" if box.id else ""
 
 
@@ -235,22 +236,22 @@ def _counted(server: Server, counters: Mapping[str, float]) -> Server:
 
 
 def url_of_spec(spec: dict[str, Any]) -> str:
-    """Return the URL of a spec's server on this host."""
+    """Return the URL on this host of the server that a spec describes."""
     return containers.url_of({"HostConfig": {"PortBindings": port_bindings(tuple(spec.get("ports") or ()))}})
 
 
-#: limits of reading a log: the group is in its first 100 kB, the reason of an exit in its last lines
+#: limits for reading a log; the group is in its first 100 kB, the reason for an exit in its last lines
 LOG_BYTES, LOG_S = 8 * MIB, 5.0
 
 
 def deployed_rank(good: Mapping[str, Any]) -> Rank:
-    """Return the rank that the last verified state was deployed as; for a server of its own one without a cluster's name."""
+    """Return the rank that the last verified state was deployed as; without a cluster name for a server on its own."""
     place = container_labels.membership_of_labels((good.get("spec") or {}).get("labels"))
     return Rank(place.cluster, place.rank, len(place.members)) if place.cluster else Rank()
 
 
 def rank_now(context: Context, good: Mapping[str, Any], box: Container, past: CheckHistory, start: str) -> Rank:
-    """Return the observed state of the rank that this host was deployed as. box: its container now. start: see `probe`."""
+    """Return the observed state of this host's rank. box: the current container. start: see `probe_rank`."""
     wanted = deployed_rank(good)
     if not wanted.cluster or box.status in ("", "absent"):
         return wanted
@@ -259,16 +260,19 @@ def rank_now(context: Context, good: Mapping[str, Any], box: Container, past: Ch
         return probe_rank(context, wanted, box, inspected, past, start)
     except SparkwrightError as error:
         return replace(wanted, error=error.message.rstrip("."))
-    except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
+    except Exception as error:  # exceptions of docker and requests, for an engine that hangs or sends an invalid answer
         return replace(wanted, error=engine_socket.silent(error))
 
 
 def probe_rank(
     context: Context, wanted: Rank, box: Container, inspected: Mapping[str, Any], past: CheckHistory, start: str
 ) -> Rank:
-    """Return the observed state of a member's rank. start: identifies this start of its container.
+    """Return the observed state of a member's rank.
 
-    A place in the group lasts as long as the process: once proved, the log of that start is not read again.
+    A place in the group lasts as long as the process, so the log is not read again once it has proved the place for this start.
+
+    Args:
+        start: identifier of the current start of the container.
     """
     if not wanted.cluster or not inspected:
         return wanted

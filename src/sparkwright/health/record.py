@@ -1,6 +1,6 @@
-"""The record of one check: `health.json` holds the latest, each line of `health.jsonl` one of the history.
+"""The record of a check: `health.json` holds the latest, and `health.jsonl` the history with one record per line.
 
-Standard library only, so that both sides read it with the same code. An unknown value is null, never a guess.
+It uses only the standard library, so that both sides can read it with the same code. Unknown values are null and never guessed.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from sparkwright.visible import first
 
 SCHEMA = 1
 
-#: in the host's state folder, ~/.local/state/sparkwright
+#: files in the host's state folder, ~/.local/state/sparkwright
 LATEST = "health.json"
 HISTORY = "health.jsonl"
-#: the history before it was rotated, oldest last: health.jsonl.1, health.jsonl.2 ...
+#: number of rotated files of the history, oldest last: health.jsonl.1, health.jsonl.2 ...
 ROTATED = 4
 ROTATE_BYTES = 4 * 2**20
-#: how long a check on demand is valid, seconds
+#: how long a check on demand is valid, in seconds
 ON_DEMAND_S = 600.0
 
-#: of one host, from best to worst: of several findings, and of several checks of one time, the worst counts. For several hosts
-#: the exit codes decide (app/outcome.py), where a starting host is no failure
+#: states of a host, from best to worst: the worst of several findings, or of several checks at the same time, counts. For
+#: several hosts the exit codes decide (app/outcome.py), where a starting host is not a failure
 State = Literal["ok", "asleep", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
 STATES: tuple[State, ...] = get_args(State)
 
-#: prefix of a model's file in a record's drift
+#: prefix of model files in a record's drift
 FILE = "model "
 
 
 def severity(state: str) -> int:
-    """Return how bad a state is: 0 is ok. A state that this version does not know is as bad as `unknown`."""
+    """Return how bad a state is, where 0 is ok. A state that this version does not know is as bad as `unknown`."""
     return STATES.index(state) if state in STATES else STATES.index("unknown")
 
 
 Level = Literal["ok", "warn", "bad", "unknown"]
-#: what helps: a restart, cutting the AC power, a new deploy, a person; "" when nothing has to be done
+#: the cure: a restart, cutting the AC power, a new deploy, or a person; "" if nothing has to be done
 Cure = Literal["", "restart", "power", "deploy", "person"]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that was checked. check: its name (see judging/questions.py). message: one sentence, with figures and units."""
+    """The result of one question. check: its name, see judging/questions.py. message: a sentence with figures and units."""
 
     check: str
     level: Level
@@ -55,69 +55,69 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The server's container, as the engine inspects it."""
+    """The server's container, as the Docker Engine reports it."""
 
     name: str = ""
     id: str = ""
     #: Docker's status; "absent" if there is no container
     status: str = ""
-    #: Docker's count since the last manual start
+    #: number of restarts by Docker since the last manual start
     restarts: int | None = None
     policy: str = ""
-    #: None while it runs: Docker forgets it then
+    #: exit code; None while it is running, as Docker then no longer reports it
     exit_code: int | None = None
-    #: seconds since the epoch
+    #: time of the start, in seconds since the epoch
     started_s: float | None = None
-    #: end of the previous start, seconds since the epoch; also set while it runs again
+    #: time of the last exit, in seconds since the epoch; also set while it is running again
     finished_s: float | None = None
-    #: this is the very container of the last good state
+    #: True if this is the container of the last good state
     verified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The answers of the server at a URL."""
+    """A server's answers."""
 
     url: str = ""
     #: HTTP status of /health; 0 if nothing answered
     health_status: int | None = None
-    #: "made", "skipped" (the counters moved by themselves), "none" (no token in time), "refused" (it wants an API key), "error"
-    #: or "" (not asked)
+    #: "made", "skipped" (the counters were moving anyway), "none" (no token in time), "refused" (it requires an API key), "error"
+    #: or "" (not requested)
     token: str = ""
-    #: how long the token took, seconds
+    #: how long the token took, in seconds
     token_s: float | None = None
-    #: running requests
+    #: number of running requests
     running: float | None = None
-    #: waiting requests
+    #: number of waiting requests
     waiting: float | None = None
-    #: the server's own counter since its start
+    #: tokens generated since the server's start, by its own counter
     generated_tokens: float | None = None
-    #: all streams together, the mean since the previous check
+    #: mean throughput of all streams since the previous check
     served_tok_per_s: float | None = None
     kv_cache_used: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The rank of a cluster that this host serves."""
+    """This host's rank in a cluster."""
 
-    #: name of the cluster; "" for a server of its own
+    #: name of the cluster; "" for a server on its own
     cluster: str = ""
-    #: as it was deployed
+    #: deployed rank
     rank: int | None = None
-    #: as it was deployed
+    #: deployed number of ranks
     world: int | None = None
-    #: as the running group assigned it; None until the group exists
+    #: rank in the running group; None until the group exists
     group_rank: int | None = None
-    #: as the running group has it; None until the group exists
+    #: number of ranks in the running group; None until the group exists
     group_world: int | None = None
     #: rdma, sockets, gloo or unknown
     transport: str = ""
-    #: the last stage in its log
+    #: last stage in the log
     stage: str = ""
-    #: why it exited, according to its log
+    #: reason for the exit, according to the log
     failure: str = ""
-    #: why its log gives no answer
+    #: reason why the log gives no answer
     error: str = ""
 
 
@@ -128,9 +128,9 @@ class Speed:
     tok_per_s: float | None = None
     baseline_tok_per_s: float | None = None
     ttft_s: float | None = None
-    #: the verdict of `smoke_test`
+    #: verdict of `smoke_test`
     verdict: str = ""
-    #: when it was measured, seconds since the epoch
+    #: time of the measurement, in seconds since the epoch
     measured_s: float | None = None
 
 
@@ -144,14 +144,14 @@ class Machine:
     swap_used_bytes: int | None = None
     disk_free_bytes: int | None = None
     uptime_s: float | None = None
-    #: available when the server was verified, and the lowest since, as the guard of the service measured it
+    #: available memory when the server was verified, and the lowest since then, as measured by the memory guard
     mem_verified_bytes: int | None = None
     mem_lowest_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The values that nvidia-smi returned at the time of the check."""
+    """The values that nvidia-smi reported at the time of the check."""
 
     temperature_c: float | None = None
     power_w: float | None = None
@@ -169,7 +169,7 @@ class Serves:
     model: str = ""
     commit: str = ""
     served_name: str = ""
-    #: when it was verified, seconds since the epoch
+    #: time of the verification, in seconds since the epoch
     since_s: float | None = None
 
 
@@ -178,7 +178,7 @@ class Cost:
     """The cost of the check itself."""
 
     wall_s: float = 0.0
-    #: of its process and of the programs that it ran
+    #: CPU time of the check's process and of the programs that it ran
     cpu_s: float = 0.0
 
 
@@ -186,23 +186,23 @@ class Cost:
 class Record:
     """The record of one check."""
 
-    #: time of the check, seconds since the epoch
+    #: time of the check, in seconds since the epoch
     time_s: float
-    #: the state after damping
+    #: state after damping
     state: State
-    #: the state that this check alone saw
+    #: state found by this check alone
     seen: State
-    #: time of the last change of state, seconds since the epoch
+    #: time of the last change of state, in seconds since the epoch
     since_s: float
-    #: the state of the previous check; "" if there was none
+    #: state at the previous check; "" if there was none
     before: str = ""
-    #: the reason for `seen`, one sentence
+    #: reason for `seen`, as a sentence
     why: str = ""
-    #: what helps
+    #: the cure
     cure: Cure = ""
-    #: it alternates between good and bad; good news are not notified until they have held
+    #: True if it alternates between good and bad; a good state is then only notified after it has held
     flapping: bool = False
-    #: the run that holds the host's lock, then nothing was probed; "" for none
+    #: the run that holds the host's lock, in which case nothing was probed; "" for none
     busy: str = ""
     evidence: tuple[Evidence, ...] = ()
     container: Container = field(default_factory=Container)
@@ -212,9 +212,9 @@ class Record:
     machine: Machine = field(default_factory=Machine)
     gpu: Gpu = field(default_factory=Gpu)
     serves: Serves = field(default_factory=Serves)
-    #: fields in which the running container differs from the last good state, "image" and "model FILE" among them
+    #: fields in which the running container differs from the last good state, including "image" and "model FILE"
     drift: tuple[str, ...] = ()
-    #: what was done about it; "" for nothing
+    #: healing action that was taken; "" for none
     healed: str = ""
     #: interval of the scheduled checks; 0 for a check on demand
     every_s: float = 0.0
@@ -229,25 +229,27 @@ class Record:
 
     @property
     def sentence(self) -> str:
-        """Return the reason for the state; the finding of a single check is marked as not yet confirmed."""
+        """Return the reason for the state, marking a finding that is not confirmed yet."""
         return self.why if self.state == self.seen else f"this check: {self.seen} (not yet confirmed): {self.why}"
 
     def late(self, now_s: float) -> bool:
-        """Return True if a scheduled check is overdue: three were missed, or its time is in the future because of a wrong
-        clock."""
+        """Return True if a scheduled check is overdue.
+
+        That is the case after three missed checks, or if its time is in the future because of a wrong clock.
+        """
         return self.every_s > 0 and abs(now_s - self.time_s) > speaks_s(self.every_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; `from_json` is its inverse."""
+        """Return the record as plain JSON, the inverse of `from_json`."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
-        """Return the record of plain JSON, without the fields of a newer schema. Raises ValueError if it is not one."""
+        """Parse a record from plain JSON, ignoring fields of a newer schema. Raises ValueError for an invalid record."""
         return _of(fitted(data, _OWN, "the record of a check"))
 
 
-#: the fields of a record that are records themselves
+#: fields of a record that are themselves dataclasses
 _PARTS: dict[str, Any] = {
     field.name: field.default_factory
     for field in dataclasses.fields(Record)
@@ -256,7 +258,7 @@ _PARTS: dict[str, Any] = {
 
 
 def differs(drift: Sequence[str]) -> str:
-    """Return a record's drift for a screen: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
+    """Return a record's drift as text: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
     files = [item.removeprefix(FILE) for item in drift if item.startswith(FILE)]
     fields = [item for item in drift if not item.startswith(FILE)]
     model = f"{len(files)} files of its model: " if len(files) > 1 else FILE
@@ -264,28 +266,28 @@ def differs(drift: Sequence[str]) -> str:
 
 
 def speaks_s(every_s: float) -> float:
-    """Return how long a check is valid if no other follows, seconds. every_s: of its schedule, 0 on demand."""
+    """Return how long a check is valid if no other follows, in seconds. every_s: interval of its schedule; 0 on demand."""
     return 3 * every_s if every_s else ON_DEMAND_S
 
 
 def checked(data: Any) -> Record:
-    """Return `Record.from_json` of a record that another machine wrote, with texts that are safe to show."""
+    """Parse a record that another machine wrote, as `Record.from_json` does, requiring texts that are safe to show."""
     return _of(fitted(data, _of_another(), "the record of a check"))
 
 
 def _of(data: dict[str, Any]) -> Record:
-    """Return the record of the valid fields."""
+    """Construct a record from validated fields."""
     parts = {name: built(kind, data[name]) for name, kind in _PARTS.items() if name in data}
     evidence = tuple(built(Evidence, row) for row in data.get("evidence", ()))
     return built(Record, data, **parts, evidence=evidence, drift=tuple(data.get("drift", ())))
 
 
 def _shape(words: Shape) -> dict[str, Shape]:
-    """Return the shape of a record whose texts have this shape."""
+    """Return the shape of a record, with the given shape for its texts."""
     kinds: dict[Any, Shape] = {
         **dict.fromkeys(("str", "State", "Level", "Cure"), words),
         "bool": bool,
-        "float": moment,  # durations, too, are below the calendar's limit
+        "float": moment,  # durations are below the calendar's limit, too
         "float | None": (None, number),
         "int": integer,
         "int | None": (None, integer),
@@ -293,7 +295,7 @@ def _shape(words: Shape) -> dict[str, Shape]:
     }
 
     def fields(kind: type[Any]) -> dict[str, Shape]:
-        """Return the shapes of a class's fields by their annotation. A field with a default may be missing."""
+        """Return the shapes of a class's fields, by their annotations. Fields with a default may be missing."""
         found = {}
         for item in dataclasses.fields(kind):
             needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING

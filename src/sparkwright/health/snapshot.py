@@ -1,6 +1,6 @@
-"""A snapshot of a server, taken in a tenth of a second: its container and /health.
+"""A snapshot of a server, taken in a tenth of a second: the container and /health.
 
-Neither proves that the server generates. But the record of a check is valid for the present only while both are unchanged.
+Neither proves that the server generates, but the record of a check stays valid only while both are unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRAFFIC = (roles.RUNNING, roles.WAITING, roles.GENERATED)
 TEMPERATURE_S = 2.0
 ENGINE_S = 3.0
 HEALTH_S = 2.0
-#: states that are only valid for their own moment: a start proceeds, a failure may be over
+#: states that are only valid at the moment of the check, because a start proceeds and a failure may be over
 MOMENTARY = ("starting", "unknown")
 
 
@@ -40,18 +40,18 @@ class Now:
     url: str = ""
     #: HTTP status of /health; 0 if nothing answered
     health_status: int | None = None
-    #: why nothing is known
+    #: reason why nothing is known
     error: str = ""
-    #: see Observation
+    #: see `Observation`
     loading: bool = False
 
 
 def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> Now:
-    """Inspect the container and ask /health.
+    """Inspect the container and request /health.
 
     Args:
         good: the last verified state.
-        name: of the container, if nothing was verified.
+        name: name of the container, if nothing was verified.
     """
     name = str((good.get("spec") or {}).get("name", "") or name)
     if not name:
@@ -60,7 +60,7 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
         verified = str(good.get("container_id") or "")
         inspected = _inspect(machine, name)
         if inspected is None and verified:
-            inspected = _inspect(machine, verified)  # somebody renamed it
+            inspected = _inspect(machine, verified)  # it was renamed
         if inspected is None:
             return Now(now_s, Container(name, status="absent"))
         box, url = container_of(inspected, verified), containers.url_of(inspected)
@@ -76,7 +76,7 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
 
 
 def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
-    """Return running and waiting requests and generated tokens, by role; empty if the server requires a key for them."""
+    """Return the running and waiting requests and generated tokens, by role; empty if the server requires a key for them."""
     http = container_labels.engine_of_spec(good.get("spec")).http
     if not http.metrics or not now.health_status:
         return {}
@@ -89,24 +89,24 @@ def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
 
 
 def temperature(machine: Machine) -> dict[str, float]:
-    """Return the GPU's temperature now, as temperature_c; empty if nvidia-smi does not return it at once."""
+    """Return the GPU's current temperature as `temperature_c`; empty if nvidia-smi does not report it quickly."""
     found = nvidia_smi.figures(nvidia_smi.ask(machine, ("temperature_c",), timeout_s=TEMPERATURE_S), ("temperature_c",))
     return {value: figure for value, figure in found.items() if figure is not None}
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
-    """Return True if this very start was verified: if such a server does not answer now, it is not starting."""
+    """Return True if the server was verified since its last start, so that it is not starting if it does not answer now."""
     return good.get("container_id") == box.id and float(good.get("since") or 0) > (box.started_s or 0.0) > 0
 
 
 def ready_s(good: Mapping[str, Any]) -> float | None:
-    """Return how long the verified start took, seconds; None if it was not measured."""
+    """Return how long the verified start took, in seconds; None if it was not measured."""
     measured = (good.get("measured") or {}).get("ready_s")
     return None if measured is None else float(measured)
 
 
 def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
-    """Return why a check is not valid for the present; empty if it is."""
+    """Return the reason why a check is no longer valid; empty if it is valid."""
     was, box = record.container, now.container
     if not record.every_s and not 0 <= now.time_s - record.time_s < speaks_s(0):
         return "no check in the last 10 minutes"
@@ -133,7 +133,7 @@ def serves_of(good: Mapping[str, Any]) -> Serves:
 
 
 def container_of(inspected: Mapping[str, Any], verified_id: str) -> Container:
-    """Return the fields of an inspected container that a record keeps. verified_id: of the last good state's container."""
+    """Return the recorded fields of an inspected container. verified_id: id of the last good state's container."""
     state = inspected["State"]
     return Container(
         name=inspected["Name"].lstrip("/"),
@@ -168,21 +168,21 @@ def _health(http: Http, url: str) -> int:
 
 
 def drift_found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:
-    """Return the fields and files that differ from the last verified state. Raises as docker's client does."""
+    """Return the fields and files that differ from the last verified state. Raises as Docker's client does."""
     if not good["spec"].get("image"):
-        return ("image",)  # the verified state is damaged: no server can match it
+        return ("image",)  # the verified state is damaged, so no server can match it
     spec = ContainerSpec.from_json(good["spec"])
     image = containers.image_of(context.docker(), inspected)
     fields = [difference.field for difference in container_options.differences(spec, inspected, image)]
-    if inspected["Id"] == good.get("container_id"):  # a container's image can't change; that image's names can
+    if inspected["Id"] == good.get("container_id"):  # a container's image can't change, but the image's names can
         fields = [field for field in fields if field != "image"]
     name = str(inspected["Name"]).lstrip("/")
-    fields = ["name", *fields] if name != spec.name else fields  # somebody renamed it
+    fields = ["name", *fields] if name != spec.name else fields  # it was renamed
     return (*dict.fromkeys(fields), *(f"{FILE}{path}" for path in changed_files(context, good)))
 
 
 def changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:
-    """Return the files of the server's models that differ from the verified ones. A stat each."""
+    """Return the files of the server's models that differ from the verified ones, according to one stat per file."""
     found = []
     for model in good_states.models_of(good):
         if folder := model.get("dir"):

@@ -1,4 +1,4 @@
-"""The records on disk: health.json and health.jsonl, and health-remembered.json, the state carried from check to check."""
+"""Records on disk: health.json and health.jsonl, and health-remembered.json with the state carried from check to check."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ class CheckHistory:
 
     #: states of the last checks, oldest first
     seen: list[State] = field(default_factory=list)
-    #: the reported state
+    #: reported state
     state: State | None = None
-    #: when the reported state began, seconds since the epoch
+    #: start of the reported state, in seconds since the epoch
     since_s: float = 0.0
     #: consecutive checks that recommended a restart
     cures: int = 0
-    #: the counters at the last check: time_s, start, running, token, generated, heartbeat
+    #: counters at the last check: time_s, start, running, token, generated, heartbeat
     counted: dict[str, Any] = field(default_factory=dict)
-    #: the start (container and time) that has answered
+    #: identifier of the start (container and time) that has answered
     answered: str = ""
-    #: the container whose crash loop was stopped: id, why, and since (when it had been verified)
+    #: the container whose crash loop was stopped: id, why, and since (the time when it had been verified)
     broken: dict[str, str] = field(default_factory=dict)
-    #: the start of this host's rank whose log proved its place in its group, and that place
+    #: the start for which the log proved this rank's place in its group, and the place
     joined: dict[str, Any] = field(default_factory=dict)
-    #: the state of the last notification, by command or webhook
+    #: last state that was notified by command or webhook
     notified: str = ""
-    #: when each restart began, seconds since the epoch
+    #: times of the restarts, in seconds since the epoch
     heals: list[float] = field(default_factory=list)
     #: consecutive restarts that did not help
     failed: int = 0
-    #: the last measured decode rate, as the fields of Speed
+    #: last measured decode rate, as the fields of `Speed`
     speed: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: StateFolder) -> CheckHistory:
-        """Read the history that the last check saved; empty if there is none or it can't be read."""
+        """Read the history that the last check saved. It is empty if there is none or it can't be read."""
         known = {field.name for field in dataclasses.fields(cls)}
         try:
             found = state.read(HISTORY_NAME) or {}
@@ -66,19 +66,19 @@ class CheckHistory:
         return past
 
     def stopped_for(self, container_id: str, good: Mapping[str, Any]) -> str:
-        """Return why this container was stopped for a crash loop; empty if it was not, or was verified again since."""
+        """Return the reason why this container was stopped for a crash loop; empty if it was not, or was verified since."""
         about = self.broken
         ours = about.get("id") == container_id and about.get("since", "") in ("", str(good.get("since", "")))
         return about.get("why", "") if ours else ""
 
     @staticmethod
     def stopped_by(state: StateFolder, container_id: str) -> str:
-        """Return the id of the run of sparkwright that stopped this container and has not started it again; empty for none."""
+        """Return the id of the run that stopped this container and has not started it again; empty for none."""
         held = state.read("previous") or {}
         return str(held.get("run", "")) if container_id and held.get("id") == container_id else ""
 
     def still_since_s(self, start: str, heartbeat: float | None) -> float | None:
-        """Return since when the counter of this start stands still while requests run; None if it moves, or that is unknown.
+        """Return the time since which this start's counter has not moved while requests ran; None if it moved or is unknown.
 
         A token that the previous check did not get in time counts as a running request.
         """
@@ -94,19 +94,19 @@ class CheckHistory:
 
     @property
     def last_speed(self) -> Speed:
-        """The last decode rate that was measured."""
+        """The last measured decode rate."""
         return built(Speed, self.speed)
 
 
 LOCK = "health.lock"
 HEALING = "health-heal.lock"
-#: fields with fixed values, which can't hold a secret
+#: fields with fixed values, which can't contain secrets
 FIXED_FIELDS = frozenset({"state", "seen", "before", "cure"})
 
 
 @contextmanager
 def one_at_a_time(state: StateFolder) -> Iterator[None]:
-    """Wait for another check: two at once would each overwrite the other's history."""
+    """Wait for another check to finish, because two at once would overwrite each other's history."""
     with open(state.memory_made() / LOCK, "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -114,7 +114,7 @@ def one_at_a_time(state: StateFolder) -> Iterator[None]:
 
 @contextmanager
 def healing(state: StateFolder) -> Iterator[bool]:
-    """Yield True if this check is the only one that waits for the other members of its cluster, for the length of the block."""
+    """Yield True if no other check is waiting for the members of the cluster, for the duration of the block."""
     with open(state.memory_made() / HEALING, "a", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,7 +125,7 @@ def healing(state: StateFolder) -> Iterator[bool]:
 
 
 def write(state: StateFolder, record: Record, hidden: Redactor | None = None) -> None:
-    """Append to the history, and replace the latest, without the secrets that `hidden` knows. Raises OSError."""
+    """Append to the history and replace the latest record, hiding the secrets that `hidden` knows. Raises OSError."""
     hidden = hidden or Redactor()
     row = {key: value if key in FIXED_FIELDS else hidden.value(value) for key, value in record.to_json().items()}
     line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
@@ -138,7 +138,7 @@ def write(state: StateFolder, record: Record, hidden: Redactor | None = None) ->
 
 
 def latest(folder: Path) -> Record | None:
-    """Return the last check in a host's state folder; None if there was none, or it can't be read."""
+    """Return the last check in a host's state folder, or None if there is none or it can't be read."""
     try:
         return Record.from_json(bounds.parsed((folder / LATEST).read_bytes()))
     except (OSError, ValueError):
@@ -146,13 +146,13 @@ def latest(folder: Path) -> Record | None:
 
 
 def history(folder: Path, since_s: float = 0.0) -> list[Record]:
-    """Return the kept checks, oldest first. since_s: only from then on, seconds since the epoch."""
+    """Return the recorded checks, oldest first. since_s: the earliest time, in seconds since the epoch."""
     files = [folder / f"{HISTORY}.{n}" for n in range(ROTATED, 0, -1)] + [folder / HISTORY]
     return [record for path in files for record in _parsed(path) if record.time_s >= since_s]
 
 
 def _parsed(path: Path) -> Iterator[Record]:
-    """Yield the records of JSON lines; invalid lines, such as a truncated one, are skipped."""
+    """Yield the records in JSON lines, skipping invalid lines such as truncated ones."""
     with contextlib.suppress(OSError):
         for row in path.read_text(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
@@ -160,7 +160,7 @@ def _parsed(path: Path) -> Iterator[Record]:
 
 
 def _rotate(path: Path) -> None:
-    """Rename HISTORY to HISTORY.1 and so on, and remove the oldest."""
+    """Rename HISTORY to HISTORY.1 and so on, and remove the oldest file."""
     kept = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, ROTATED + 1))]
     for newer, older in reversed(list(itertools.pairwise(kept))):
         if newer.exists():

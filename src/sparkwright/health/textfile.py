@@ -1,6 +1,6 @@
-"""The latest record as Prometheus text, for node_exporter's textfile collector.
+"""The latest record in Prometheus's text format, for node_exporter's textfile collector.
 
-It is health.prom in the state folder, or in the folder that the user set.
+The file is health.prom in the state folder, or sparkwright.prom in the folder that the user set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparkwright.trust import private
 from sparkwright.trust.names import below_home
 
 FILE = "health.prom"
-SHARED_FILE = "sparkwright.prom"  # its name in a folder that others write to as well
+SHARED_FILE = "sparkwright.prom"  # name of the file in a shared folder
 PREFIX = "sparkwright_"
 
 
@@ -27,10 +27,10 @@ PREFIX = "sparkwright_"
 class Metric:
     """A gauge."""
 
-    #: without the prefix, with its unit last
+    #: name without the prefix, ending with the unit
     name: str
     about: str
-    #: of a record; None (not known) gives no sample
+    #: returns the value from a record; None (unknown) gives no sample
     value: Callable[[Record], float | None]
 
 
@@ -48,7 +48,7 @@ def _grows(record: Record) -> float | None:
     return None if level.left_bytes is None else float(level.grows_on)
 
 
-#: one sample each; the unit is Prometheus' base unit: seconds, bytes, hertz, watts, celsius, ratios
+#: metrics with one sample each, in Prometheus's base units: seconds, bytes, hertz, watts, celsius, ratios
 _ROWS: tuple[tuple[str, str, Callable[[Record], float | None]], ...] = (
     ("health_check_timestamp_seconds", "Time of the last check.", lambda r: r.time_s),
     ("health_check_duration_seconds", "Duration of the last check.", lambda r: r.cost.wall_s),
@@ -89,11 +89,11 @@ HEALS = Metric("heal_restarts_last_day", "Restarts by the health check in the la
 
 
 def write(context: Context, record: Record, history: CheckHistory, settings: Settings) -> None:
-    """Replace the file. A folder that is not writable is noted, and is no failure."""
+    """Replace the file. A folder that is not writable is noted but is not a failure."""
     server = context.state.server
     shared = shared_file(server)
     path = below_home(settings.textfile) / shared if settings.textfile else context.state.memory_made() / FILE
-    mode = 0o644 if settings.textfile else private.FILE  # node_exporter is another user
+    mode = 0o644 if settings.textfile else private.FILE  # node_exporter runs as another user
     try:
         write_atomically(path, text(record, heals=len(history.heals), server=server).encode(), mode=mode)
     except OSError as error:
@@ -101,13 +101,12 @@ def write(context: Context, record: Record, history: CheckHistory, settings: Set
 
 
 def shared_file(server: str) -> str:
-    """Return the file's name in a folder that others write to as well. server: the container's name, for one of several
-    servers."""
+    """Return the file's name in a shared folder. server: name of the container, for one of several servers."""
     return f"{Path(SHARED_FILE).stem}-{server}.prom" if server else SHARED_FILE
 
 
 def text(record: Record, *, heals: int = 0, server: str = "") -> str:
-    """Return the metrics page. server: the container's name as a label of each sample, for one of several servers."""
+    """Return the text of all metrics. server: name of the container, a label of each sample, for one of several servers."""
     of = {"server": server} if server else {}
     rows = [_row(STATE, {**of, "state": state}, float(state == record.state)) for state in STATES]
     pages = [_head(STATE), *rows]

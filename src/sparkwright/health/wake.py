@@ -1,4 +1,4 @@
-"""Servers woken on request: the decision whose turn it is, and the service that reads at the gateways who was asked for."""
+"""Waking servers on request: deciding whose turn it is, and the service that polls the gateways for requests."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
-#: after a failed switch no request starts another one to the same server for so long; after GIVES_UP in a row a person must act
+#: how long after a failed switch requests can't start another one to the same server, in seconds; and the number of
+#: consecutive failures after which a person must act
 PAUSE_S, GIVES_UP = 1800.0, 2
-#: a request counts for at least so long; longer while the server that is awake keeps its turn
+#: how long a request counts at least, in seconds; longer while the awake server keeps its turn
 ASKED_S = 60.0
 CLOCK = "%H:%M:%S"
 
 
 @dataclass(frozen=True, slots=True)
 class Sleeper:
-    """A server that takes turns, as its last verification left it."""
+    """A server that takes turns, in the state of its last verification."""
 
-    #: of its container
+    #: name of the container
     name: str
-    #: when it was verified last, seconds since the epoch
+    #: time of the last verification, in seconds since the epoch
     verified_s: float
     on_request: bool = False
     sleep_after_s: float = 0.0
     stay_awake_s: float = 0.0
     #: duration of the last switch to it; 0 if unknown
     took_s: float = 0.0
-    #: why no switch to it can start; empty if one can
+    #: reason why no switch to it can start; empty if one can
     why_not: str = ""
 
 
@@ -53,39 +54,39 @@ class Situation:
     """The servers that take turns on a machine, and the requests for them."""
 
     servers: Mapping[str, Sleeper]
-    #: name of the server whose turn it is, and since when it is awake
+    #: name of the server whose turn it is, and the time since which it has been awake
     awake: str
     awake_s: float
     #: time of the last request, by sleeping server
     asked_s: Mapping[str, float] = field(default_factory=dict)
-    #: time of the last request to the server that is awake
+    #: time of the last request to the awake server
     used_s: float = math.inf
     #: the run that holds the host's lock
     busy: str = ""
 
     @property
     def until_s(self) -> float:
-        """The time until which the server that is awake keeps its turn."""
+        """The time until which the awake server keeps its turn."""
         awake = self.servers.get(self.awake)
         return self.awake_s + awake.stay_awake_s if awake else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision of one look at the gateways."""
+    """The decision after polling the gateways."""
 
-    #: the server that takes the turn; empty for none
+    #: the server to switch to; empty for none
     server: str = ""
-    #: the reason, for the history
+    #: reason for the history
     why: str = ""
     #: a sentence for status, by server
     messages: Mapping[str, str] = field(default_factory=dict)
 
 
 def needs(now: Situation, record: WakeRecord, now_s: float) -> dict[str, int]:
-    """Return the seconds until each server could be awake that a request may wake; 0 if no switch to it was measured.
+    """Return the number of seconds until each server that requests may wake could be awake; 0 if no switch was measured.
 
-    Servers that no request wakes are left out.
+    Servers that requests can't wake are left out.
     """
     found = {}
     for server in _asleep(now):
@@ -96,13 +97,13 @@ def needs(now: Situation, record: WakeRecord, now_s: float) -> dict[str, int]:
 
 
 def decide(now: Situation, record: WakeRecord, now_s: float) -> Decision:
-    """Decide who takes the turn: the server that was asked for first, else the one whose place an idle server took."""
+    """Decide whose turn it is: the server that was requested first, or else the one that the now idle server replaced."""
     messages = {server.name: _message(server, now, record, now_s) for server in _asleep(now)}
     requested = [server for server in _asleep(now) if _counts(server, now, record, now_s)]
     ready = [server for server in requested if _ready_s(server, now, record) <= now_s and not server.why_not]
     if ready and not now.busy:
         first = min(ready, key=lambda server: now.asked_s[server.name])
-        return Decision(first.name, "a request at the gateway asked for it", messages)
+        return Decision(first.name, "requested at the gateway", messages)
     awake, home = now.servers.get(now.awake), now.servers.get(record.home)
     if not awake or not home or record.woken != now.awake or not awake.sleep_after_s:
         return Decision(messages=messages)
@@ -123,7 +124,7 @@ def _asleep(now: Situation) -> Iterator[Sleeper]:
 
 
 def _counts(server: Sleeper, now: Situation, record: WakeRecord, now_s: float) -> bool:
-    """Return True if a request asked for this server since it was awake, and since the last attempt to wake it."""
+    """Return True if this server was requested after it was last awake and after the last attempt to wake it."""
     asked_s = now.asked_s.get(server.name, -math.inf)
     awake = now.servers.get(now.awake)
     kept_s = max(ASKED_S, awake.stay_awake_s if awake else 0.0)
@@ -131,13 +132,13 @@ def _counts(server: Sleeper, now: Situation, record: WakeRecord, now_s: float) -
 
 
 def _failure(server: Sleeper, record: WakeRecord) -> Failure:
-    """Return the failures since the server was verified last."""
+    """Return the failures since the server was last verified."""
     found = record.failures.get(server.name)
     return found if found and found.time_s > server.verified_s else Failure(0, 0.0, "")
 
 
 def _pause_s(server: Sleeper, record: WakeRecord) -> float:
-    """Return the time from which a switch to this server may be tried again."""
+    """Return the earliest time for another attempt to switch to this server."""
     failure = _failure(server, record)
     if failure.count >= GIVES_UP:
         return math.inf
@@ -145,7 +146,7 @@ def _pause_s(server: Sleeper, record: WakeRecord) -> float:
 
 
 def _ready_s(server: Sleeper, now: Situation, record: WakeRecord) -> float:
-    """Return the time from which a request may wake this server."""
+    """Return the earliest time at which a request may wake this server."""
     return max(now.until_s, _pause_s(server, record))
 
 
@@ -174,17 +175,16 @@ def _at(time_s: float) -> str:
     return units.moment(time_s, CLOCK)
 
 
-# The service that wakes servers on request: it reads at the gateways who was asked for, and switches by the kept
-# plan.
+# The service that wakes servers on request: it polls the gateways for requests, and switches with the saved plan.
 #
-# A switch is `invoke switch` without a laptop, by the plan that the last deploy left: under the host's lock, with the
-# same proofs. A gateway only says how long ago a model was asked for; which servers may be woken, when and how is
-# decided here.
+# A switch is `invoke switch` without a laptop, using the plan that the last deploy saved, under the host's lock and with
+# the same verification. A gateway only reports how long ago a model was requested; which servers may be woken, when and
+# how, is decided here.
 
 
-#: seconds between two looks at the gateways
+#: interval of polling the gateways, in seconds
 POLL_S = 5.0
-#: the same while no server of this machine may be woken, or the state can't be read
+#: the interval while no server on this machine may be woken, or while the state can't be read
 IDLE_S = 30.0
 WHO = "the wake service"
 SWITCHED = "switched"
@@ -197,16 +197,16 @@ class Waker:
     context: Context
     #: runs the plan of a switch
     run_plan: heal.RunPlan
-    #: the clock, seconds since the epoch; tests replace it
+    #: returns the time in seconds since the epoch; replaced in tests
     now: Callable[[], float] = time.time
-    #: requests for the awake server, by gateway and model, at the last look; and the time of the last one
+    #: requests for the awake server at the last poll, by gateway and model
     counted: dict[tuple[str, str], int] = field(default_factory=dict)
     used_s: float = 0.0
-    #: the run of the last verification, by server whose switch was measured
+    #: run of the last verification, by server whose switch was measured
     measured: dict[str, str] = field(default_factory=dict)
 
     def poll(self) -> bool:
-        """Read the gateways once, and switch if that is due. Return True if a request may wake a server of this machine."""
+        """Poll the gateways once, and switch if due. Return True if a request may wake a server on this machine."""
         state, now_s = self.context.state, self.now()
         record = WakeRecord.of(state)
         names = turns.names(state)
@@ -218,7 +218,7 @@ class Waker:
         if awake not in servers or not any(sleeper.on_request for sleeper in sleepers.values()):
             WakeRecord(took_s=record.took_s).save(state)
             return False
-        if record.woken not in ("", awake):  # somebody switched by hand
+        if record.woken not in ("", awake):  # it was switched by hand
             record.home = record.woken = ""
         awake_s = max(float((state.read(turns.NAME) or {}).get("since") or 0), sleepers[awake].verified_s)
         situation = Situation(sleepers, awake, awake_s, busy=self._busy())
@@ -247,7 +247,7 @@ class Waker:
         return Sleeper(folder.server, float(good.get("since") or 0), about["on_request"], *numbers, why_not=why_not)
 
     def _took_s(self, folder: StateFolder, good: Mapping[str, Any], record: WakeRecord) -> float:
-        """Return the duration of the last switch to a server, by its run; 0 if none is known."""
+        """Return the duration of the last switch to a server according to its run; 0 if unknown."""
         if self.measured.get(folder.server) != good.get("run"):
             self.measured[folder.server] = str(good.get("run"))
             run = next((row.get("run") for row in history.read(folder) if row.get("what") == SWITCHED), None)
@@ -257,7 +257,7 @@ class Waker:
 
     @staticmethod
     def _plan(folder: StateFolder) -> tuple[Plan, dict[str, Secret]]:
-        """Return the plan of a switch to a server, and its secrets. Raises Refused if there is none that may run."""
+        """Return the plan of a switch to a server, and its secrets. Raises Refused if there is no valid one."""
         if lost := host_lost.forbids(folder, good_states.last(folder).get("spec") or {}):
             raise Refused(lost)
         plan = restart_plans.usable_switch(folder, host_side.content_hash())
@@ -268,7 +268,7 @@ class Waker:
         return str(owner) if owner is not None and alive else ""
 
     def _cut_off(self, record: WakeRecord, now: Situation) -> Decision:
-        """Return the decision to finish a switch of this service that was killed; it counts as one that failed."""
+        """Return the decision to complete a switch of this service that was killed, which counts as a failure."""
         if not record.begun or now.busy:
             return Decision()
         server, record.begun = record.begun, ""
@@ -283,7 +283,7 @@ class Waker:
     def _reported(
         self, servers: Mapping[str, StateFolder], awake: str, seconds: Mapping[str, int], now_s: float
     ) -> dict[str, float]:
-        """Report the sleeping servers to their gateways. Return how long ago each was asked for, for those that were."""
+        """Report the sleeping servers to their gateways, and return the times of the last requests for them."""
         found = dict[str, float]()
         key = server_operations.kept(self.context.state)
         for name, needs_s in seconds.items():
@@ -296,7 +296,7 @@ class Waker:
         return found
 
     def _used(self, folder: StateFolder, now_s: float) -> float:
-        """Return when the server that is awake last had a request; a gateway that does not answer counts as one."""
+        """Return the time of the awake server's last request, which is now if a gateway does not answer."""
         key, counted = server_operations.kept(self.context.state), dict[tuple[str, str], int]()
         busy = False
         for gateway in _gateways(folder):
@@ -312,7 +312,7 @@ class Waker:
 
     @contextmanager
     def _reporting(self, servers: Mapping[str, StateFolder], server: str, took_s: float) -> Iterator[None]:
-        """Report the server that is being woken for as long as the block runs, with the seconds that are left."""
+        """Report the server that is being woken, with the remaining seconds, for the duration of the block."""
         ended, started_s = threading.Event(), time.monotonic()
 
         def report() -> None:
@@ -332,7 +332,7 @@ class Waker:
     # -- the switch ------------------------------------------------------------------------------------------------------
 
     def _switch(self, servers: Mapping[str, StateFolder], awake: str, decision: Decision, record: WakeRecord) -> None:
-        """Switch to a server by its kept plan, and record how that ended."""
+        """Switch to a server with its saved plan, and record the outcome."""
         server, state = decision.server, self.context.state
         plan, secrets = self._plan(servers[server])
         checked = {restart_plans.CHECK: {"why": decision.why}}
@@ -344,7 +344,7 @@ class Waker:
             recap = self.run_plan(self.context, plan, secrets)
         record.begun = ""
         if recap["failed"] and recap.get("exit") == Exit.REFUSED and self._busy():
-            record.save(state)  # another run took the lock first: nothing was tried
+            record.save(state)  # another run took the lock first, so nothing was attempted
             return
         if recap["failed"]:
             self._failed(record, server, f"{recap['msg']} (run {plan.run_id})")
@@ -366,7 +366,7 @@ class Waker:
 
 
 def _gateways(folder: StateFolder) -> Iterator[Gateway]:
-    """Yield the gateways in front of a server, as its plan was compiled with."""
+    """Yield the gateways in front of a server that its plan was compiled with."""
     rows: list[dict[str, Any]] = restart_plans.wake(folder)["gateways"]
     for row in rows:
         with suppress(KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Connections to hosts: one link each, one request an exec."""
+"""Connections to hosts: one link per host, one exec per request."""
 
 from sparkwright.remote.link import Link, Need, open_link
 

@@ -1,4 +1,4 @@
-"""Discovery of hosts that are not in an inventory yet: from the user's ssh files, and from the local network."""
+"""Discovery of hosts that are not in an inventory yet, from the user's ssh files and the local network."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from pathlib import Path
 
 from sparkwright.trust.names import below_home
 
-# Discovery of ssh services on the local network: one query by multicast DNS (RFC 6762), with two seconds for the answers.
+# Discovery of ssh services on the local network with one multicast DNS query (RFC 6762), waiting two seconds for answers.
 #
-# The query is sent from a port of its own, so answers come to this socket alone (6.7): no group is joined, and an avahi of this
-# machine keeps port 5353. A host that announces no service is not found: multicast DNS has no wildcards. See decision 30.
+# The query is sent from its own port, so the answers come to this socket only (6.7): no group is joined, and avahi on this
+# machine keeps port 5353. A host that announces no service is not found, because multicast DNS has no wildcards. See
+# decision 30.
 
 GROUP = ("224.0.0.251", 5353)
 LISTEN_S = 2.0
 PACKET_BYTES, MOST_PACKETS, MOST_HOSTS = 9000, 500, 200
-#: the services that reveal a host: ssh itself, avahi's workstations (`NAME [02:...]`), and what desktops announce
+#: services that reveal a host: ssh itself, avahi's workstations (`NAME [02:...]`), and those that desktops announce
 SERVICES = tuple(f"_{item}._tcp.local" for item in ("ssh", "sftp-ssh", "workstation", "device-info", "smb"))
 HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.local", re.I)
 _WORKSTATION = re.compile(r"([A-Za-z0-9-]{1,63}) \[[0-9a-f:]{17}\]\._workstation\._tcp\.local", re.I)
 
 
 def hosts(to: tuple[str, int] = GROUP, *, listen_s: float = LISTEN_S) -> list[str]:
-    """Return the hosts that answer, NAME.local, each once, by name; none if multicast does not work. Never raises.
+    """Return the sorted names (NAME.local) of the hosts that answer; none if multicast does not work. Never raises.
 
-    to: the address of the query; a test replaces it.
+    Args:
+        to: address that the query is sent to; replaced in tests.
     """
     found: set[str] = set()
     try:
@@ -57,7 +59,7 @@ def _ask(asking: socket.socket, to: tuple[str, int]) -> None:
     asking.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
     for number, name in socket.if_nameindex():
         if not name.startswith("lo"):
-            with contextlib.suppress(OSError):  # one that is down, or without IPv4
+            with contextlib.suppress(OSError):  # the network is down or has no IPv4
                 which = struct.pack("=4s4si", socket.inet_aton(to[0]), b"\0" * 4, number)
                 asking.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, which)
                 asking.sendto(packet, to)
@@ -76,7 +78,7 @@ def _heard(asking: socket.socket, listen_s: float) -> list[bytes]:
 
 
 def _named(packet: bytes) -> set[str]:
-    """Return the hosts in an answer: those of its services, and workstations by their own name."""
+    """Return the hosts in an answer: the hosts of services, and workstations by their own names."""
     try:
         rows = records(packet)
     except ValueError:
@@ -86,30 +88,32 @@ def _named(packet: bytes) -> set[str]:
     return {name.lower() for name in names if HOST.fullmatch(name)}
 
 
-# Candidate hosts for a new project, from all sources at once.
+# Candidate hosts for a new project, from all sources in parallel.
 
 #: default and common names of a GB10: spark-1a2b, dgx1, gx10-3f, promaxgb10-77, aitopatom-9c
 LIKELY = re.compile(r"spark|dgx|gx10|gb10|aitop|thinkstation-pgx|edgexpert|veriton", re.I)
 CONFIG, KNOWN, NETWORK = "ssh configuration", "known_hosts", "mDNS"
-#: candidates shown at most
+#: limit on the candidates shown
 MOST = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A host that was found."""
+    """A discovered host."""
 
-    #: as ssh takes it
+    #: address, as passed to ssh
     address: str
-    #: where it was found
+    #: description of where it was found
     source: str
 
 
 def find_candidates(ssh_folder: Path, network: Callable[[], Sequence[str]] = hosts) -> list[Candidate]:
-    """Return the hosts of the user's ssh files and the local network, those with a Spark's name first, in two seconds at most.
+    """Return the hosts in the user's ssh files and on the local network, those named like a Spark first, within two seconds.
 
-    Of known_hosts only those with a Spark's name or of the local network count: the others may be any machine. ssh_folder:
-    ~/.ssh.
+    From known_hosts only names like a Spark's and names on the local network are used, because the others may be any machine.
+
+    Args:
+        ssh_folder: the folder ~/.ssh.
     """
     with ThreadPoolExecutor(max_workers=3) as at_once:
         config = at_once.submit(of_config, ssh_folder / "config")
@@ -125,30 +129,30 @@ def find_candidates(ssh_folder: Path, network: Callable[[], Sequence[str]] = hos
 
 
 A, PTR, AAAA, SRV = 1, 12, 28, 33
-# DNS messages, as far as a multicast query needs them: RFC 1035 section 4, RFC 6762 section 18. Pure.
+# The parts of DNS messages that a multicast query needs (RFC 1035 section 4, RFC 6762 section 18), without side effects.
 #
-# An answer is untrusted: an invalid one raises ValueError, and nothing loops or grows with it.
+# Answers are untrusted: invalid ones raise ValueError, and can cause neither endless loops nor unbounded memory.
 
 IN = 1
-#: the bit that requests a unicast answer (RFC 6762, 5.4), and in an answer that it replaces the cache (10.2)
+#: the bit that requests a unicast answer (RFC 6762, 5.4), and that in an answer flushes the cache (10.2)
 TOP_BIT = 0x8000
 RESPONSE = 0x8000
-#: RFC 1035, 2.3.4; and more records than any host of a local network sends in one packet
+#: limits: the length of a name (RFC 1035, 2.3.4), and more records than any host sends in one packet
 NAME_BYTES, MOST_RECORDS = 255, 200
 
 Record = tuple[str, int, str]
 
 
 def question(names: Sequence[tuple[str, int]]) -> bytes:
-    """Return a query for each (name, kind), to be answered by unicast."""
+    """Return a packet that queries each (name, kind) and requests unicast answers."""
     parts = [_written(name) + struct.pack("!HH", kind, IN | TOP_BIT) for name, kind in names]
     return struct.pack("!6H", 0, 0, len(parts), 0, 0, 0) + b"".join(parts)
 
 
 def records(packet: bytes) -> list[Record]:
-    """Return the records of an answer: (name, kind, value).
+    """Return the records of an answer as (name, kind, value). Raises ValueError.
 
-    The value of a PTR is a name, of an SRV its host, of an A its address; others are left out. Raises ValueError.
+    The value is a name for PTR, a host for SRV, and an address for A. Other kinds are left out.
     """
     if len(packet) < 12:
         raise ValueError("is too short")
@@ -188,7 +192,7 @@ def _written(name: str) -> bytes:
 
 
 def _name(packet: bytes, at: int) -> tuple[str, int]:
-    """Return a name, and the offset after it. A pointer must lead backwards, so that no two can form a circle."""
+    """Return a name and the offset after it. Pointers must lead backwards, so that they can't form a loop."""
     labels: list[str] = []
     end, length, before = 0, 0, at
     while True:
@@ -196,11 +200,11 @@ def _name(packet: bytes, at: int) -> tuple[str, int]:
         if size & 0xC0 == 0xC0:
             end, at = end or at + 2, (size & 0x3F) << 8 | _byte(packet, at + 1)
             if at >= before:
-                raise ValueError("has a name that leads forwards")
+                raise ValueError("has a name with a forward pointer")
             before = at
             continue
         if size & 0xC0:
-            raise ValueError("has a label of no known kind")
+            raise ValueError("has a label of an unknown kind")
         at += 1
         if not size:
             return ".".join(labels), end or at
@@ -224,21 +228,21 @@ def _unpacked(form: str, packet: bytes, at: int) -> tuple[int, ...]:
         raise ValueError("is cut off") from None
 
 
-#: the limit of Include in ssh_config(5)
+#: limit on nested Include directives in ssh_config(5)
 MOST_DEEP = 16
 MOST_FILES, MOST_INCLUDES, MOST_BYTES = 100, 50, 1_000_000
-#: a name, an IP address
+#: a host name or IP address
 SSH_NAMES_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:-]{0,252}[A-Za-z0-9_])?")
 _KEYWORD = re.compile(r"(host|include)[\s=](.*)", re.I | re.S)
 
 
 def of_config(path: Path) -> list[str]:
-    """Return the names of `Host` lines that are not patterns, with those of included files, each once; none without the file."""
+    """Return the names in `Host` lines that are not patterns, including those of included files, without duplicates."""
     return list(dict.fromkeys(_names(path, path.parent, 0)))
 
 
 def of_known_hosts(path: Path) -> list[str]:
-    """Return the names of a known_hosts file: no hashed ones, no patterns, none that is revoked or has a port of its own."""
+    """Return the names in a known_hosts file, except hashed names, patterns, revoked hosts, and names with a port."""
     found: dict[str, None] = {}
     for line in _lines(path):
         first = line.split(maxsplit=1)[0] if line.split() else ""
@@ -264,7 +268,7 @@ def _names(path: Path, folder: Path, deep: int) -> Iterator[str]:
 
 
 def _included(pattern: str, folder: Path, deep: int) -> Iterator[str]:
-    """Yield the names of included files: a pattern without a folder is relative to the first file's, as in ssh."""
+    """Yield the names in included files. As in ssh, a pattern without a folder is relative to the first file's folder."""
     wanted = folder / below_home(pattern)
     top = Path(wanted.anchor)
     try:

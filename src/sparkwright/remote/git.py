@@ -1,8 +1,8 @@
-"""A git repository of recipes, read safely: one commit, no work tree, no hooks, no submodules, and allowed transports only.
+"""Reading a git repository of recipes safely: one commit, no work tree, hooks or submodules, and only allowed transports.
 
-Nothing is checked out, so neither symlinks nor filters nor hooks of a stranger's repository take effect: files are read by commit
-and path. A repository of a few kilobytes can unpack to gigabytes (one large file under many names, folders within folders,
-deltas), so every step has a limit: time, CPU time, the pack's size, git's memory, the list of files, the files together.
+Nothing is checked out, so the symlinks, filters and hooks of an untrusted repository have no effect: files are read by commit
+and path. A repository of a few kilobytes can unpack to gigabytes (one large file under many names, nested folders, deltas), so
+everything is limited: time, CPU time, the pack's size, git's memory, the number of files, and their total size.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from sparkwright.units import MIB
 from sparkwright.visible import one_line
 
 FETCH_S, READ_S = 180.0, 30.0
-#: one file that git writes: a pack of all known recipes has 30 MB
+#: size limit of a file that git writes; a pack of all known recipes has 30 MB
 MOST_PACK_BYTES = 512 * MIB
-#: fetches that are kept; then the repository is created anew, as a pinned commit can be fetched again
+#: number of fetches after which the repository is recreated; a pinned commit can be fetched again
 MOST_PACKS = 8
-#: address space of each process of git; only Linux enforces it
+#: address space limit of each git process, which only Linux enforces
 MOST_MEMORY_BYTES = 1024 * MIB
-#: one object in git's memory; a larger file is streamed, and never read
+#: size limit of an object in git's memory; larger files are streamed and never read
 MOST_OBJECT_BYTES = 64 * MIB
 MOST_FILE_BYTES = MIB
 MOST_FILES = 100_000
-#: the list of a commit's files: that of the Linux kernel has 9 MB
+#: size limit of the list of a commit's files; the Linux kernel's has 9 MB
 MOST_LIST_BYTES = 16 * MIB
-#: the files that one command reads: 173 recipes of vllm-project have 2 MB
+#: limit on the total size of the files that a command reads; the 173 recipes of vllm-project have 2 MB
 MOST_TEXT_BYTES = 32 * MIB
-#: the files that git prints at once
+#: limit on the total size of the files that git prints at once
 BATCH_BYTES = 4 * MIB
-#: the folder in which a repository waits while a new one is fetched; what git itself leaves when it is killed, a lock being
-#: in the way of every fetch after it; and the age of what is left by nobody who still runs
+#: the folder that holds the old repository while a new one is fetched; the files that git leaves when it is killed, where a
+#: lock would block every later fetch; and the age at which such files can't belong to a running command
 ASIDE = re.compile(r"[0-9a-f]{20}\.git\.[a-z0-9_]{8}")
 UNFINISHED = ("objects/pack/tmp_*", "*.lock", "refs/sparkwright/*.lock")
 LEFTOVER_S = 3600.0
@@ -57,7 +57,7 @@ SAFE = (
     "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false",
     "-c", "fetch.fsckObjects=true", "-c", "core.symlinks=false", "-c", "protocol.ext.allow=never", "-c", "gc.auto=0",
     "-c", "maintenance.auto=false",
-    # a fetch stays one pack, whose size is bounded, and is unpacked by one thread in little memory
+    # a fetch is kept as one pack of limited size, and unpacked by one thread in little memory
     "-c", "fetch.unpackLimit=1", "-c", "transfer.unpackLimit=1", "-c", "pack.threads=1", "-c", "core.bigFileThreshold=4m",
     "-c", "core.deltaBaseCacheLimit=16m", "-c", "core.packedGitWindowSize=16m", "-c", "core.packedGitLimit=128m",
 )  # fmt: skip
@@ -69,7 +69,7 @@ class File:
     """A regular file at a commit."""
 
     path: str
-    #: the id of its content
+    #: id of the content
     object_id: str
     size_bytes: int
 
@@ -78,14 +78,14 @@ class File:
 class Repository:
     """A git repository, cached on this laptop."""
 
-    #: https, ssh or file, as the user wrote it
+    #: https, ssh or file URL, as the user wrote it
     url: str
-    #: for messages
+    #: name for messages
     name: str
 
     @property
     def folder(self) -> Path:
-        """The cached copy on this laptop; it can be fetched again."""
+        """The cached copy on this laptop, which can be fetched again."""
         return cache() / "registries" / f"{hashlib.sha256(self.url.encode()).hexdigest()[:20]}.git"
 
     def has(self, commit: str) -> bool:
@@ -96,11 +96,11 @@ class Repository:
         """Fetch the state of a branch, a tag, HEAD or a commit, without its history.
 
         Returns:
-            The id of its commit.
+            The id of the commit.
 
-        Raises:
-            Unreachable: git could not fetch it.
-            Refused: it is larger than a registry may be.
+            Raises:
+                Unreachable: git could not fetch it.
+                Refused: the repository is larger than allowed.
             Failed: git is not installed.
         """
         private.folder(self.folder.parent)
@@ -119,13 +119,13 @@ class Repository:
             shutil.rmtree(old.parent, ignore_errors=True)
 
     def _is_full(self) -> bool:
-        """Return True if earlier fetches reached the limit of the cache: each adds a pack, and nothing collects their content."""
+        """Return True if earlier fetches have filled the cache: each one adds a pack, and they are never garbage-collected."""
         packs = self.folder / "objects/pack"
         sizes = [path.stat().st_size for path in packs.glob("*.pack")] if packs.is_dir() else []
         return len(sizes) >= MOST_PACKS or sum(sizes) > MOST_PACK_BYTES
 
     def _fetched(self, wanted: str) -> str:
-        """Fetch like `fetch`, into the repository as it is."""
+        """Fetch into the existing repository; see `fetch`."""
         if not (self.folder / "HEAD").is_file():
             self._git(["init", "--quiet", "--bare", str(self.folder)], READ_S, inside=False)
         words = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--force", "--", self.url]
@@ -136,7 +136,7 @@ class Repository:
         """List the regular files of a folder at a commit, except those larger than MOST_FILE_BYTES.
 
         Raises:
-            Refused: there are more than MOST_FILES, or their list is longer than MOST_LIST_BYTES.
+            Refused: there are more than MOST_FILES files, or the list exceeds MOST_LIST_BYTES.
         """
         words = ["ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *([below.strip("/") + "/"] if below else [])]
         found = []
@@ -151,10 +151,10 @@ class Repository:
         return found
 
     def texts(self, files: Sequence[File]) -> Iterator[tuple[File, str]]:
-        """Read files; one that git does not return is left out.
+        """Yield files with their texts, leaving out those that git does not return.
 
         Raises:
-            Refused: together they have more than MOST_TEXT_BYTES; nothing was read then.
+            Refused: together they exceed MOST_TEXT_BYTES; nothing is read then.
         """
         if sum(file.size_bytes for file in files) > MOST_TEXT_BYTES:
             message = f"its {len(files):,} recipes have more than {MOST_TEXT_BYTES // MIB} MiB together."
@@ -172,7 +172,7 @@ class Repository:
                     rest = rest[size + 1 :]
 
     def text(self, file: File) -> str:
-        """Return the text of a file; empty if git does not return it."""
+        """Return the text of a file, or an empty text if git does not return it."""
         return next((text for _, text in self.texts([file])), "")
 
     @property
@@ -203,7 +203,7 @@ class Repository:
         given: bytes = b"",
         most_bytes: int = output.MOST_BYTES,
     ) -> tuple[int, bytes, bytes]:
-        """Run git without prompts, in the C locale. Local repositories are read only if the user's url is one."""
+        """Run git without prompts and in the C locale. Local repositories are allowed only if the user's URL is local."""
         at = ["--git-dir", str(self.folder)] if inside else []
         limits = partial(_limit, int(timeout_s) + 1)
         try:
@@ -218,7 +218,7 @@ class Repository:
         except FileNotFoundError:
             raise Failed("git is not installed.", fix="Install git on this laptop.") from None
         except output.TookTooLong:
-            message = f"git did not finish in {timeout_s:.0f} s."
+            message = f"git did not finish within {timeout_s:.0f} s."
             raise Unreachable(message, where=self._where, fix="Check the network and the url.") from None
         except output.TooMuchOutput:
             message = f"git prints more than {most_bytes // MIB} MiB about it: it has more files than a registry needs."
@@ -226,9 +226,9 @@ class Repository:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed fetches left: old repositories beside a registry's own, and in it unfinished packs and locks of git.
+    """Remove leftovers of killed fetches: old repositories next to the current one, and git's unfinished packs and locks in it.
 
-    They are recognized by their names, and by an age that no fetch reaches. A link is neither followed nor removed.
+    They are recognized by their names and by an age that no fetch reaches. Links are neither followed nor removed.
 
     Args:
         folder: the repository of a registry.
@@ -236,7 +236,7 @@ def remove_leftovers(folder: Path) -> None:
     aside = (path for path in folder.parent.iterdir() if ASIDE.fullmatch(path.name))
     unfinished = (path for pattern in UNFINISHED for path in folder.glob(pattern))
     for path in [*aside, *unfinished]:
-        with contextlib.suppress(OSError):  # another command removed it
+        with contextlib.suppress(OSError):  # another command removed it first
             found = path.lstat()
             if found.st_uid != os.geteuid() or time.time() - found.st_mtime < LEFTOVER_S:
                 continue
@@ -247,13 +247,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _reason(errors: bytes) -> str:
-    """Return the line of git's errors with the reason, without its full stop; advice for a user may follow it."""
+    """Return the line with the reason from git's error output, without its full stop, as advice may follow it."""
     lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
     return next((line for line in lines if line.startswith("fatal: ")), lines[-1]).rstrip(".")
 
 
 def _batches(files: Sequence[File]) -> Iterator[list[File]]:
-    """Yield files in groups of at most BATCH_BYTES, or of one."""
+    """Yield files in batches of at most BATCH_BYTES, or of a single file."""
     batch: list[File] = []
     size = 0
     for file in files:
@@ -285,7 +285,7 @@ def _environment(*, local: bool) -> dict[str, str]:
 
 
 def _limit(cpu_s: int) -> None:
-    """Limit this process and its children; macOS has no limit of the address space, so the limit of one object applies."""
+    """Limit this process and its children. On macOS, which can't limit the address space, only the object limit applies."""
     _lower(resource.RLIMIT_FSIZE, MOST_PACK_BYTES)
     _lower(resource.RLIMIT_CPU, cpu_s)
     if sys.platform == "linux":

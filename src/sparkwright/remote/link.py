@@ -1,4 +1,4 @@
-"""The interface of a link to a host, and the choice of its kind."""
+"""The interface of links to hosts, and the selection of a link's kind."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
-#: the kind of a command's requests: a short question, a plan, a plan with tasks that use the Docker Engine. It decides only the
-#: imports of the runner there while the laptop still plans.
+#: kind of requests that a command sends: short questions, plans, or plans whose tasks use the Docker Engine. It only determines
+#: what the host's runner imports while the laptop is still planning.
 Need = Literal["light", "plan", "engine"]
-#: how long the planning thread may keep the interpreter while a connection's thread wants it: with Python's own 5 ms each of
-#: the handshake's many short steps waits that long
+#: how long the planning thread may hold the GIL while a connecting thread waits for it: with Python's default of 5 ms, every
+#: one of the handshake's many short steps would wait that long
 SWITCH_S = 0.0005
 
 
 class Link(Protocol):
-    """A connection to a host, kept for the length of a command."""
+    """A connection to a host that lasts for a whole command."""
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
-        """Send a request to the host's runner and yield its events. Raises Unreachable if the answer breaks off."""
+        """Send a request to the host's runner and yield its events. Raises Unreachable if the answer is cut off."""
 
     def ready(self) -> None:
         """Wait for the connection. Raises Unreachable."""
@@ -36,15 +36,16 @@ class Link(Protocol):
 
 
 def open_link(host: Host, need: Need = "engine") -> Link:
-    """Return the link for a host's `connection`. Connecting begins at once, in the background.
+    """Return the link for a host's `connection`, which starts connecting in the background.
 
-    need: the kind of requests to come.
+    Args:
+        need: kind of requests that will follow.
     """
     if host.connection == "ssh":
         from sparkwright.remote.ssh import ssh_config
 
         sys.setswitchinterval(SWITCH_S)
-        ssh_config.begin(host)  # a process of its own, while this one imports
+        ssh_config.begin(host)  # a separate process, while this one imports
         with paramiko_by_folder():
             from sparkwright.remote.ssh.ssh_link import SshLink
 
@@ -54,17 +55,17 @@ def open_link(host: Host, need: Need = "engine") -> Link:
     return LocalLink(host)
 
 
-# A faster import of paramiko: it saves a connection a fifth of its imports.
+# A faster import of Paramiko, which saves a fifth of the import time of a connection.
 #
-# Paramiko asks importlib.metadata for its own version on import. That imports the readers of mail, zip and CSV, and
-# reads a file of 10 KB, while the name of the folder that pip made beside it holds the version.
+# On import, Paramiko asks importlib.metadata for its own version. That imports the mail, zip and CSV modules and reads a
+# 10 KB file, although the name of the dist-info folder next to the package already holds the version.
 
 NAME = "importlib.metadata"
 
 
 @contextmanager
 def paramiko_by_folder() -> Iterator[None]:
-    """Within the block that imports Paramiko, look up its version by the folder's name; everything else is looked up as usual."""
+    """Look up Paramiko's version by the name of its folder, for the duration of the block that imports it."""
     if NAME in sys.modules:
         yield
         return
@@ -86,8 +87,7 @@ def paramiko_by_folder() -> Iterator[None]:
 
 
 def version_of_folder(name: str) -> str:
-    """Return the version of a package that is being imported, by the one folder NAME-VERSION.dist-info beside it; empty for
-    none."""
+    """Return the version of a package from its NAME-VERSION.dist-info folder; empty unless there is exactly one."""
     package = sys.modules.get(name)
     siblings = [Path(path).parent for path in package.__path__] if package is not None else []
     found = [path.name for folder in siblings for path in folder.glob(f"{name}-*.dist-info")]

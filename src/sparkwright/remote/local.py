@@ -1,4 +1,4 @@
-"""The link to a local host, and to the sandbox: the same runner in a subprocess of the same Python."""
+"""The link to a local host or a sandbox: the same runner, in a subprocess of the same Python."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
 CHUNK_BYTES = 64 * 1024
-#: kept of the end of a runner's standard error
+#: number of chunks kept from the end of a runner's standard error
 KEPT_CHUNKS = 2
 LAST_WORDS_S = 2.0
 
 
 class LocalLink:
-    """A link to this machine. host: with connection local or sandbox."""
+    """A link to this machine. host: a host whose connection is local or sandbox."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -39,7 +39,7 @@ class LocalLink:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**self._inherited(), **self._environment()},
-            start_new_session=True,  # Ctrl-C is for the laptop's side, which asks what to do
+            start_new_session=True,  # Ctrl-C must reach only the laptop's side, which asks what to do
         )
         self._processes.append(process)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -47,7 +47,10 @@ class LocalLink:
         last_words: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
         errors = threading.Thread(target=_drain, args=(process.stderr, last_words), daemon=True)
         errors.start()
-        with contextlib.suppress(BrokenPipeError), process.stdin as given:  # one that exits at once says why
+        with (
+            contextlib.suppress(BrokenPipeError),
+            process.stdin as given,
+        ):  # a runner that exits at once reports the reason
             given.write(json.dumps(request, default=str).encode() + b"\n")
         received = Received()
         while data := process.stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
@@ -57,10 +60,10 @@ class LocalLink:
             errors.join(LAST_WORDS_S)
             answer = b"".join(last_words).decode(errors="replace").strip().splitlines()
             why = answer[-1] if answer else "no reason given"
-            raise Unreachable(f"the runner ended with {process.returncode}: {why}.")
+            raise Unreachable(f"the runner exited with {process.returncode}: {why}.")
 
     def ready(self) -> None:
-        """Do nothing: this machine is always connected. See `Link.ready`."""
+        """Return immediately, as this machine is always connected. See `Link.ready`."""
 
     def close(self) -> None:
         """See `Link.close`."""
@@ -69,7 +72,7 @@ class LocalLink:
                 process.terminate()
 
     def _inherited(self) -> dict[str, str]:
-        """Return the laptop's environment without the secrets: those come over standard input, as over ssh."""
+        """Return the laptop's environment without the secrets, which are sent over standard input as they are over ssh."""
         own = {self._host.key_variable, *(source.env for source in self._host.secret_sources.values())}
         return {name: value for name, value in os.environ.items() if name not in own}
 
@@ -89,7 +92,7 @@ class LocalLink:
 
 
 def _drain(pipe: IO[bytes], kept: deque[bytes]) -> None:
-    """Read the output as it is written: a runner whose pipe is full would wait forever."""
+    """Read the output as it is written, because a runner would block forever on a full pipe."""
     with pipe:
         while data := pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
             kept.append(data)

@@ -1,4 +1,4 @@
-"""A stream from one host to another through this machine, for hosts that can't reach each other. Nothing is stored."""
+"""Streaming from one host to another through this machine, for hosts that can't reach each other. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from sparkwright.errors import Failed
 from sparkwright.transport.connection import MinimumRate, Progress, TimedOut
 
 CHUNK_BYTES = 256 * 1024
-#: an engine may unpack a whole image before its first byte; from there on the slowest link is a slow home connection
+#: time limits: Docker Engine may unpack a whole image before the first byte; after that, the slowest link is a slow home
+#: connection
 SILENCE_S, SLOWEST = 3600.0, MinimumRate(64 * 2**20, 1800.0)
 ENDED_S = 1800.0
-#: chunks that are read for a program's last line, and characters of it; endless output is not waited for
+#: limits on a program's last line: the chunks that are read for it, so that endless output is not awaited, and its characters
 LAST_WORDS, LAST_CHARACTERS = 64, 400
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The exit of the program that read the stream."""
+    """The exit of the receiving program."""
 
     code: int
     #: its last line
@@ -32,7 +33,10 @@ class Ended:
 def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> Ended:
     """Copy the output of the source's program to the target's, and wait for both.
 
-    progress: called with the bytes so far. Raises Failed if either breaks off; the target never sees the end then.
+    Raises Failed if either breaks off, in which case the target never sees the end of the input.
+
+    Args:
+        progress: called with the number of bytes copied so far.
     """
     sent = 0
     clock: Progress | None = None
@@ -56,7 +60,7 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
 
 
 def _moved(source: Channel, target: Channel, clock: Progress | None) -> int:
-    """Copy one chunk and return its bytes, 0 at the end. Raises TimedOut if both together are slower than SLOWEST."""
+    """Copy one chunk and return its size, 0 at the end. Raises TimedOut if the transfer is slower than SLOWEST."""
     started_s = time.monotonic()
     try:
         source.settimeout(clock.left_s() if clock else SILENCE_S)

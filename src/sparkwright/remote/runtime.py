@@ -1,7 +1,7 @@
-"""The runtime: sparkwright's host side with its wheels, for one processor and Python, named by its content.
+"""The runtime: sparkwright's host side with its wheels, for one processor and Python version, named by its content hash.
 
-Built once on the laptop, kept in its cache, uploaded only if the host does not have it. The host needs neither internet nor root
-for it.
+It is built once on the laptop, cached there, and uploaded only if the host does not have it. The host needs neither internet
+access nor root for it.
 """
 
 from __future__ import annotations
@@ -32,25 +32,28 @@ if TYPE_CHECKING:
     from paramiko.channel import Channel
 
 
-#: processors that the runtime's wheels are made for, as uname prints them
+#: processors for which the runtime's wheels exist, as uname prints them
 MACHINES = ("aarch64", "x86_64")
-#: files of a wheel that are installed beside its packages (PEP 427); scripts, headers and data are left out
+#: files in a wheel's .data folder that are installed with its packages (PEP 427); scripts, headers and data are left out
 _BESIDE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
-#: folders that a host never imports
+#: folders of wheels that a host never imports
 _LEFT_OUT = {"tests", "test", "bin", "__pycache__"}
 
 
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
-    """Return the name of the runtime: the hash of the sources and of the requirements, which hold the wheels' hashes."""
+    """Return the runtime's name: a hash of the sources and of the requirements, which include the wheels' hashes."""
     return hashlib.sha256(REQUIREMENTS.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
 
 
 def archive(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> Path:
-    """Return the runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz of the laptop's cache, built if necessary.
+    """Return the runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz in the laptop's cache.
 
-    A damaged one is built again. progress: see `wheels.fetched`. Raises Failed if a wheel is not available, or a name that came
-    from a host is not valid.
+    It is built if it is missing or damaged. Raises Failed if a wheel is not available, or if a name that came from a host is
+    invalid.
+
+    Args:
+        progress: see `fetched`.
     """
     made_for = f"{matched(PYTHON_VERSION, python, 'the Python')}-{matched(MACHINE, machine, 'the processor')}"
     path = inside(host_side.cache() / "runtime", f"{content_hash()}-{made_for}.tar.gz")
@@ -72,12 +75,12 @@ def _as_built(path: Path) -> bool:
 
 
 def _seal(path: Path) -> Path:
-    """Return the file with the archive's own sha256."""
+    """Return the path of the file that holds the archive's sha256."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def _pack(parts: list[Path], tag: str, out: Any) -> None:
-    """Pack everything into one archive, the same bytes for the same content; first the manifest, with sizes and SHA-256."""
+    """Pack everything into a reproducible archive, starting with the manifest of sizes and SHA-256 hashes."""
     import gzip
     import tarfile
 
@@ -95,7 +98,7 @@ def _pack(parts: list[Path], tag: str, out: Any) -> None:
 
 
 def _files(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files that a wheel installs, with their content."""
+    """Yield the names and contents of the files that a wheel installs."""
     import zipfile
 
     with zipfile.ZipFile(wheel) as packed:
@@ -117,11 +120,11 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
-#: the targets of `make runtime-lock`, on each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
+#: Python versions of `make runtime-lock`, for each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-#: manylinux tags that every wheel of the requirements has
+#: manylinux tags that the wheels of the requirements may have
 MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
-#: messages of pip and its libraries if there is no answer
+#: messages of pip and its libraries when no index answers
 _NOBODY = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
 )
@@ -130,17 +133,19 @@ Progress = Callable[[int, int, str], None]
 
 
 class Pin(NamedTuple):
-    """A pinned requirement: a version, and the sha256 of every acceptable wheel."""
+    """A pinned requirement: the version and the sha256 of every acceptable wheel."""
 
     version: str
     hashes: frozenset[str]
 
 
 def fetched(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> list[Path]:
-    """Return every wheel for a Python ("3.12") and processor ("aarch64"), in the laptop's cache, each verified by its hash.
+    """Return all wheels for a Python ("3.12") and processor ("aarch64") from the laptop's cache, verified by their hashes.
 
-    Missing or damaged ones are downloaded. progress: called with the number done, the total, and the next name. Raises Failed if
-    a wheel is not available, or the index offers another one.
+    Missing or damaged wheels are downloaded. Raises Failed if a wheel is not available, or if the index offers a different one.
+
+    Args:
+        progress: called with the number done, the total, and the next name.
     """
     if python not in PYTHONS or machine not in MACHINES:
         known = f"there is one for {', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
@@ -156,7 +161,7 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
         found = _complete(folder)
     lost = sorted(set(locked()) - set(found))
     if lost:
-        raise Failed(f"pip fetched no wheel of {', '.join(lost)}.", where=str(folder))
+        raise Failed(f"pip fetched no wheel for {', '.join(lost)}.", where=str(folder))
     return [found[name] for name in sorted(found)]
 
 
@@ -167,7 +172,7 @@ def here(python: str, machine: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def locked(text: str = "") -> dict[str, Pin]:
-    """Return the pinned requirements by the package's name."""
+    """Return the pinned requirements by package name."""
     text = text or REQUIREMENTS.read_text()
     pins = {}
     for line in text.replace("\\\n", " ").splitlines():
@@ -179,12 +184,12 @@ def locked(text: str = "") -> dict[str, Pin]:
 
 
 def written(name: str, version: str, hashes: Iterable[str]) -> str:
-    """Return a line of the requirements, as pip reads it."""
+    """Return a line of the requirements file in pip's format."""
     return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{item}" for item in sorted(hashes))]) + "\n"
 
 
 def platform_words(machine: str, python: str) -> list[str]:
-    """Return pip's options for a host that is not this machine."""
+    """Return pip's options for another platform than this machine's."""
     tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX), f"manylinux2014_{machine}"]
     options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     return [*options, *(f"--platform={tag}" for tag in tags)]
@@ -195,7 +200,7 @@ def _folder(python: str, machine: str) -> Path:
 
 
 def _complete(folder: Path) -> dict[str, Path]:
-    """Return the wheels of a folder that match the requirements, by the package's name."""
+    """Return the wheels in a folder that match the requirements, by package name."""
     by_hash = {digest: name for name, pin in locked().items() for digest in pin.hashes}
     found = {}
     for path in sorted(folder.glob("*.whl")):
@@ -206,7 +211,7 @@ def _complete(folder: Path) -> dict[str, Path]:
 
 
 def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, progress: Progress) -> None:
-    """Download with pip into a temporary folder, and move complete files in: an interrupted download leaves no partial one."""
+    """Download with pip to a temporary folder and move complete files over, so that an interruption leaves no partial file."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         lines = Path(temporary) / "requirements.txt"
@@ -223,12 +228,12 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
 
 
 def _reported(words: list[str], total: int, progress: Progress) -> str:
-    """Run pip and report its progress. Returns its output if it failed, else an empty text."""
+    """Run pip and report its progress. Return its output if it failed, otherwise an empty text."""
     lines, done = [], 0
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
         for line in pip.stdout or ():
             lines.append(line)
-            if line.startswith(("Collecting ", "Processing ")):  # from an index, from a folder
+            if line.startswith(("Collecting ", "Processing ")):  # from an index or from a folder
                 progress(done, total, line.split()[1].rpartition("/")[2])
                 done += 1
     if pip.returncode == 0:
@@ -241,8 +246,8 @@ def _refusal(message: str, python: str, machine: str) -> Failed:
     what = f"the runtime for {machine}, Python {python}"
     command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python])
     if "DO NOT MATCH THE HASHES" in message:
-        fix = f"Somebody may be in between, or the index is broken: look at it with `{command} --debug`."
-        return Failed(f"{what} is not fetched: the package index offers a wheel that is not the pinned one.", fix=fix)
+        fix = f"The connection may be intercepted, or the index is broken: inspect it with `{command} --debug`."
+        return Failed(f"{what} was not fetched: the package index offers a wheel that is not the pinned one.", fix=fix)
     if _NOBODY.search(message):
         message = f"{what} is not in this laptop's cache, and no package index can be reached."
         return Failed(message, fix=f"Run `{command}` once where there is internet.")
@@ -262,23 +267,23 @@ def ship(
     found: Interpreter,
     where: str,
 ) -> Iterator[Event]:
-    """Upload the runtime for this host and unpack it there; yields the progress.
+    """Upload the host's runtime, unpack it there, and yield the progress.
 
     Args:
-        run: starts a command there.
-        events: its answers.
-        found: its Python and processor.
-        where: its name.
+        run: starts a command on the host.
+        events: yields the events that a command prints.
+        found: the host's Python and processor.
+        where: the host's name.
 
     Raises:
         Refused: the host can't take it.
-        TimeoutError: the host does not read any more.
+        TimeoutError: the host no longer reads.
     """
     yield event("note", task="", text=f"shipping the runtime for {found.machine}, Python {found.version}")
     data = archive(found.version, found.machine).read_bytes()
     channel = run(unpack(content_hash(), found.path))
     try:
-        channel.settimeout(UNPACK_S)  # a disk that others write to may hold it up
+        channel.settimeout(UNPACK_S)  # other writers to the disk may slow it down
         yield from _sent(channel, data)
         reply = list(events(channel))
         answer = next((row for row in reversed(reply) if row["event"] in ("shipped", "not_shipped")), None)
@@ -294,7 +299,10 @@ def ship(
 
 
 def no_start(channel: Channel) -> str:
-    """Return the last output of a runtime that is there and did not start; empty if there is none. Its command has exited."""
+    """Return the last output of a runtime that exists but did not start; empty if there is none.
+
+    The command has to have exited.
+    """
     lines = _errors(channel).splitlines()
     if NO_START not in lines:
         return ""
@@ -303,7 +311,7 @@ def no_start(channel: Channel) -> str:
 
 
 def last_words(channel: Channel, message: str) -> str:
-    """Return the end of a command's output, its errors first."""
+    """Return the end of a command's output, preferring its errors."""
     text = _errors(channel).strip() or message.strip()
     return f"its last words: {one_line(text.splitlines()[-1][-200:])}" if text else "no output"
 
@@ -315,7 +323,7 @@ def _errors(channel: Channel) -> str:
 def _sent(channel: Channel, data: bytes) -> Iterator[Event]:
     """Send the archive and yield the progress. Raises TimeoutError.
 
-    A host that closes its input has given up: its answer has the reason.
+    A host that closes its input has given up, and reports the reason in its answer.
     """
     try:
         channel.sendall(unpacker())
@@ -331,18 +339,18 @@ def _sent(channel: Channel, data: bytes) -> Iterator[Event]:
         return
 
 
-# The bootstrap of a host without sparkwright: a few words of POSIX shell.
+# The bootstrap of a host without sparkwright: a few lines of POSIX shell.
 #
-# One line and no exclamation mark, so that every login shell (bash, zsh, fish, csh) passes it to sh unchanged.
+# It is a single line without exclamation marks, so that every login shell (bash, zsh, fish, csh) passes it to sh unchanged.
 
-#: below the user's home on the host
+#: folder below the user's home on the host
 BOOTSTRAP_FOLDER = ".local/share/sparkwright/runtime"
 UNPACKER = Path(__file__).with_name("unpack.py")
-#: on standard error, after the last output of an existing runtime that did not start
+#: printed to standard error after the last output of an existing runtime that did not start
 NO_START = "sparkwright: the runtime did not start"
 
-#: $1: the runtime's hash. $2: what the request needs ("light", "plan" or "engine"). Runs it, or reports the host's
-#: Python. 76 and 77: the runtime did start (see boot.py), and any later error is already reported.
+#: Runs the runtime, or reports the host's Python. $1 is the runtime's hash, $2 the kind of requests ("light", "plan" or
+#: "engine"). Exit codes 76 and 77 mean that the runtime started (see boot.py) and reported any later error itself.
 _START = (
     f'r="$HOME/{BOOTSTRAP_FOLDER}/$1"; p=; '
     'if [ -e "$r" ]; then { IFS= read -r p < "$r/python"; } 2>/dev/null; '
@@ -356,13 +364,13 @@ _START = (
     'echo; echo \'{"event": "no_python"}\''
 )
 
-#: the unpacker is the beginning of its own standard input
+#: runs the unpacker, which is sent at the beginning of standard input
 _UNPACK = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python of a host: its path, its version ("3.12") and the processor ("aarch64")."""
+    """A host's Python: its path, its version ("3.12") and the processor ("aarch64")."""
 
     path: str
     version: str
@@ -370,9 +378,9 @@ class Interpreter:
 
 
 def interpreter(answer: Event, host: str) -> Interpreter:
-    """Return the interpreter in a host's `runtime_missing`, each value validated before it is part of a path or a command.
+    """Return the interpreter in a host's `runtime_missing` event, with each value validated for use in paths and commands.
 
-    Raises Refused for a processor that sparkwright does not support, Failed for an invalid value.
+    Raises Refused for a processor that sparkwright does not support, and Failed for an invalid value.
     """
     if answer["machine"] not in MACHINES:
         wrong = one_line(answer["machine"], at_most=80)
@@ -383,22 +391,23 @@ def interpreter(answer: Event, host: str) -> Interpreter:
 
 
 def start(runtime: str, need: str) -> str:
-    """Return the command line that starts the runtime of this hash, reading a request from standard input.
+    """Return the command line that starts the runtime with this hash, which reads a request from standard input.
 
-    need: the imports ahead, while it waits for the request: see boot.py.
+    Args:
+        need: kind of requests, whose modules it imports while waiting for the request; see boot.py.
     """
     return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, need])
 
 
 def unpack(runtime: str, python: str) -> str:
-    """Return the command line that unpacks a runtime of this hash on the host.
+    """Return the command line that unpacks a runtime with this hash on the host.
 
-    Its standard input is `unpacker()` and the archive.
+    Its standard input is `unpacker()` followed by the archive.
     """
     length = len(unpacker())
     return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK, length, BOOTSTRAP_FOLDER, runtime])
 
 
 def unpacker() -> bytes:
-    """Return the program that unpacks, for the host's Python."""
+    """Return the source of the unpacker, which the host's Python runs."""
     return UNPACKER.read_bytes()

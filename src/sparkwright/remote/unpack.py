@@ -1,10 +1,10 @@
-"""Unpacks a runtime on a host. Sent ahead of the archive and run by the host's own Python: nothing of sparkwright is there yet.
+"""Unpacks a runtime on a host. It is sent before the archive and run by the host's Python, which has no sparkwright yet.
 
     python3 -I -c '...' FOLDER NAME < this file and the archive         FOLDER: below the home. NAME: the runtime's hash
 
-A runtime has its name only if it is complete, compiled and synced to disk. Under one lock, so that two laptops don't interfere,
-the next one also removes what an earlier attempt left, and old runtimes that no process and no timer uses. The last line of the
-output is an event: `shipped`, or `not_shipped` with the reason.
+A runtime gets its name only once it is complete, compiled and synced to disk. A lock keeps two laptops from interfering.
+Leftovers of earlier attempts, and old runtimes that no process or timer uses, are removed. The last line of the output is an
+event: `shipped`, or `not_shipped` with the reason.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-#: unused runtimes of other versions that are kept: laptops of a lab may have different versions
+#: number of unused runtimes to keep, because the laptops of a lab may have different versions
 KEPT = 3
 BROKEN = (EOFError, LookupError, TypeError, ValueError, AttributeError, tarfile.TarError, zlib.error)
-#: exit code of boot.py if it did start
+#: exit code of boot.py if the runtime started
 GOOD_START = 76
 
 
@@ -42,7 +42,7 @@ def main(folder: str, name: str) -> int:
         place.parent.mkdir(parents=True, exist_ok=True)
         _put(sys.stdin.buffer, place)
     except BROKEN as error:
-        return _ended("not_shipped", why=f"the archive did not arrive whole ({type(error).__name__}: {error})")
+        return _ended("not_shipped", why=f"the archive did not arrive complete ({type(error).__name__}: {error})")
     except OSError as error:
         return _ended("not_shipped", why=_reason(error, place.parent))
     return _ended("shipped")
@@ -60,7 +60,7 @@ def _put(archive: IO[bytes], place: Path) -> None:
         _sync(new)
         with _turn(place.parent):
             if not (_complete(place) and _starts(place)):
-                fcntl.flock(lock, fcntl.LOCK_SH)  # whoever starts it now need not wait
+                fcntl.flock(lock, fcntl.LOCK_SH)  # so that a process that starts it now does not have to wait
                 _replace(place, new)
             _prune(place)
     finally:
@@ -77,7 +77,7 @@ def _turn(parent: Path) -> Iterator[None]:
 
 
 def _unpack(archive: IO[bytes], new: Path) -> None:
-    """Unpack the archive. The manifest comes first: every other file is verified against it as it is written."""
+    """Unpack the archive, verifying every file against the manifest, which comes first."""
     with tarfile.open(fileobj=archive, mode="r|gz") as tar:
         members = iter(tar)
         manifest = _read(tar, next(members, None))
@@ -105,13 +105,13 @@ def _read(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> bytes:
 
 
 def _sync(folder: Path) -> None:
-    """Sync the folder to disk before it gets its name: after a power cut it could otherwise be there but empty."""
+    """Sync the folder to disk before it gets its name, so that it can't be empty after a power cut."""
     if subprocess.run(["sync", "-f", str(folder)], stdin=subprocess.DEVNULL, check=False).returncode:
         os.sync()
 
 
 def _complete(place: Path) -> bool:
-    """Return True if another laptop has uploaded this runtime meanwhile, and all of its files are intact."""
+    """Return True if another laptop has uploaded this runtime in the meantime and all its files are intact."""
     try:
         manifest = json.loads((place / "manifest.json").read_bytes())
         files = {name: (place / name).read_bytes() for name in manifest}
@@ -122,7 +122,7 @@ def _complete(place: Path) -> bool:
 
 
 def _starts(place: Path) -> bool:
-    """Return True if the runtime starts: its compiled files are in no manifest, and may be for another Python."""
+    """Return True if the runtime starts. Its compiled files are not in the manifest and may be for another Python."""
     words = ["-IS", str(place / "lib/sparkwright/runner/boot.py"), str(place / "tag"), "engine"]
     try:
         python = (place / "python").read_text()
@@ -133,7 +133,7 @@ def _starts(place: Path) -> bool:
 
 
 def _replace(place: Path, new: Path) -> None:
-    """Move the new runtime into place. A timer that starts the runtime of this name continues to do so."""
+    """Move the new runtime into place. Timers that start the runtime by this name keep working."""
     if place.exists():
         if (place / "in-use").exists():
             (new / "in-use").touch()
@@ -152,14 +152,14 @@ def _prune(ours: Path) -> None:
     others = [path for path in folders if not path.name.startswith(".")]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in [*left, *(other for other in others[KEPT:] if not (other / "in-use").exists())]:
-        with contextlib.suppress(OSError), contextlib.ExitStack() as held:  # BlockingIOError: it is in use
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:  # BlockingIOError if it is in use
             if (path / "lock").exists():
                 fcntl.flock(held.enter_context((path / "lock").open("rb+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(path)
 
 
 def _remove(path: Path) -> None:
-    """Remove a runtime, its name first: a runner that starts meanwhile must not find half of it."""
+    """Remove a runtime after renaming it, so that a runner that starts at that moment does not find half of it."""
     away = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
     path.replace(away / path.name)
     shutil.rmtree(away, ignore_errors=True)

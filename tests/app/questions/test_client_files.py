@@ -46,7 +46,7 @@ def test_settings_are_merged_and_the_file_before_is_kept(client: str, tmp_path: 
     path.chmod(0o640)
     lines = client_files.write(client, KEYED, str(path))
     (backup,) = tmp_path.glob("*.bak")
-    assert lines[:2] == [f"wrote {path}", f"the file before: {backup}"] and backup.read_text() == BEFORE[client]
+    assert lines[:2] == [f"wrote {path}", f"the previous file: {backup}"] and backup.read_text() == BEFORE[client]
     assert path.stat().st_mode & 0o777 == 0o640
     text = json.dumps(read(client, path))
     assert KEYED.model in json.loads(json.dumps(text)) and "spark1:8080" in text and "sesame" not in text
@@ -100,13 +100,13 @@ def test_a_key_is_read_by_a_command_and_never_written(tmp_path: Path, monkeypatc
     [
         ("opencode", '{"a": 1, // mine\n}', "is not JSON without comments"),
         ("opencode", "[]", "is not a JSON object"),
-        ("codex", "model = ", "is no TOML"),
+        ("codex", "model = ", "is not TOML"),
         ("codex", 'model_providers = {spark = {name = "x"}}\n', "in a form that cannot be replaced"),
         ("continue", "models: 3\n", "that is not a list"),
         ("aider", "- 3\n", "is not a mapping"),
         ("litellm", "model_list: {a: 1}\n", "that is not a list"),
         ("openclaw", "{models: {}} // mine", "is not JSON without comments"),
-        ("aider", "\x00", "is no YAML"),
+        ("aider", "\x00", "is not YAML"),
     ],
 )
 def test_a_file_that_cannot_be_merged_with_is_left_as_it_is(client: str, text: str, why: str, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_each_names_its_place_and_an_agent_says_what_a_short_context_means(name:
 
 def test_a_path_that_the_engine_lacks_is_named() -> None:
     last = client_formats.lines(FORMATS["claude-code"], OPEN)[-1]
-    assert last == "# this client asks /v1/messages, which this server's engine is not known to serve"
+    assert last == "# this client calls /v1/messages, which this server's engine is not known to serve"
 
 
 def test_an_address_of_a_name_at_which_nothing_answers_is_told_from_one_that_refuses() -> None:

@@ -66,7 +66,7 @@ def test_a_recipe_is_judged_by_the_budget_of_a_deploy() -> None:
     budget = named("qwen3.5-35b", alone).fit.budget
     assert budget is not None
     rows = {row.name: (round(row.size_bytes / GIB, 1), row.source) for row in budget.rows}
-    assert rows["the host itself"] == (9.7, "what is held now, with nothing served")
+    assert rows["the host itself"] == (9.7, "in use now, with nothing served")
     assert rows["weights"] == (32.6, "the model's files") and rows["host's side"][0] == 7.0
     assert not budget.fits and named("qwen3.5-35b", seen()).verdict == "fits"
     busy = {**alone, "servers": [{"model_dir": "/x", "models": ["y"]}]}

@@ -18,7 +18,7 @@ from sparkwright.cli import namespace
 from tests.engines.configs import DATA
 from tests.remote.sshd import free_port
 
-ELSEWHERE = "a search for 'mamba' and the like would have said"
+ELSEWHERE = "a search for 'mamba' and similar names would have said"
 
 
 @dataclass
@@ -104,7 +104,7 @@ def test_a_folder_is_inspected_for_a_person(inspect: Inspect, tmp_path: Path) ->
     shutil.copy(DATA / "qwen3.5-35b-a3b.json", tmp_path / "config.json")
     said = inspect(str(tmp_path))
     assert said.code == 0, said.err
-    assert "recurrent: Gated DeltaNet beside full attention" in said.out
+    assert "recurrent: Gated DeltaNet in addition to full attention" in said.out
     assert "30 of 40 are recurrent" in said.out
     assert "text_config.layer_types: linear_attention in 30 of 40" in said.out
     assert "1056 tokens, 2096 with an fp8 KV cache" in said.out
@@ -166,7 +166,7 @@ def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
         ("gated/model", "", 5, "set HF_TOKEN"),
         ("gated/model", "hf_x", 5, "Is HF_TOKEN's account allowed"),
         ("private/model", "", 5, "gated, private, or does not exist"),
-        ("no/model", "", 5, "no config.json of no/model at 'main'"),
+        ("no/model", "", 5, "no config.json for no/model at 'main'"),
         ("busy/model", "", 3, "answers 503"),
     ],
 )
@@ -188,7 +188,7 @@ def test_no_hub_is_unreachable(inspect: Inspect) -> None:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "there is no"), ("{", "this is not JSON"), ("[]", "is a JSON object"), ("\x00", "this is not JSON")],
+    [(None, "there is no"), ("{", "this is not JSON"), ("[]", "is not a JSON object"), ("\x00", "this is not JSON")],
 )
 def test_what_is_no_config_is_refused(inspect: Inspect, tmp_path: Path, content: str | None, sentence: str) -> None:
     if content is not None:

@@ -47,7 +47,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"container": box(status="exited", exit_code=0, finished_s=NOW_S - 5), "server": Server()},
         "down",
         "person",
-        "qwen35 was stopped by hand: exited (0) 5 s ago, and Docker restarts what ends by itself",
+        "qwen35 was stopped by hand: exited (0) 5 s ago, and Docker restarts containers that exit by themselves",
     ),
     "one that Docker leaves when it ends": (
         {"container": box(status="exited", exit_code=0, finished_s=NOW_S - 5, policy="no"), "server": Server()},

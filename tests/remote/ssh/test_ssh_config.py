@@ -56,9 +56,9 @@ def test_a_hop_that_is_no_host_is_refused(spec: str) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("port 0x16", "Port of ssh must be a number up to 65535, got '0x16'"),
-        ("identityfile /keys/%C", "IdentityFile of ssh has the token '%C', which is not supported"),
-        ("revokedhostkeys /keys/${NOWHERE_SET}", r"RevokedHostKeys of ssh names \${NOWHERE_SET}, which is not set"),
+        ("port 0x16", "ssh's Port must be a number up to 65535, got '0x16'"),
+        ("identityfile /keys/%C", "ssh's IdentityFile has the token '%C', which is not supported"),
+        ("revokedhostkeys /keys/${NOWHERE_SET}", r"ssh's RevokedHostKeys names \${NOWHERE_SET}, which is not set"),
         ("proxyusefdpass yes", "ProxyUseFdpass is not supported"),
     ],
 )
@@ -92,14 +92,14 @@ def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
     first = host_keys.lines(careful, careful.known_as)
     assert host_keys.check(careless, mine, first, peer)
     assert host_keys.check(careful, mine, first, "127.0.0.1")
-    with pytest.raises(Unreachable, match=f"{peer}, which is known by another key"):
+    with pytest.raises(Unreachable, match=f"{peer}, which is known with another key"):
         host_keys.check(careful, mine, first, peer)
 
 
 @pytest.mark.ssh
 def test_jump_hosts_in_a_circle_are_named(lab: Lab) -> None:
     lab.write_config("Host a\n  HostName 127.0.0.1\n  ProxyJump b\nHost b\n  HostName 127.0.0.1\n  ProxyJump a\n")
-    with pytest.raises(Refused, match="ProxyJump goes in a circle: b > a > b"):
+    with pytest.raises(Refused, match="ProxyJump forms a loop: b > a > b"):
         from sparkwright.remote.ssh.login import opened
 
         opened(ssh_config.resolve(lab.host(address="a", port=None)), "spark1", print)

@@ -198,7 +198,7 @@ def test_a_revoked_key_is_refused_even_when_it_is_known(lab: Lab, strict: str) -
 def test_a_certificate_authority_is_not_mistaken_for_the_key(lab: Lab) -> None:
     lab.known_hosts.write_text(f"@cert-authority {lab.sshd.known_hosts_line()}")
     said = refusal(lab)
-    assert "Certificates of hosts are not checked here." in said
+    assert "Host certificates are not checked here." in said
     assert f"`ssh-keyscan -p {lab.sshd.port} 127.0.0.1 >> {lab.known_hosts}`" in said
 
 

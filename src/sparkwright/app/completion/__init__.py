@@ -1,4 +1,4 @@
-"""The completion script of a shell, made from its template in this folder."""
+"""Shell completion scripts, rendered from the templates in this folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
 FILES, TEXT = "files", "text"
 
-#: kind of value by option, or by command and option; other options take text
+#: kind of value, by option or by command and option; all other options take free text
 OPTIONS = {
     **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
     **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES),
@@ -66,7 +66,7 @@ def takes(command: str, option: str, kind: type) -> str:
 
 
 def choices() -> dict[str, list[str]]:
-    """Return the values of the kinds that the program itself knows."""
+    """Return the values of the kinds that are known without reading a project."""
     return {
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),
@@ -94,7 +94,7 @@ def of(shell: str, commands: Sequence[Command]) -> str:
 
 
 def _posix(template: str) -> Callable[[Sequence[Command]], str]:
-    """Return the script of bash or zsh. Both use the same function for the candidates."""
+    """Return a function that renders the script for bash or zsh, which use the same function for their candidates."""
 
     def made(commands: Sequence[Command]) -> str:
         rows = "\n".join(f"  {command.name}) {_row(command)} ;;" for command in commands)
@@ -136,7 +136,7 @@ def _fish_values(kind: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote text for fish, which has two escapes between single quotes."""
+    """Quote text for fish, which knows two escapes inside single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -1,4 +1,4 @@
-"""Runs on the members of a cluster: always on all of them, with the cluster's playbook, and with a barrier between the runs."""
+"""Runs on a cluster: always on all members, with the cluster's playbook, and with a barrier between the runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = "cluster"
 
 
 def one_of(selection: Selection) -> Cluster | None:
-    """Return the cluster that a command is for; None for hosts that serve alone."""
+    """Return the cluster that a command selects; None for hosts that serve on their own."""
     return next((host.cluster for host in selection.hosts if host.cluster), None)
 
 
@@ -36,8 +36,8 @@ def is_one(selection: Selection) -> bool:
 def path_of(selection: Selection, book: str) -> Path:
     """Return the path of the playbook for the selected hosts.
 
-    Raises Refused for a part of a cluster, for a cluster together with other hosts, for a recipe that does not suit it, and if
-    there is no such playbook for clusters.
+    Raises Refused for a part of a cluster, for a cluster combined with other hosts, for a recipe that does not suit the
+    cluster, and if there is no such playbook for clusters.
     """
     usual, cluster = selection.project.playbook(book), one_of(selection)
     root = selection.project.root
@@ -60,14 +60,14 @@ def refuse_parts(selection: Selection) -> None:
 
 
 def refuse_part_or_others(selection: Selection) -> None:
-    """Raise Refused for a part of a cluster, and for a cluster together with other hosts."""
+    """Raise Refused for a part of a cluster, and for a cluster combined with other hosts."""
     if cluster := one_of(selection):
         _refuse_part(selection, cluster)
         _refuse_others(selection, cluster)
 
 
 def answering(selection: Selection, command: str) -> Selection:
-    """Return the selected hosts that answer requests, which excludes workers. Raises Refused if all are workers."""
+    """Return the selected hosts that answer requests, without workers. Raises Refused if all are workers."""
     workers = [host for host in selection.hosts if host.cluster and host.name != host.cluster.head]
     if not workers:
         return selection
@@ -81,7 +81,7 @@ def answering(selection: Selection, command: str) -> Selection:
 
 
 def met(plan: Plan, host: Host) -> Plan:
-    """Return the plan of a member with the address of the cluster's barrier."""
+    """Return a member's plan with the address of the cluster's barrier added."""
     cluster = host.cluster
     if cluster is None:
         return plan

@@ -39,7 +39,7 @@ def of_host(inventory: Inventory, host: Host) -> Gateway:
 
 
 def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
-    """Return the URL for a gateway's clients, and a hint on how to reach it; the hint is empty if none is needed."""
+    """Return the URL for a gateway's clients, and a hint on how to reach it, which is empty if none is needed."""
     file = gateway.file
     url, way = recipes.address(inventory.machines[gateway.host], file.port, loopback=file.publish == "loopback")
     return f"{url if file.tls == 'none' else url.replace('http:', 'https:', 1)}/v1", way
@@ -48,7 +48,7 @@ def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
 def refuse_without_key(gateway: Gateway) -> None:
     """Raise Refused, with file and line, if the clients' key is missing or unsuitable.
 
-    A key from a command is not read here but in planning, as the command may ask the user, which should happen once.
+    A key that comes from a command is read later, during planning, because the command may prompt the user and should do so once.
     """
     if gateway.file.key is not None and gateway.file.key.command is None:
         _own_key(gateway)
@@ -69,7 +69,7 @@ def scope(
 
     Args:
         image: the lock's entry of the gateway's image.
-        operators: SHA-256 of each host's key, by host name; empty for hosts that could not be asked.
+        operators: SHA-256 of each host's key, by host name; empty for hosts that did not answer.
 
     Raises:
         Refused: with file and line, for a mistake in the files.
@@ -99,7 +99,7 @@ def scope(
 
 
 def key(selection: Selection, host: Host) -> tuple[str, dict[str, Secret]]:
-    """Return the name of the clients' key, which is `gateway_key` in a rollback, and the key itself.
+    """Return the name of the clients' key (`gateway_key` in a rollback) and the key itself.
 
     Raises Refused if the key can't be read.
     """
@@ -109,7 +109,7 @@ def key(selection: Selection, host: Host) -> tuple[str, dict[str, Secret]]:
 
 
 def _proof(made: model.Gateway) -> dict[str, Any]:
-    """Return the arguments of `gateway_proof`, which are kept with the gateway's state for a rollback."""
+    """Return the arguments of `gateway_proof`, which are saved with the gateway's state for a rollback."""
     requests = {
         name: {
             "task": served.task,
@@ -154,7 +154,7 @@ def _client_key(gateway: Gateway) -> str:
 
 
 def _own_key(gateway: Gateway) -> dict[str, Secret]:
-    """Return the clients' key by its name; empty if the gateway needs none."""
+    """Return the clients' key under its name; empty if the gateway needs none."""
     if gateway.file.key is None:
         return {}
     shown = f"{gateway.name}.gateway.key"
@@ -178,7 +178,7 @@ def _clients_keys(gateway: Gateway, own: Mapping[str, Secret]) -> dict[str, Secr
         shown = f"{gateway.name}.gateway.clients.{name}.key"
         secret = secret_source.server_key(client.key, where, shown)
         if owner := owners.get(secret.reveal()):
-            message = f"`{shown}` is the same key as that of {owner}: who sends it could not be told."
+            message = f"`{shown}` is the same key as that of {owner}: their requests could not be told apart."
             raise Refused(message, where=where, fix=f"Give {name} a key of its own; {http.MAKE}")
         owners[secret.reveal()] = name
         found[_key_of(gateway, name)] = secret
@@ -190,7 +190,7 @@ def _certificate(gateway: Gateway) -> str:
 
 
 def _secrets(root: Path, gateway: Gateway, found: list[Server]) -> dict[str, Secret]:
-    """Return all secrets of the gateway's files, by the names under which they are sent."""
+    """Return all secrets in the gateway's files, by the names under which they are sent."""
     own = _own_key(gateway)
     secrets = {**own, **_clients_keys(gateway, own)}
     if gateway.file.tls != "none":
@@ -201,11 +201,11 @@ def _secrets(root: Path, gateway: Gateway, found: list[Server]) -> dict[str, Sec
 
 
 def hashes(selection: Selection, at: Member, *, check: bool, tell: Callable[[str], None]) -> dict[str, str]:
-    """Return the SHA-256 of each host's key, by host name; empty for a host that could not be asked, which is reported.
+    """Return the SHA-256 of each host's key, by host name; empty for a host that does not answer, which is reported.
 
     Args:
         at: the gateway's own host.
-        check: no host creates a key.
+        check: True in check mode, where no host creates a key.
     """
     from sparkwright.app.questions.host_requests import ask_module, run_module
 

@@ -1,4 +1,4 @@
-"""Planning for one host: its recipe, the pins of the lock, and the play compiled for it. No host is asked."""
+"""Planning for one host: its recipe, the lock's pins, and the play compiled for it. No host is contacted."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from sparkwright.secret import Secret
 if TYPE_CHECKING:
     from sparkwright.project.inventory.host import Source
 
-#: planning is CPU-bound: in parallel threads the first host would be done as late as the last one
+#: planning is CPU-bound: in parallel threads the first plan would be ready as late as the last one
 _ONE_BY_ONE = threading.Lock()
 
 
 @dataclass
 class _Draft:
-    """Secrets and notes of a host, collected with its variables."""
+    """Secrets and notes of a host, collected along with its variables."""
 
     host: Host
     secrets: dict[str, Secret]
     notes: list[str]
-    #: alike for all hosts of a recipe
+    #: notes that are the same for all hosts of a recipe
     notices: list[str] = field(default_factory=list)
     keys: dict[str, tuple[Source, str]] = field(default_factory=dict)
-    #: it is made from files of the project alone
+    #: True if the plan depends only on files of the project
     lasting: bool = True
 
 
 class Planner:
-    """Plans of one play: a function of the user's files, the prepared lock, the options, and a host.
+    """Plans a play for hosts, as a function of the user's files, the prepared lock, the options and the host.
 
     Args:
-        options: those of the command.
-        prepared: the answers of the hosts that had to be asked.
+        options: the command's options.
+        prepared: the answers of the hosts that had to be queried.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Planner:
         """Return the plan of a host. Raises Refused, with file and line, for a mistake in the user's files.
 
         Args:
-            registered: the results of its earlier plays.
-            check: change nothing, whatever the command's options are.
+            registered: results of the host's earlier plays.
+            check: change nothing, regardless of the command's options.
         """
         if (refused := self._prepared.refused.get(host.name)) is not None:
             raise refused
@@ -100,7 +100,7 @@ class Planner:
         )
 
     def _restart_plan(self, draft: _Draft, names: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the plan by which the host restarts this server without a laptop; empty if there is none."""
+        """Return the plan with which the host restarts this server without a laptop; empty if there is none."""
         try:
             return server_context.restart_plan(self._selection, draft.host, names)
         except Refused as error:
@@ -108,7 +108,7 @@ class Planner:
             return {}
 
     def _names(self, draft: _Draft) -> Mapping[str, Any]:
-        """Return the variables of a host's plan. Only a play that uses the recipe or the lock needs them all."""
+        """Return the variables of a host's plan. Only a play that uses the recipe or the lock needs all of them."""
         host = draft.host
         if self._is_gateway:
             return {**recipe.scope(host, user_of(host), None, {}), "gateway": self._gateway(draft)}

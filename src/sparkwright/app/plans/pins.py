@@ -1,6 +1,6 @@
 """The entries of spark.lock that a plan needs.
 
-For a missing entry the host asks the registry or the hub, and the laptop writes it.
+A missing entry is looked up by the host in the registry or on the hub, and written by the laptop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PIN = "pin"
 def lock_folder(project: Project, host: Host) -> Path:
     """Return the folder of the lock that counts for a host.
 
-    A sandbox has its own, as answers of its registry must never reach the project's lock.
+    A sandbox has its own, because answers from its registry must never get into the project's lock.
     """
     if host.connection != "sandbox":
         return project.root
@@ -69,13 +69,13 @@ def keyed(model: SecondModel, role: str) -> tuple[str, str, str]:
 
 
 def not_pinned(known: Mapping[str, Any]) -> list[str]:
-    """Return the entries that the lock does not hold: image, model, and second models by their roles."""
+    """Return the names of the missing entries: image, model, and second models by their roles."""
     rows = {"image": known.get("image"), "model": known.get("model")}
     return [name for name, entry in {**rows, **(known.get("models") or {})}.items() if not entry]
 
 
 class Pins:
-    """A lock that is completed once for all hosts.
+    """A lock whose missing entries are completed once for all hosts.
 
     Args:
         save: False in check mode, where nothing is written.
@@ -100,7 +100,7 @@ class Pins:
             return entries(self.lock, wanted)
 
     def image(self, fleet: Fleet, member: Member, ref: str, run_id: str) -> Mapping[str, Any]:
-        """Return the lock's entry for an image that belongs to no recipe. A missing one is requested through the host."""
+        """Return the lock's entry for an image that no recipe names. A missing one is requested through the host."""
         with self._mutex:
             known = self.lock.image(ref)
             if known is None:
@@ -115,7 +115,7 @@ class Pins:
             return known
 
     def learn_engine(self, fleet: Fleet, member: Member, wanted: Recipe) -> None:
-        """Save what the engine of a recipe's image reported to a member."""
+        """Save the version and options that the engine of a recipe's image reported to a member."""
         image = wanted.image
         with self._mutex:
             entry = self.lock.image(image)
@@ -165,7 +165,7 @@ def save(lock: lockfile.Lock, folder: Path) -> None:
 
 
 def _tell(fleet: Fleet, member: Member, pinned: str) -> None:
-    """Report a new pin, which counts for every other host too; a pin of a sandbox counts only there."""
+    """Report a new pin, which applies to every other host too; a sandbox's pin applies only there."""
     simulated = member.host.connection == "sandbox"
     after = "" if simulated else "; commit it, so that the next host gets the same"
     fleet.tell(member, f"{_lock_name(member)}: {pinned}{after}.", detail=simulated)
@@ -176,7 +176,7 @@ def _lock_name(member: Member) -> str:
 
 
 def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Return a sentence for each new entry."""
+    """Yield a sentence for each new entry."""
     if "image" in found:
         yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"
     ids: dict[str, str] = {
@@ -192,8 +192,8 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
     """Return the task that asks the registry about a recipe's image.
 
     Args:
-        pinned: the lock's digest.
-        follow: False to ask about that digest instead of the tag.
+        pinned: the digest in the lock.
+        follow: False to look up that digest instead of the tag.
     """
     ref = wanted.image if follow else image_name.pinned(wanted.image, pinned)
     args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else "", **_engine(wanted)}
@@ -205,7 +205,7 @@ def model_task(wanted: Recipe, *, role: str | None = None, or_here: bool = False
     """Return the task that asks the hub about a recipe's model.
 
     Args:
-        role: of a second model.
+        role: role of a second model; None for the recipe's own model.
         or_here: accept a complete copy on the host if the hub is down.
     """
     if role is not None:
@@ -236,7 +236,9 @@ def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[st
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
     ended = last_recap(events)
     if ended is None or ended["exit"] != 0:
-        raise Refused(ended["msg"] if ended else "the host gave no answer about the lock.", where=member.host.name)
+        raise Refused(
+            ended["msg"] if ended else "the host gave no answer to the requests for the lock.", where=member.host.name
+        )
     from sparkwright.app.questions import host_requests
 
     done = {

@@ -1,9 +1,9 @@
-"""A cache of plans, of a host or of a cluster's members, with their inputs: no planning is needed while these stay the same.
+"""A cache of plans, keyed by their inputs, so that a host or cluster is not planned again while these stay the same.
 
-Planning is two thirds of what a deploy without changes costs the laptop: Pydantic, Jinja2, the engines' rules, the compiler
-(docs/decisions/0019). Plans are kept as data in the laptop's cache folder, readable by its user only. A file that is damaged, of
-another version, or owned by another user counts as absent. Secrets are not kept: the cache holds their sources, which are read
-again for each run.
+Planning takes two thirds of the laptop's time in a deploy without changes: Pydantic, Jinja2, the engines' rules, the compiler
+(docs/decisions/0019). Plans are stored as data in the laptop's cache folder, readable by its user only. A file that is damaged,
+of another version, or owned by another user is treated as missing. Secrets are not stored: the cache holds their sources, which
+are read again for each run.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.host import Source
 
 SCHEMA = 3
-#: inputs of a plan in a project's folder; a playbook includes only files from its own folder, or shipped ones
+#: inputs of a plan in the project; a playbook can only include files from its own folder and shipped ones
 FOLDERS, LOCK = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
-#: folders of shipped files that a plan is made from
+#: folders of shipped files that are inputs of a plan
 PLANNED = ("playbooks", "templates")
-#: a larger project is planned again each time; the largest lock has 1 MB
+#: limits for a cached project; a larger one is planned again each time (the largest known lock has 1 MB)
 MOST_FILES, MOST_BYTES = 1000, 32 * MIB
 #: number and size of cached files: one per host or cluster, playbook and set of options; a plan has about 60 KB
 KEPT, PLAN_BYTES = 64, 8 * MIB
@@ -51,7 +51,7 @@ ABOUT_HOST = ("name", "address", "connection", "port", "recipe", "where", "on", 
 
 @dataclass(frozen=True)
 class KeptSource:
-    """A `host.Source` in the cache."""
+    """A `host.Source` as stored in the cache."""
 
     env: str | None
     file: str | None
@@ -59,7 +59,7 @@ class KeptSource:
 
     @classmethod
     def of(cls, data: Sequence[Any]) -> KeptSource:
-        """Parse a source from the cache. Raises ValueError and TypeError."""
+        """Parse a cached source. Raises ValueError and TypeError."""
         env, file, command = data
         return cls(env, file, None if command is None else tuple(command))
 
@@ -70,9 +70,9 @@ def _source(source: Source) -> list[Any]:
 
 @dataclass(frozen=True)
 class PlannedHost:
-    """A plan of a host, with everything else that a run of it needs."""
+    """The plan of a host, with everything else that is needed to run it."""
 
-    #: with its address, login and environment
+    #: the host, with its address, login and environment
     host: Host
     #: login name on the host
     user: str
@@ -81,17 +81,17 @@ class PlannedHost:
     restart: dict[str, Any] | None = None
     #: messages of the planner about the host
     notes: tuple[str, ...] = ()
-    #: messages that are the same for other hosts, and are shown once
+    #: messages that are the same for other hosts and are shown once
     notices: tuple[str, ...] = ()
-    #: the server for the panel; None for a play that serves nothing
+    #: the server as the panel shows it; None for a play that serves nothing
     serves: Served | None = None
     #: source of the server's key, and its "file:line", by the name of the secret
     keys: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
     #: version and options of the image's engine in spark.lock
     engine: dict[str, Any] = field(default_factory=dict)
-    #: sent with the plan, and never kept
+    #: sent with the plan, never stored
     secrets: dict[str, Secret] = field(default_factory=dict)
-    #: made from files alone, so that it stays valid until one of them changes
+    #: True if the plan depends only on files, and so stays valid until one of them changes
     lasting: bool = True
 
     def take(self, member: Member, fleet: Fleet, serves: Callable[[Served], None]) -> Plan:
@@ -146,14 +146,14 @@ class PlannedHost:
 
 
 class Place:
-    """The place of one command's cached plan, with the inputs that it would be made from now."""
+    """The cache entry of one command's plans, with the inputs that they would be made from now."""
 
     def __init__(self, project: Path, playbook: str, options: DeployOptions) -> None:
         name = json.dumps([str(project.resolve()), playbook, options.key()], sort_keys=True)
         self._project = project
         self._file = host_side.cache() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
         self._inputs = ""
-        #: True if plans of this command can be cached
+        #: True if the plans of this command can be cached
         self.usable = shipped_files.find(project, f"playbooks/{playbook}.yml") is not None and options.cacheable()
         if self.usable:
             with contextlib.suppress(OSError, ValueError):
@@ -191,7 +191,7 @@ class Place:
 
 
 def _own(path: Path) -> bytes:
-    """Read a file that only this user can write. Raises OSError and ValueError."""
+    """Read a file that only this user can write to. Raises OSError and ValueError."""
     found = path.lstat()
     if found.st_uid != os.geteuid() or found.st_mode & private.OTHERS or not stat.S_ISREG(found.st_mode):
         raise ValueError("somebody else's")

@@ -1,4 +1,4 @@
-"""The questions to hosts before a run: entries that spark.lock lacks, a gateway's image and keys, and models of peers."""
+"""Requests to hosts before a run: entries missing from spark.lock, a gateway's image and keys, and models on peers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkwright.trust.names import PEER_URL, matched
 
 
 class Preparation:
-    """The locks of a play's hosts with their pins, the recipes, and what the hosts of gateways reported.
+    """The locks and pins of a play's hosts, their recipes, and the reports of the gateways' hosts.
 
     Each recipe is read once, and linted once with the same entries of a lock.
     """
@@ -36,20 +36,20 @@ class Preparation:
         self._recipes: dict[str, recipe.Recipe] = {}
         self._servings: list[tuple[recipe.Recipe, Mapping[str, Any], Serving]] = []
         self._secrets: dict[str, dict[str, Secret]] = {}
-        #: the error by host that is not to be planned for
+        #: errors of hosts that are not planned for, by host
         self.refused: dict[str, Exception] = {}
-        #: the image's entry and the keys' hashes by the name of a gateway's host
+        #: the image's entry and the keys' hashes, by name of the gateway's host
         self.gateways: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {}
         #: notes by host
         self.notes: defaultdict[str, list[str]] = defaultdict(list)
-        #: hosts whose plan depends on an answer, so that it is not kept
+        #: hosts whose plan depends on an answer and is therefore not cached
         self.asked: set[str] = set()
         self._is_gateway = play.uses({"gateway"})
         self._pinning = play.uses(recipe.PINNED_NAMES) and not self._is_gateway
         self._lints = play.has_task("lint")
 
     def ask(self, members: Sequence[Member]) -> None:
-        """Ask the hosts for what is missing; each missing entry is asked for once. The errors are in `refused`."""
+        """Request the missing entries from the hosts, each one once. Errors are stored in `refused`."""
         lacking = [member for member in members if self._is_gateway or self._lacks(member.host)]
         self.asked |= {member.host.name for member in lacking}
         self._selection.fleet.each(lacking, self._ask)
@@ -62,7 +62,7 @@ class Preparation:
         return self._recipes[name]
 
     def lock_of(self, host: Host) -> lockfile.Lock:
-        """Return the lock that counts for a host, with the entries that were asked for."""
+        """Return the lock that counts for a host, including newly requested entries."""
         return self._pins[self._folders[host.name]].lock
 
     def linted(self, wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
@@ -79,11 +79,11 @@ class Preparation:
         return served
 
     def secrets_of(self, host: Host) -> dict[str, Secret]:
-        """Return the secrets of a host's file, read anew for each of its turns."""
+        """Return the secrets of a host's file, which are read again for each of its plays."""
         return self._secrets.pop(host.name, None) or self._selection.inventory.secrets(host)
 
     def learn_engines(self) -> None:
-        """Save in the lock what the hosts reported about their engines."""
+        """Save the hosts' reports about their engines to the lock."""
         for member in self._selection.fleet.members:
             if member.engine_version and member.host.recipe:
                 pins = self._pins[self._folders[member.host.name]]
@@ -105,17 +105,17 @@ class Preparation:
             self.refused[member.host.name] = error
 
     def _pin(self, member: Member) -> None:
-        """Complete the lock for a host. A read-only play accepts missing entries if upstream gives no answer."""
+        """Complete the lock for a host. A read-only play accepts missing entries if upstream does not answer."""
         host, fleet = member.host, self._selection.fleet
         wanted = self.recipe_of(host)
         if self._lints:
-            self.linted(wanted, entries(self.lock_of(host), wanted))  # refused before anybody is asked
+            self.linted(wanted, entries(self.lock_of(host), wanted))  # refuse before any host is contacted
         try:
             self._pins[self._folders[host.name]].complete(fleet, member, wanted, new_run_id())
         except Refused as error:
             if not self._play.file.read_only:
                 raise
-            fleet.tell(member, f"not in spark.lock, and not to be learnt now: {error.message}")
+            fleet.tell(member, f"not in spark.lock, and can't be looked up now: {error.message}")
 
     def _ask_gateway(self, member: Member) -> None:
         from sparkwright.app.plans import gateways
@@ -138,7 +138,7 @@ ABOUT = ("id", "commit", "files", "dir")
 
 
 class Peers:
-    """The hosts that others copy from, each connected to once."""
+    """The hosts that others copy from, with one connection each."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -147,7 +147,7 @@ class Peers:
     def fill(self, fleet: Fleet, member: Member, plan: Plan) -> Plan:
         """Return the plan with the URLs of the model in every `hf_model: {from: HOST}`.
 
-        No peer is asked if a host names itself as the source, or already has the complete model.
+        No peer is contacted if a host names itself as the source, or already has the complete model.
         """
         wanted = [task for task in tasks_of(plan.steps) if task.module == MODULE and _names_host(task)]
         if not wanted:
@@ -185,7 +185,7 @@ class Peers:
         if source == member.host.machine:
             return dataclasses.replace(task, args=here)
         if any(name in task.open for name in (*ABOUT, "from")):
-            message = "`from` needs a model that is known before the run."
+            message = "`from` needs a model that is already known before the run."
             raise Refused(message, where=task.where, fix="Use the recipe's and the lock's.")
         looked = run_module(fleet, member, "verify_model", {key: task.args[key] for key in ABOUT})
         if not looked["wrong"] or check:
@@ -206,7 +206,7 @@ class Peers:
 
 
 def _names_host(task: Task) -> bool:
-    """Return True if a task names a host to copy from, without the URLs of the model there."""
+    """Return True if a task names a host to copy from but does not have its URLs yet."""
     return bool(task.args.get("from")) and not task.args.get("peer")
 
 
@@ -214,7 +214,7 @@ def addresses(found: Mapping[str, Any], source: str) -> list[str]:
     """Return the URLs at which a host hands out a model to other hosts. Raises Failed for an invalid answer."""
     urls = found.get("urls")
     if not isinstance(urls, list) or len(urls) > ADDRESSES:
-        raise Failed("the answer does not say where the model is handed out.", where=source)
+        raise Failed("the host does not report where it hands out the model.", where=source)
     return [matched(PEER_URL, url, f"where {source} hands the model out") for url in urls]
 
 

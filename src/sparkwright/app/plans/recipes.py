@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 #: warning about a server that is published beyond the loopback and needs no key
 OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 
-#: the probe (engines/probes/table.py) of a recipe whose clients send pictures
+#: probe (engines/probes/table.py) for recipes whose clients send pictures
 PICTURE = "image"
 
 
 def docker_run_scripts(selection: Selection, recipe_name: str = "") -> list[tuple[str, str]]:
-    """Return the docker run scripts of the selected hosts, with the hosts' names, as a deploy writes them.
+    """Return the selected hosts' docker run scripts, with the hosts' names, as a deploy writes them.
 
-    In a cluster the head's script is last, as the head waits for the others.
+    In a cluster the head's script comes last, because the head waits for the others.
 
     Args:
-        recipe_name: another recipe than the hosts' own.
+        recipe_name: used instead of the hosts' own recipes.
     """
     hosts = sorted(selection.hosts, key=lambda host: host.cluster is not None and host.name == host.cluster.head)
     return [(host.name, docker_run_script(host, selection.project, recipe_name)) for host in hosts]
 
 
 def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
-    """Return the docker run script of one host. recipe_name: another recipe than its own."""
+    """Return the docker run script of one host. recipe_name: used instead of its own recipe."""
     wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
     names = recipe.scope(host, user_of(host), wanted, entries(lock_of(project, host), wanted))
     return rendered(project.root, "docker-run.sh.j2", names)
@@ -67,10 +67,10 @@ def user_of(host: Host) -> str:
 
 
 def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
-    """Return the URL of a host's server for the laptop, and a hint on how to reach it; the hint is empty if none is needed.
+    """Return the URL of a host's server for the laptop, and a hint on how to reach it, which is empty if none is needed.
 
     Args:
-        loopback: only programs on the host itself reach the server.
+        loopback: True if only programs on the host itself can reach the server.
     """
     tunnel = loopback and host.connection == "ssh"
     at = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
@@ -78,7 +78,7 @@ def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
 
 
 def served(host: Host, names: Mapping[str, Any]) -> Served:
-    """Return the server that a host runs after its plan, for the panel. names: variables of the plan."""
+    """Return the server that a host runs after its plan, as the panel shows it. names: variables of the plan."""
     wanted, container, name = names["recipe"], names["container"], names["engine"]["name"]
     loopback = any(map(is_loopback, container["ports"][:1]))
     url, way = address(host, names["port"], loopback=loopback)

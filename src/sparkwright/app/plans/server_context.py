@@ -1,4 +1,4 @@
-"""Everything a server's plan depends on besides its own recipe: the other servers of its machine, turns, interim servers.
+"""Everything that a server's plan depends on in addition to its own recipe.
 
 These are the gateways in front of it, the other servers of its machine, the servers that take turns in its memory, and an
 interim server.
@@ -33,7 +33,7 @@ from sparkwright.trust import private
 
 
 def of(selection: Selection, host: Host) -> dict[str, Any]:
-    """Return gateways, other servers, turns and interim server, as `recipe.scope` takes them.
+    """Return the gateways, other servers, turns and interim server, as `recipe.scope` takes them.
 
     Raises Refused if the servers of a machine conflict.
     """
@@ -73,8 +73,8 @@ _FIX = "Write `swap: auto`, or give its group a gateway (docs/gateway.md)."
 def turns_of(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
     """Return the servers that take turns with a server, including itself, as they are listed.
 
-    Each has name (of the container), host (name of its target), recipe and gateways (those in front of it). Empty for a server
-    that is always on.
+    Each has name (of the container), host (name of its target), recipe and gateways (those in front of it). The list is empty
+    for a server that is always on.
     """
     if not host.turns:
         return []
@@ -160,7 +160,7 @@ def _free(port: int) -> int:
 # The plan by which a host restarts its server without a laptop.
 #
 # It is compiled from playbooks/restart.yml, or for a member of a cluster from playbooks/cluster/restart.yml. For a
-# server on demand that a request may wake, or that one may take the place of, the plan of a switch to it is compiled
+# server on demand that a request may wake, or that another may replace, the plan of a switch to it is compiled
 # from playbooks/switch.yml too. Compiling takes longer than the rest of a deploy without changes, so the laptop keeps
 # the last plans of each host with their inputs.
 
@@ -181,7 +181,7 @@ def give(selection: Selection) -> None:
 
 
 def restart_plan(selection: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plan as the host keeps it (host/records/restart_plans.py); empty if spark.lock lacks a pin.
+    """Return the plan as the host stores it (host/records/restart_plans.py); empty if spark.lock lacks a pin.
 
     Args:
         names: the variables of the host's plan.
@@ -231,9 +231,9 @@ def _play(selection: Selection, path: Path, host: Host) -> playbook.Play:
 
 
 def _about(root: Path, names: Mapping[str, Any]) -> str:
-    """Return a digest of the plan's inputs besides the playbook's files: its templates, its variables, and the program."""
+    """Return a digest of the plan's inputs other than the playbook's files: its templates, its variables, and the program."""
     templates = _digests(shipped_files.paths(root, "templates/*"))
-    own = sorted(map(str, (root / "playbooks").glob("**/*.yml")))  # each may take the place of a shipped one
+    own = sorted(map(str, (root / "playbooks").glob("**/*.yml")))  # each may replace a shipped one
     compiler = {item.name: item.stat().st_mtime_ns for item in sorted(Path(playbook.__file__).parent.glob("*.py"))}
     about = [host_side.content_hash(), compiler, templates, own, {name: names[name] for name in sorted(names)}]
     return _digest(json.dumps(about, default=str))

@@ -1,1 +1,1 @@
-"""Short requests to hosts, without a run, and the output of their answers."""
+"""Short requests to hosts outside a run, and the output of their answers."""

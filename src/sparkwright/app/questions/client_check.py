@@ -1,4 +1,4 @@
-"""`client --check`: one request in the form that a client sends, and what is seen in the answer."""
+"""`client --check`: send one request as a client would, and check the answer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from sparkwright.transport.connection import TransportError
 from sparkwright.trust import bounds
 from sparkwright.visible import count, one_line
 
-#: time limit of the whole answer, in seconds
+#: time limit for the whole answer, in seconds
 TIMEOUT_S = 180.0
 SHOWN_CHARS = 300
-#: request of a client that is not an agent; a thinking model needs room for its thoughts
+#: request of a client that is not an agent; a reasoning model needs room to think
 SAY = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
 
 
@@ -33,7 +33,7 @@ def check(form: Format, endpoint: Endpoint) -> str:
         Refused: the environment does not hold the key.
         Unreachable: the server does not answer.
         Inconclusive: the answer ended too early to judge.
-        Failed: the server refuses, breaks off, or answers in a way that the client can't use.
+        Failed: the server refuses, breaks off, or returns an answer that the client can't use.
     """
     dialect = dialects.BY_PATH[form.path]
     body = dialect.request(
@@ -79,9 +79,10 @@ def _words(body: bytes) -> str:
 
 
 def _seen(form: Format, reply: Reply, endpoint: Endpoint) -> str:
-    """Return what the answer contains.
+    """Describe the content of the answer.
 
-    Raises Failed for a wrong answer, and Inconclusive for an answer that ended too early to judge.
+
+    Raises Failed for a wrong answer, and Inconclusive for one that ended too early to judge.
     """
     if form.agent:
         seen = fields.judge_tool_call(reply)

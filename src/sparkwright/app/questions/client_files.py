@@ -1,4 +1,4 @@
-"""Merging of a client's settings into its own file. Other content is kept, and so is a backup of the file.
+"""Merging of settings into a client's own file. Other content is preserved, and a backup of the file is kept.
 
 A key is never written: a file names the environment variable that holds it, or a command that prints it.
 """
@@ -25,7 +25,7 @@ from sparkwright.host.state import write_atomically
 
 #: size limit of a settings file
 LARGEST_BYTES = 4 * 2**20
-#: mode of a new file, as it may reveal who may use a server
+#: mode of a new file, because its content may reveal who can use a server
 MODE = 0o600
 Merged = Callable[[str, Endpoint], str]
 _HEADER = re.compile(r"^\s{0,80}\[{1,2}\s{0,20}([^\[\]\s]{1,200})\s{0,20}\]")
@@ -33,25 +33,25 @@ _CODEX_OWN = re.compile(r"^\s{0,80}(?:model|model_provider|model_context_window)
 
 
 class Unmergeable(Exception):
-    """A file that cannot be merged; the text of the error is a clause."""
+    """Raised for a file that can't be merged; the message is a clause that follows the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A client's file."""
 
-    #: usual path; empty if it has none
+    #: usual path; empty if the client has none
     path: str
-    #: returns its text with the settings merged. Raises Unmergeable
+    #: returns the file's text with the settings merged, or raises Unmergeable
     merged: Merged
     #: further files in the same folder, by name
     beside: Mapping[str, Merged] = field(default_factory=dict)
-    #: variable in which the client itself looks for the key, if its file cannot name another one
+    #: variable that the client reads the key from, if its file can't name another one
     key_variable: str = ""
 
 
 def _joined(before: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings. Our value wins if both have a key."""
+    """Merge two mappings; our value wins if both have a key."""
     found = dict(before)
     for name, value in ours.items():
         held = found.get(name)
@@ -74,7 +74,7 @@ def _yaml_of(text: str) -> dict[str, Any]:
     try:
         found = yaml.safe_load(text) or {}
     except yaml.YAMLError:
-        raise Unmergeable("is no YAML") from None
+        raise Unmergeable("is not YAML") from None
     if not isinstance(found, dict):
         raise Unmergeable("is not a mapping")
     return found
@@ -102,7 +102,7 @@ def _claude_code(text: str, endpoint: Endpoint) -> str:
 
 
 def _in_list(text: str, ours: Mapping[str, Any], key: str, same: Callable[[Any], bool]) -> str:
-    """Return a YAML file with our only row in one of its lists, in the place of the row that is the same."""
+    """Return a YAML file in which our row replaces the same row of one of its lists."""
     before, (row,) = _yaml_of(text), ours[key]
     held = before.get(key) or []
     if not isinstance(held, list):
@@ -119,7 +119,7 @@ def _continue(text: str, endpoint: Endpoint) -> str:
 
 
 def _litellm(text: str, endpoint: Endpoint) -> str:
-    """Merge by name and model: several rows of one name are servers that share its requests."""
+    """Merge by name and model, because rows of the same name are servers that share its requests."""
     ours = yaml.safe_load(client_formats.FORMATS["litellm"].text(endpoint))
 
     def same(row: dict[str, Any]) -> bool:
@@ -146,12 +146,12 @@ def _aider_metadata(text: str, endpoint: Endpoint) -> str:
 
 
 def _codex(text: str, endpoint: Endpoint) -> str:
-    """Merge TOML as text, to keep its comments, and parse the result to verify it."""
+    """Merge TOML as text to keep its comments, and parse the result to verify it."""
     own = client_formats.FORMATS["codex"].text(endpoint)
     try:
         before, ours = tomllib.loads(text), tomllib.loads(own)
     except tomllib.TOMLDecodeError:
-        raise Unmergeable("is no TOML") from None
+        raise Unmergeable("is not TOML") from None
     providers = {**(before.get("model_providers") or {}), **ours["model_providers"]}
     kept = {name: value for name, value in before.items() if name != "model_context_window"}
     after = {**kept, **ours, "model_providers": providers}
@@ -169,7 +169,7 @@ def _codex(text: str, endpoint: Endpoint) -> str:
 
 
 def _others(text: str) -> list[str]:
-    """Return the lines of a codex file except those of the settings written here."""
+    """Return the lines of a codex file, except those of the settings that are written here."""
     table, lines = "", []
     for line in text.splitlines():
         if header := _HEADER.match(line):
@@ -190,7 +190,7 @@ PLACES: Mapping[str, Place] = {
     ),
     "litellm": Place("", _litellm),
 }
-#: reasons that the settings of other clients are printed only
+#: reasons why the settings of other clients are only printed
 PRINTED = {
     "cline": "keeps its settings in VS Code's own storage, and the key among its secrets",
     "open-webui": "reads its environment at its first start only, and keeps its settings in its database",
@@ -198,21 +198,21 @@ PRINTED = {
 
 
 def write(client: str, endpoint: Endpoint, file: str = "") -> list[str]:
-    """Merge the settings into a client's files, and return lines that say what was done.
+    """Merge the settings into a client's files, and return lines that describe what was done.
 
     Args:
         client: a name of `client_formats.FORMATS`.
         endpoint: the address and the model.
-        file: used instead of the client's usual file.
+        file: path to use instead of the client's usual file.
 
     Raises:
-        Refused: the client has no file, or it cannot be merged; nothing was written then.
+        Refused: the client has no file, or the file can't be merged; nothing is written then.
     """
     place = PLACES.get(client)
     if place is None:
         fix = f"Leave out --write: the settings are printed. Files are written for {', '.join(PLACES)}."
         why = PRINTED.get(client, "has no file of settings")
-        raise Refused(f"{client} {why}: there is none that this could merge into.", where="--write", fix=fix)
+        raise Refused(f"{client} {why}: there is nothing to merge into.", where="--write", fix=fix)
     if not (file or place.path):
         raise Refused(f"{client} has no usual file.", where="--write", fix="Name it: --file FILE.")
     first = Path(os.path.realpath(Path(file or place.path).expanduser()))
@@ -227,7 +227,7 @@ def write(client: str, endpoint: Endpoint, file: str = "") -> list[str]:
 
 
 def _merged(path: Path, merged: Merged, endpoint: Endpoint) -> tuple[str, str]:
-    """Return a file's text, and that with the settings. Raises Refused if it cannot be merged."""
+    """Return a file's text before and after merging the settings. Raises Refused if it can't be merged."""
     try:
         before = _read(path)
         return before, merged(before, endpoint)
@@ -238,7 +238,7 @@ def _merged(path: Path, merged: Merged, endpoint: Endpoint) -> tuple[str, str]:
 
 
 def _written(path: Path, before: str, after: str) -> list[str]:
-    """Write a file and keep the one before; return what was done. Raises Refused."""
+    """Write a file after backing up the previous one, and describe what was done. Raises Refused."""
     if before == after:
         return [f"{path} has these settings already"] if before else []
     try:
@@ -247,7 +247,7 @@ def _written(path: Path, before: str, after: str) -> list[str]:
         write_atomically(path, after.encode(), mode=path.stat().st_mode & 0o777 if backup else MODE)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror or error}.", where="--write") from None
-    return [f"wrote {path}", *([f"the file before: {backup}"] if backup else [])]
+    return [f"wrote {path}", *([f"the previous file: {backup}"] if backup else [])]
 
 
 def _read(path: Path) -> str:
@@ -256,7 +256,7 @@ def _read(path: Path) -> str:
     with path.open("rb") as file:
         content = file.read(LARGEST_BYTES + 1)
     if len(content) > LARGEST_BYTES:
-        raise Unmergeable("is too large for a file of settings")
+        raise Unmergeable("is too large for a settings file")
     try:
         return content.decode()
     except UnicodeDecodeError:

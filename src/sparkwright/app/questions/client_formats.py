@@ -1,6 +1,6 @@
-"""Settings of coding agents, chat front ends and libraries for a server, each in the form of its own file.
+"""Settings that coding agents, chat front ends and libraries need to use a server, each in its own file format.
 
-A key is named by its environment variable and never written. Each format has the page that describes it, as read on 2026-11-26.
+A key is named by its environment variable and never written. Each format names the page that documents it, as of 2026-11-26.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from sparkwright.shell import quote
 PROVIDER = "spark"
 #: key for a client that requires one, if the server needs none
 NO_KEY = "none"
-#: Claude Code, Codex and similar agents send 15,000 tokens before the user's first word
+#: least context of an agent, in tokens; Claude Code, Codex and similar ones send 15,000 before the user's first word
 AGENT_CONTEXT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address and the model for a client."""
+    """The address and the model that a client uses."""
 
-    #: without /v1
+    #: base URL without /v1
     url: str
     model: str
-    #: in tokens; None if the server does not report it
+    #: context length in tokens; None if the server does not report it
     context: int | None
     answer_tokens: int | None
     #: environment variable with the key; empty if none is needed
@@ -40,9 +40,9 @@ class Endpoint:
     pictures: bool
     #: names of the model's LoRA adapters in requests
     adapters: tuple[str, ...] = ()
-    #: where the key comes from, if the user has to set the variable from it
+    #: description of the key's source, if the user has to set the variable from it
     key_source: str = ""
-    #: API paths of its engine
+    #: API paths that the server's engine serves
     paths: tuple[str, ...] = api_paths.names(api_paths.OPENAI)
 
 
@@ -50,7 +50,7 @@ class Endpoint:
 class Format:
     """The settings of one client."""
 
-    #: file of the settings, or another instruction
+    #: the settings file, or another place for the settings
     place: str
     text: Callable[[Endpoint], str]
     #: page that documents the format
@@ -73,13 +73,13 @@ def _key(endpoint: Endpoint, form: str) -> str:
 
 
 def claude_variables(endpoint: Endpoint) -> dict[str, str]:
-    """Return the environment that Claude Code reads, without the key."""
+    """Return the environment variables that Claude Code reads, except the key."""
     names = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU")))
     variables = {"ANTHROPIC_BASE_URL": endpoint.url} | dict.fromkeys(names, endpoint.model)
     if endpoint.answer_tokens:
         variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.answer_tokens)
     if endpoint.context:
-        # it assumes 200,000 tokens otherwise, and makes room too late; the second counts for names that begin with `claude-`
+        # without them it assumes 200,000 tokens and compacts too late; the second applies to names that begin with `claude-`
         variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(endpoint.context)
         variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(endpoint.context)
     return variables
@@ -130,7 +130,7 @@ def _continue(endpoint: Endpoint) -> str:
 
 
 def aider_metadata(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the limits of the model as aider reads them; empty if they are unknown. Without them it assumes its own."""
+    """Return the model's limits in aider's format; empty if they are unknown, in which case aider assumes its own."""
     if not endpoint.context or not endpoint.answer_tokens:
         return {}
     limits = {"max_input_tokens": endpoint.context, "max_output_tokens": endpoint.answer_tokens}
@@ -172,7 +172,7 @@ def _open_webui(endpoint: Endpoint) -> str:
 def _litellm(endpoint: Endpoint) -> str:
     params = {"model": f"openai/{endpoint.model}", "api_base": f"{endpoint.url}/v1"}
     row = {"model_name": endpoint.model, "litellm_params": {**params, "api_key": _key(endpoint, "os.environ/{}")}}
-    # it does not start without a key of its own (1.108)
+    # LiteLLM does not start without a key of its own (1.108)
     return f"{_yaml({'model_list': [row]})}\n# export LITELLM_MASTER_KEY, the key of its own clients, before it starts"
 
 
@@ -242,16 +242,16 @@ def named(name: str) -> Format:
 
 
 def lines(form: Format, endpoint: Endpoint) -> list[str]:
-    """Return the settings as text, with a line for each requirement of the client that the server does not meet."""
+    """Return the lines of the settings, with a comment for each requirement of the client that the server does not meet."""
     found = [f"# for {form.place} ({form.source})", form.text(endpoint)]
     if form.agent and endpoint.context is not None and endpoint.context < AGENT_CONTEXT:
         found.append(
-            f"# an agent needs a context of {AGENT_CONTEXT} tokens or more, this server has {endpoint.context}"
+            f"# an agent needs a context of {AGENT_CONTEXT} tokens or more; this server has {endpoint.context}"
         )
     if endpoint.adapters:
         found.append(f"# its adapters are models of their own: {', '.join(endpoint.adapters)}")
     if endpoint.key_source:
-        found.append(f"# {endpoint.key_variable} is to hold {endpoint.key_source}")
+        found.append(f"# set {endpoint.key_variable} to {endpoint.key_source}")
     if form.path not in endpoint.paths:
-        found.append(f"# this client asks {form.path}, which this server's engine is not known to serve")
+        found.append(f"# this client calls {form.path}, which this server's engine is not known to serve")
     return found

@@ -1,4 +1,4 @@
-"""The settings of a client for a running server: as text from a template, or as JSON."""
+"""Client settings for a running server, as text from a template or as JSON."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ from sparkwright.project.recipe.recipe import KEY_VARIABLE
 from sparkwright.transport import connection
 from sparkwright.visible import one_line
 
-#: environment variable for a gateway's key from another source
+#: environment variable that clients read a gateway's key from, if its own source is not a variable
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
-#: time limit in seconds; an address in a local network accepts a connection within milliseconds
+#: time limit for a connection, in seconds; an address in the local network accepts one within milliseconds
 ADDRESS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The client of the settings, and whether to print, write or check them."""
+    """The client to configure, and whether to print, write or check its settings."""
 
-    #: a name of `client_formats.FORMATS`; empty for the general format
+    #: a name in `client_formats.FORMATS`; empty for the general format
     client: str = ""
     #: merge the settings into the client's file, or into `file`, instead of printing them
     write: bool = False
     file: str = ""
-    #: send one request in the client's form
+    #: send one request in the client's format
     check: bool = False
-    #: a name of the gateway's `clients`, whose key is used
+    #: a name in the gateway's `clients`, whose key is used
     user: str = ""
 
     def form(self) -> Format | None:
         """Return the client's format. Raises Refused for options that exclude each other."""
         if not self.client and (self.write or self.check or self.file):
-            raise Refused("is taken with --for only.", where="--write" if self.write or self.file else "--check")
+            raise Refused("requires --for.", where="--write" if self.write or self.file else "--check")
         if self.file and not self.write:
-            raise Refused("is taken with --write only.", where="--file")
+            raise Refused("requires --write.", where="--file")
         return client_formats.named(self.client) if self.client else None
 
 
@@ -107,7 +107,7 @@ def _of_client(form: Format, wanted: Wanted, endpoint: Endpoint) -> None:
 
 
 def _behind(selection: Selection, served: Served, user: str) -> list[str]:
-    """Return the lines for each gateway in front of a host, as its model answers there while the server is replaced.
+    """Return the lines for each gateway in front of a host, where its model keeps answering while the server is replaced.
 
     Raises Refused if none of them has this client, or if it may not use the model.
     """
@@ -131,12 +131,12 @@ def _owner(gateway: Gateway, user: str) -> str:
 
 
 def _key_source(gateway: Gateway, user: str) -> SecretSource | None:
-    """Return the source of the key of a gateway, or of one of its clients; None if it takes requests without one."""
+    """Return the source of a gateway's key, or of one client's key; None if the gateway accepts requests without a key."""
     return gateway.file.clients[user].key if user else gateway.file.key
 
 
 def _silent_addresses(url: str) -> list[str]:
-    """Return a line if a name has an address that does not answer, as a client may wait for it in each request."""
+    """Return a warning if a name has an address that does not answer, because a client may wait for it on each request."""
     parts = urlsplit(url)
     found = sorted(
         connection.lookup(parts.hostname or "", ADDRESS_S), key=lambda address: (":" not in address, address)
@@ -155,11 +155,11 @@ def _silent_addresses(url: str) -> list[str]:
 def reached(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[list[str], list[str]]:
     """Return the addresses that accept a connection, and those that do not answer.
 
-    An address that refuses the connection is in neither list, as it costs a client no time.
+    An address that refuses the connection is in neither list, because it does not delay a client.
 
     Args:
-        addresses: the family of each, and the address with its port.
-        timeout_s: for all of them together, as each is tried in a thread of its own.
+        addresses: pairs of address family and address with port.
+        timeout_s: time limit for all of them together, each being tried in its own thread.
     """
     found: tuple[list[str], list[str]] = ([], [])
 
@@ -184,7 +184,7 @@ def reached(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[lis
 
 
 def _gateways(selection: Selection, name: str, user: str) -> list[Gateway]:
-    """Return the gateways in front of a host; those with this client only. Raises Refused if none has it."""
+    """Return the gateways in front of a host that have this client. Raises Refused if none has it."""
     machine = next(member.host.machine for member in selection.fleet.members if member.host.name == name)
     found = [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
     if not user:
@@ -198,7 +198,7 @@ def _gateways(selection: Selection, name: str, user: str) -> list[Gateway]:
 
 
 def _model_for(gateway: Gateway, user: str, served: Served) -> str:
-    """Return the name under which a client asks for a host's model. Raises Refused if it may use none of its names."""
+    """Return the name by which a client requests a host's model. Raises Refused if it may use none of the names."""
     allowed = gateway.file.clients[user].models if user else []
     own = (served.served_name, *served.adapters)
     names = (*own, *(alias for alias, name in gateway.file.models.items() if name in own))
@@ -210,7 +210,7 @@ def _model_for(gateway: Gateway, user: str, served: Served) -> str:
 
 
 def _endpoint(selection: Selection, name: str, served: Served, user: str) -> Endpoint:
-    """Return the endpoint of a host's model: at its gateway if there is one, else at the server.
+    """Return the endpoint of a host's model: its gateway if there is one, otherwise the server.
 
     Raises Refused if the gateway has no such client, or does not let it use the model.
     """
@@ -249,7 +249,7 @@ def asked(selection: Selection, member: Member) -> Served:
     now = ask_module(selection.fleet, member, "inspect_server", args)
     models: dict[str, int | None] = now["models"]
     if not models:
-        raise Failed("the server does not tell which models it serves.", where=host.name)
+        raise Failed("the server does not report which models it serves.", where=host.name)
     model = wanted.served_name if wanted.served_name in models else next(iter(models))
     url, reach = recipes.address(host, now["port"], loopback=now["loopback"])
     key = (names["recipe"]["server_key"] or KEY_VARIABLE) if now["server_key"] else ""
@@ -272,7 +272,7 @@ def asked(selection: Selection, member: Member) -> Served:
 
 
 def settings(served: Served) -> dict[str, Any]:
-    """Return the settings as an object. Lengths are in tokens, null if the server does not report them."""
+    """Return the settings as plain JSON. Lengths are in tokens, and null if the server does not report them."""
     return {
         "host": served.host,
         "base_url": f"{served.url}/v1",
@@ -290,14 +290,14 @@ def settings(served: Served) -> dict[str, Any]:
 
 
 def thinking(served: Served) -> dict[str, Any]:
-    """Return how the model's template handles thinking.
+    """Describe how the model's chat template handles thinking.
 
-    The keys are default (on, off, always, none; null for unknown), the field that switches it ("" for none), and a sentence (""
-    if the template has nothing to do with it).
+    The keys are `default` (on, off, always, none; null if unknown), the request field that switches it ("" for none), and a
+    sentence ("" if the template does not handle thinking).
     """
     template = ChatTemplate.from_json(served.chat.get("template") or {})
     if template is None:
-        unknown = "unknown: spark.lock tells nothing of the model's chat template (`invoke lock --update` reads it)"
+        unknown = "unknown: spark.lock has no record of the model's chat template (`invoke lock --update` reads it)"
         return {"default": None, "switch": "", "sentence": unknown}
     return {"default": template.thinking, "switch": template.switch, "sentence": template.thinking_sentence}
 
@@ -305,7 +305,7 @@ def thinking(served: Served) -> dict[str, Any]:
 def text(project: Project, served: Served) -> str:
     """Render the settings with the project's templates/client.j2."""
     names = {
-        "host": served.host.replace("/", "-"),  # names of a client can't have a slash
+        "host": served.host.replace("/", "-"),  # client names can't contain a slash
         "url": served.url,
         "model": served.served_name,
         "adapters": served.adapters,

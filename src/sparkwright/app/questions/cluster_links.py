@@ -1,4 +1,4 @@
-"""The `cluster.inspect` and `cluster.check` commands: questions to a cluster's hosts about their links, and the output."""
+"""The `cluster.inspect` and `cluster.check` commands: query a cluster's hosts about their links and print the results."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ FINDINGS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"), ("EVID
 
 
 def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
-    """Show the links of the hosts and the `fabric` for their files.
+    """Show the hosts' links and the `fabric` entry for their files.
 
     Args:
-        write: add it to the files that lack it.
+        write: add the entry to host files that lack it.
     """
     selection = machines(choose(pattern))
     members, codes = _ask(selection, peers=False, json=json)
@@ -55,15 +55,15 @@ def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
 
 
 def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
-    """Compare the links of the hosts, and test the path in each direction. Return 1 for a problem that a cluster can't run with.
+    """Compare the hosts' links and test the path in each direction. Return 1 for a problem that prevents a cluster from running.
 
     Args:
-        bandwidth: measure the links too.
+        bandwidth: also measure the links.
     """
     selection = machines(choose(pattern))
     if len(selection.hosts) < 2:
         cluster = next((host.cluster.name for host in selection.hosts if host.cluster), "pair")
-        raise Refused("a cluster has two hosts or more.", fix=f"Name its group: `--host {cluster}`.")
+        raise Refused("a cluster needs at least two hosts.", fix=f"Name its group: `--host {cluster}`.")
     members, codes = _ask(selection, peers=True, json=json)
     found = findings(members)
     rates = link_rules.bandwidth_findings(selection, members) if bandwidth else []
@@ -80,10 +80,10 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
 
 
 def _ask(selection: Selection, *, peers: bool, json: bool) -> tuple[list[Links], list[Exit]]:
-    """Return the answers, and the exit codes of the hosts that gave none. Their errors are printed.
+    """Return the hosts' answers, and the exit codes of hosts that did not answer. Their errors are printed.
 
     Args:
-        peers: have each host test its path to the others too.
+        peers: have each host also test its path to the others.
     """
     fleet = selection.fleet
     fleet.connect()
@@ -125,7 +125,7 @@ def _fixed(value: Any) -> Any:
 
 
 def _written(selection: Selection, members: Sequence[Links], *, write: bool, quiet: bool) -> list[Exit]:
-    """Print the missing `fabric` of host files, or write it. Return 2 for each host whose file still lacks it."""
+    """Print the `fabric` entries missing from host files, or write them. Return 2 for each host whose file still lacks one."""
     codes = []
     for member in members:
         text, host = _text(proposed(member.links)), selection.inventory.hosts[member.host]

@@ -1,4 +1,4 @@
-"""The `diagnose` command: the questions to the hosts, and the layout of a diagnosis. Nothing is cut at any width."""
+"""The `diagnose` command: query the hosts and lay out each diagnosis, without truncating anything at any width."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import recap_error
 from sparkwright.visible import one_line
 
-#: what a host says of itself; the laptop adds its name and an error
+#: fields that a host reports; the laptop adds the name and any error
 FIELDS = tuple(field.name for field in fields(Diagnosis) if field.name not in ("host", "error", "exit", "causes"))
 CAUSE = tuple(field.name for field in fields(Cause))
 
@@ -36,7 +36,7 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
         raise Refused(f"--token-s must be at least 0, got {token_s:g}.")
     selection = choose(pattern)
     if sys.stderr.isatty() and not json:
-        print("Looking, and measuring what is idle: up to a minute.", file=sys.stderr)
+        print("Inspecting the hosts and measuring idle servers; this takes up to a minute.", file=sys.stderr)
     try:
         rows = ask(selection, token_s)
     finally:
@@ -50,7 +50,7 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
 
 
 def ask(selection: Selection, token_s: float) -> list[Diagnosis]:
-    """Return every host's diagnosis, in the order of the inventory. A host that can't be asked has one too."""
+    """Return every host's diagnosis, in inventory order, including hosts that can't be queried."""
     members = selection.fleet.members
     abouts = {member.host.name: about(selection, member.host) for member in members}
 
@@ -66,7 +66,7 @@ def ask(selection: Selection, token_s: float) -> list[Diagnosis]:
 
 
 def _diagnosed(answer: host_requests.Answer, host: Host) -> host_requests.Answer:
-    """Return the diagnosis in a host's answer, or the error of one that gave none. A server that is not well is a failed task."""
+    """Return the diagnosis in a host's answer, or the host's error. The module fails for an unhealthy server."""
     if isinstance(answer, SparkwrightError):
         return answer
     if "causes" not in answer["data"]:
@@ -80,7 +80,7 @@ def _diagnosed(answer: host_requests.Answer, host: Host) -> host_requests.Answer
 def about(selection: Selection, host: Host) -> dict[str, Any]:
     """Return the description of a host's server in the user's files.
 
-    A mistake in the files is reported as `error`, and hides nothing else.
+    A mistake in the files is reported as `error` without hiding anything else.
     """
     if not host.recipe:
         return {}
@@ -88,7 +88,7 @@ def about(selection: Selection, host: Host) -> dict[str, Any]:
         wanted = recipe.load(selection.project.root, host.recipe)
     except SparkwrightError as error:
         return {"error": str(error)}
-    worker = host.cluster is not None and host.name != host.cluster.head  # it has no API
+    worker = host.cluster is not None and host.name != host.cluster.head  # a worker has no API
     return {
         "container": wanted.file.container.name,
         "base_url": "" if worker else f"http://127.0.0.1:{recipe.serve_port(host, wanted)}",
@@ -113,7 +113,7 @@ def _row(host: Host, answer: host_requests.Answer, known: Mapping[str, Any]) -> 
     return replace(found, fix=named(found.fix, host), causes=causes)
 
 
-#: columns and lines without a terminal
+#: columns and lines to assume without a terminal
 WIDE = (120, 24)
 LEAST = 40
 #: verdicts whose causes are listed with evidence and fix
@@ -135,17 +135,17 @@ def show(rows: Sequence[Diagnosis]) -> None:
 
 
 def _typed(row: Diagnosis) -> Diagnosis:
-    """Return a diagnosis with its commands as they are typed here."""
+    """Return a diagnosis whose commands use this program's name."""
     causes = (replace(cause, evidence=typed(cause.evidence), fix=typed(cause.fix)) for cause in row.causes)
     return replace(row, summary=typed(row.summary), fix=typed(row.fix), causes=tuple(causes))
 
 
 def lines(row: Diagnosis, width: int, *, named: bool) -> Iterator[tuple[str, str]]:
-    """Yield style and text of each line.
+    """Yield the style and text of each line.
 
     Args:
         width: columns of the terminal.
-        named: put the host's name in front.
+        named: begin with the host's name.
     """
     summary = one_line(row.summary)
     style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(row.exit, "failed")
@@ -176,12 +176,12 @@ def _cause(cause: Cause, width: int) -> Iterator[tuple[str, str]]:
 
 
 def _short(cause: Cause) -> str:
-    """Return a cause as one line. A cause that was ruled out needs no evidence here; `--json` has it."""
+    """Return a cause as one line, without the evidence for causes that were ruled out, which `--json` includes."""
     return f"{cause.cause}: {cause.evidence}" if cause.verdict == "unknown" else cause.cause
 
 
 def _wrapped(text: str, title: str, width: int) -> list[str]:
-    """Yield the text beside its title, wrapped to the width. Words longer than a line are broken."""
+    """Return the text next to its title, wrapped to the width. Words longer than a line are broken."""
     indent = " " * MARGIN
     first = f"{title:<{MARGIN}}"
     return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""The `status` command: the questions to the hosts and their answers. console/status_table.py draws the table."""
+"""The `status` command: query the hosts and convert their answers to rows. console/status_table.py draws the table."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from sparkwright.project import lockfile, recipe
 from sparkwright.project.inventory.groups import Cluster, Gateway
 from sparkwright.trust.image_name import digest_of, tagged
 
-#: exit code of each state: of a health check, and of the present moment
+#: exit code of each state, whether from a health check or from now
 CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
     "up": Exit.OK,
     "in progress": Exit.INCONCLUSIVE,
 }
 
-#: states of a server that serves, and of a member without which its cluster does not
+#: states of a server that serves, and states of a member that stop its whole cluster from serving
 SERVES, LOST = ("ok", "up"), ("unreachable", "down", "crash-looping")
 
 
@@ -39,16 +39,16 @@ class Pinned:
 
     recipe: str = ""
     container: str = ""
-    #: from the lock; empty if it holds none
+    #: digest of the image in the lock; empty if not pinned
     digest: str = ""
-    #: from the lock; empty if it holds none
+    #: commit of the model in the lock; empty if not pinned
     commit: str = ""
     #: id of the model
     model: str = ""
 
 
 def once(selection: Selection, *, json: bool) -> list[int]:
-    """Ask all hosts, print the table, and return the exit codes."""
+    """Query all hosts, print the table, and return the exit codes."""
     try:
         rows = ask(selection, pinned(selection))
     finally:
@@ -58,7 +58,7 @@ def once(selection: Selection, *, json: bool) -> list[int]:
 
 
 def again(selection: Selection, *, every_s: float, json: bool) -> int:
-    """Ask and print repeatedly over the same connections until Ctrl-C, for a pipe. watch.py is for a terminal."""
+    """Query and print repeatedly over the same connections until Ctrl-C. This is for pipes; watch.py is for terminals."""
     wanted = pinned(selection)
     try:
         while True:
@@ -75,7 +75,7 @@ def again(selection: Selection, *, every_s: float, json: bool) -> int:
 
 
 def ask(selection: Selection, wanted: Mapping[str, Pinned]) -> list[Row]:
-    """Ask all hosts at once and return a row for each, also for hosts that can't be asked."""
+    """Query all hosts at once and return a row for each, including hosts that can't be reached."""
     members, gateways = selection.fleet.members, carried(selection)
     answers = host_requests.everyone(members, lambda member: header(member, wanted, gateways), "status")
     rows = [row(member, answer, wanted, gateways) for member, answer in zip(members, answers, strict=True)]
@@ -83,12 +83,12 @@ def ask(selection: Selection, wanted: Mapping[str, Pinned]) -> list[Row]:
 
 
 def with_lost_members(rows: Sequence[Row], clusters: Mapping[str, Cluster | None]) -> list[Row]:
-    """Return the rows, with a member that serves as `unknown` while another of its cluster does not.
+    """Return the rows, with serving members of a cluster changed to `unknown` while another member is down.
 
-    An engine notices a lost rank only after a while: until then the head's /health and its last check say nothing of the group.
+    An engine takes a while to notice a lost rank; until then the head's /health and last check say nothing about the cluster.
 
     Args:
-        clusters: the cluster of each host of the rows.
+        clusters: the cluster of each row's host, by host name.
     """
     lost = {row.host: row.state for row in rows if row.state in LOST}
     found = []
@@ -96,14 +96,14 @@ def with_lost_members(rows: Sequence[Row], clusters: Mapping[str, Cluster | None
         cluster = clusters[row.host]
         gone = next((name for name in cluster.members if name in lost), "") if cluster and row.state in SERVES else ""
         if cluster and gone:
-            why = f"{gone} ({cluster.place(gone)}) is {lost[gone]}: whether the group serves is not known"
+            why = f"{gone} ({cluster.place(gone)}) is {lost[gone]}: it is not known whether the cluster serves"
             row = replace(row, state="unknown", why=why, tok_per_s=None, exit=int(Exit.INCONCLUSIVE))
         found.append(row)
     return found
 
 
 def carried(selection: Selection) -> dict[str, Gateway]:
-    """Return the gateways by the host that shows them: for several servers on one machine, the first."""
+    """Return the gateways by the host whose row shows them, which is the first server of a machine."""
     first = {host.machine: host.name for host in reversed(selection.hosts)}
     return {first[gateway.host]: gateway for gateway in selection.inventory.gateways.values() if gateway.host in first}
 
@@ -117,7 +117,7 @@ def header(member: Member, wanted: Mapping[str, Pinned], gateways: Mapping[str, 
 def row(
     member: Member, answer: host_requests.Answer, pinned: Mapping[str, Pinned], gateways: Mapping[str, Gateway]
 ) -> Row:
-    """Return the row of a host for any answer, with the gateway that it shows."""
+    """Return the row for a host's answer or error, with the gateway that the row shows."""
     name = member.host.name
     found = _row(name, answer, pinned[name])
     return replace(found, gateway=gateway_status.gateway_row_of(gateways[name], answer)) if name in gateways else found
@@ -137,7 +137,7 @@ def _row(name: str, answer: host_requests.Answer, wanted: Pinned) -> Row:
 
 
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
-    """Convert a host's answer to a row. An overdue check does not count for the present. Raises ValueError if it is invalid."""
+    """Convert a host's answer to a row; an overdue check makes the state unknown. Raises ValueError for an invalid answer."""
     reported = event["record"]
     record = checked(reported)
     state, why = reported["state"], reported["why"] if event["live"] else record.sentence
@@ -185,7 +185,7 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
 def pinned(selection: Selection) -> dict[str, Pinned]:
     """Return the server that the user's files describe for each host.
 
-    A mistake in a recipe or the lock does not hide what runs.
+    A mistake in a recipe or the lock does not hide the running server.
     """
     locks: dict[Path, lockfile.Lock] = {}
     found = {}

@@ -1,4 +1,4 @@
-"""The `gateway.status` command: requests, queue and errors of each model of a gateway."""
+"""The `gateway.status` command: requests, queue and errors of each model behind a gateway."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ COLUMNS = grid.columns(("MODEL", 0), ("REQUESTS", 3), ("RUNNING", 0), ("QUEUED",
 
 
 def show(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
-    """Show a gateway. Return FAILED if it does not run or a model has no server.
+    """Show a gateway. Return FAILED if it is not running or a model has no server.
 
     Args:
-        clients: show the usage of each client instead of the models.
+        clients: show the usage per client instead of the models.
     """
     inventory = Inventory.load(Project.here().root)
     gateway = gateway_of(inventory, name)
@@ -81,7 +81,7 @@ def _used(client: dict[str, Any]) -> list[str]:
 
 
 def gateway_row_of(gateway: Gateway, answer: Answer) -> GatewayRow:
-    """Return the row of a gateway from its host's answer. An error, or an answer without the gateway, makes it unknown."""
+    """Return the row of a gateway from its host's answer. An error, or an answer without the gateway, means unknown."""
     name, port = gateway.name, gateway.file.port
     if isinstance(answer, SparkwrightError):
         why = "its host is unreachable" if answer.exit is Exit.UNREACHABLE else "its host gave no answer"
@@ -96,7 +96,7 @@ def gateway_row_of(gateway: Gateway, answer: Answer) -> GatewayRow:
         built(Routed, row, servers=[built(Upstream, server) for server in row["servers"]]) for row in found["models"]
     ]
     if not found["running"]:
-        return GatewayRow(name, port, "down", "HAProxy does not run", exit=int(Exit.FAILED))
+        return GatewayRow(name, port, "down", "HAProxy is not running", exit=int(Exit.FAILED))
     needed = [model for model in models if not model.on_demand]
     without = [routed.model for routed in needed if not any(row.state == "up" for row in routed.servers)]
     if without:

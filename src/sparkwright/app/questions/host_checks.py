@@ -1,4 +1,4 @@
-"""The `doctor` command: the questions to the hosts, the output, and the repairs that the user agreed to."""
+"""The `doctor` command: query the hosts, print the findings, and apply the repairs that the user confirmed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sparkwright.project.inventory.host import Host
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
-#: checks of a server, made for each server of a machine; all others are about the machine
+#: checks that are made for each server of a machine; all others concern the machine
 OF_SERVER = ("port", "image platform", "memory budget")
 
 
@@ -39,7 +39,7 @@ class HostReport:
     host: str
     findings: list[dict[str, Any]] = field(default_factory=list)
     user: str = ""
-    #: reason for a missing answer
+    #: reason why there is no answer
     error: str = ""
     error_exit: Exit = Exit.OK
     #: repairs that were made
@@ -56,7 +56,7 @@ class HostReport:
 
     @property
     def repairs(self) -> list[str]:
-        """The repairs that the findings propose, each once."""
+        """The repairs that the findings propose, without duplicates."""
         return list(dict.fromkeys(finding["repair"] for finding in self.findings if finding["repair"]))
 
     @property
@@ -69,7 +69,7 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
     """Check the hosts and print the findings.
 
     Args:
-        fix: list the repairs, ask, apply them, and check again over a new login.
+        fix: list the repairs, ask for confirmation, apply them, and check again over a new login.
     """
     seen = inspect(machines(choose(pattern)))
     wanted = {host_report.host: host_report.repairs for host_report in seen if host_report.repairs} if fix else {}
@@ -77,7 +77,7 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
         if not json:
             _show(seen)
         file = sys.stderr if json else sys.stdout
-        say("\nThis can be done now:", file=file)
+        say("\nThese repairs are available:", file=file)
         for host_report in seen:
             for name in host_report.repairs:
                 say(
@@ -100,7 +100,7 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
 
 
 def inspect(selection: Selection) -> list[HostReport]:
-    """Return every host's findings, in the order of the inventory. Closes the connections."""
+    """Return every host's findings, in inventory order. Closes the connections."""
     selection.fleet.connect()
 
     def checks_of(member: Member) -> HostReport:
@@ -129,7 +129,7 @@ def answer_of(selection: Selection, member: Member) -> dict[str, Any]:
 
 
 def _repair(pattern: str, seen: Sequence[HostReport], wanted: Mapping[str, Sequence[str]]) -> list[HostReport]:
-    """Apply the confirmed repairs. The checks after them use new connections, as a login keeps its groups."""
+    """Apply the confirmed repairs and check again over new connections, because a login's groups do not change."""
     selection = machines(choose(pattern))
     fixed, broken = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     users = {host_report.host: host_report.user for host_report in seen}
@@ -157,7 +157,7 @@ def _repair(pattern: str, seen: Sequence[HostReport], wanted: Mapping[str, Seque
 
 
 def wanted(selection: Selection, host: Host) -> dict[str, Any]:
-    """Return the module's arguments from the host's recipe; without a recipe only the machine's."""
+    """Return the module's arguments from the host's recipe, or only the machine's if it has no recipe."""
     known: dict[str, Any] = {**recipe.DEFAULTS, **host.vars}
     about = {"host": host.machine, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
     if not host.recipe:
@@ -180,7 +180,7 @@ def wanted(selection: Selection, host: Host) -> dict[str, Any]:
 
 
 def _engine_memory(selection: Selection, host: Host, wanted: recipe.Recipe) -> dict[str, Any]:
-    """Return the memory that the recipe's server takes.
+    """Return the memory that the recipe's server needs.
 
     Empty if the recipe is for a cluster and the host is in none.
     """

@@ -1,4 +1,4 @@
-"""The `history`, `incident`, `unlock` and `report` commands: the questions to the hosts and the output."""
+"""The `history`, `incident`, `unlock` and `report` commands: query the hosts and print the answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sparkwright.visible import count
 
 
 def history(pattern: str, last: int, *, json: bool) -> list[int]:
-    """Print the history of each host. Return the exit codes."""
+    """Print each host's history and return the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
         with host_row(host, codes, json=json):
@@ -45,13 +45,13 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
 
 
 def acts(events: list[Event], last: int) -> list[dict[str, Any]]:
-    """Return the last entries of a host's history, newest first, from its answer."""
+    """Return the last entries of the history in a host's answer, newest first."""
     rows = [event for event in events if event["event"] == "history"][:last]
     return [{name: value for name, value in row.items() if name not in ("event", "time")} for row in rows]
 
 
 def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
-    """Write each host's incident bundle into a folder. Return the exit codes."""
+    """Write each host's incident bundle to a folder and return the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "incident", "run": run}, json=json)
     for host, events in answers.items():
         with host_row(host, codes, json=json):
@@ -69,7 +69,7 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
 
 
 def bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
-    """Return the incident's name and its files. Raises Failed if the answer is not one bundle of the requested run."""
+    """Return the incident's name and files. Raises Failed if the answer is not exactly one bundle of the requested run."""
     files = [event for event in events if event["event"] == "file"]
     other = next((event for event in events if event["event"] == "raw"), None)
     if other is not None:
@@ -81,7 +81,7 @@ def bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str
 
 
 def _why(about: str) -> str:
-    """Return time and reason of an incident as one line; empty if the bundle does not hold them."""
+    """Return an incident's time and reason as one line; empty if the bundle does not hold them."""
     try:
         reported = fitted(clean(json_of(about, most_parts=PARTS)), {"time": moment, "why": line}, "about.json")
     except ValueError:
@@ -98,7 +98,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
     try:
         reported = next((row for row in answered(fleet, member, {"verb": "lock"}) if row["event"] == "lock"), None)
         if reported is None:
-            raise Failed("the host does not say who holds its lock.", where=member.host.name)
+            raise Failed("the host does not report who holds its lock.", where=member.host.name)
         if reported["owner"] is None:
             say(f"{member.host.name}: nobody holds the lock")
             return Exit.OK
@@ -130,7 +130,7 @@ def asked(selection: Selection, header: dict[str, Any]) -> dict[str, list[Event]
 
 
 def _changed(change: Mapping[str, Any]) -> str:
-    """Format a changed field with both values. For a gateway's files only the fact of the change is stored."""
+    """Format a changed field with both values. For a gateway's files no values are stored, only that they changed."""
     before, after = change["before"], change["after"]
     values = f"{before} -> {after}" if (before, after) != (None, None) else "changed"
     return f"{change['field']}: {values}"
@@ -171,7 +171,7 @@ def _gib(size_bytes: object) -> str:
 
 
 def write_report(selection: Selection, since: str, to: str, *, json: bool) -> list[int]:
-    """Ask every host for its checks and write the page. Return the exit codes."""
+    """Request the checks of every host, write the page, and return the exit codes."""
     span_s = units.seconds(since, "--since", least_s=60)
     until_s = time.time()
     since_s = until_s - span_s
@@ -202,7 +202,7 @@ def report_row(host: html.Host) -> Report:
 
 
 def ask_report(selection: Selection, since_s: float, until_s: float) -> list[html.Host]:
-    """Return the checks of every host in a period. A host that can't be asked has an error instead."""
+    """Return the checks of every host in a period, or an error for a host that can't be queried."""
     members = selection.fleet.members
     try:
         answers = host_requests.everyone(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")
@@ -228,7 +228,7 @@ COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0)
 
 
 def inventory_row(host: Host) -> HostInfo:
-    """Return what the inventory says of a host."""
+    """Return the inventory's description of a host."""
     return HostInfo(host.name, host.connection, host.address, tuple(host.groups), host.recipe)
 
 

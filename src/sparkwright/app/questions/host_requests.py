@@ -1,4 +1,4 @@
-"""Short requests to hosts for one answer each, without a run or its events, and the check of each answer."""
+"""Short requests to hosts, outside a run and its events, with one validated answer each."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Answer = Event | SparkwrightError
 
 
 def everyone(members: Sequence[Member], header_of: Callable[[Member], dict[str, Any]], kind: str) -> list[Answer]:
-    """Return each member's first event of a kind, in their order, or the error of a member that gave none.
+    """Return each member's first event of a kind, or the member's error, in the order of the members.
 
-    Connections stay open. Ctrl-C is left to the caller, as nothing runs on the hosts that would have to be stopped.
+    Connections stay open. Ctrl-C is left to the caller, because nothing on the hosts would have to be stopped.
     """
     pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
     try:
@@ -45,7 +45,7 @@ def everyone(members: Sequence[Member], header_of: Callable[[Member], dict[str, 
 
 
 def one(member: Member, header: dict[str, Any], kind: str) -> Answer:
-    """Return the answer of one member, as `everyone` does. A failed connection is closed, and opened again the next time."""
+    """Return one member's answer, as `everyone` does. A failed connection is closed and reopened for the next request."""
     try:
         for event in member.request(header):
             if event["event"] == kind:
@@ -71,7 +71,7 @@ def answered(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event
 
 
 def ask_module(fleet: Fleet, member: Member, name: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Ask a host by a module that changes nothing, or by one that says what it would change, and return the answer.
+    """Run a module in check mode on a host, where it changes nothing, and return its answer.
 
     Raises Failed with the host's message and exit code.
     """
@@ -103,7 +103,7 @@ def _answer(member: Member, module: str, events: Sequence[Event]) -> dict[str, A
 
 @contextlib.contextmanager
 def host_row(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
-    """Print an error about one host and keep its exit code, so that the other hosts are still shown.
+    """Print an error of one host and record its exit code, so that the other hosts are still shown.
 
     Args:
         codes: exit codes of the command, one per host.
@@ -120,7 +120,7 @@ def host_row(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
 
 
 def in_turn(selection: Selection, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
-    """Act on one host after the other. An error is printed and gives the host's exit code. Closes the fleet."""
+    """Act on the hosts one by one, printing errors and recording their exit codes. Closes the fleet."""
     codes: list[Exit] = []
     try:
         for member in selection.fleet.members:
@@ -131,11 +131,11 @@ def in_turn(selection: Selection, act: Callable[[Member], Exit], *, json: bool) 
     return codes
 
 
-#: a user's name in a command that is shown
+#: user name in a command that is printed
 USER = re.compile(r"[\w.@+-]{1,64}")
 #: digest of an image; empty for none
 IMAGE_ID = re.compile(f"(?:{DIGEST.pattern})?")
-#: seconds since the epoch, in Docker Engine's notation
+#: seconds since the epoch, as the Docker Engine API writes them
 MOMENT = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 #: release of a kernel
 RELEASE = re.compile(r"[A-Za-z0-9_.+~-]{0,100}")
@@ -144,21 +144,21 @@ URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
 
 
 def ipv4(value: Any) -> str:
-    """A shape: an IPv4 address in dotted notation."""
+    """Check an IPv4 address in dotted notation."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return str(IPv4Address(value))
 
 
 def cidr(value: Any) -> str:
-    """A shape: an IPv4 address with its prefix length."""
+    """Check an IPv4 address with a prefix length."""
     if not isinstance(value, str) or not value.isascii():
         raise ValueError("is not text")
     return IPv4Interface(value).with_prefixlen
 
 
 def a_file(value: Any) -> str:
-    """A shape: the name of a file inside a folder."""
+    """Check the name of a file inside a folder."""
     why = why_not_a_file(value) if isinstance(value, str) else "is not text"
     if why:
         raise ValueError(why)
@@ -172,7 +172,7 @@ FINDING: dict[str, Shape] = {
     **dict.fromkeys(("fix", "source"), Usual(text, "")),
     "repair": Usual(frozenset(("", *FIXES)), ""),
 }
-#: an EngineState (engines/log/state.py); an engine may add fields
+#: an `EngineState` (engines/log/state.py), to which an engine may add fields
 STATE: dict[str, Shape] = {
     **dict.fromkeys(FIELDS, (None, bool, float, line, [object])),
     "evidence": {str: str},
@@ -186,9 +186,9 @@ MODEL: dict[str, Shape] = {
     "used_by": [line],
 }
 IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
-#: of host.clean; None: unknown
+#: an item of `host.clean`; a size of None is unknown
 ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
-#: of doctor/fabric.py
+#: a link, from doctor/fabric.py
 LINK: dict[str, Shape] = {
     "adapter": fabric.NAME,
     "interface": re.compile(f"(?:{fabric.NAME.pattern})?"),
@@ -219,7 +219,7 @@ PATH: dict[str, Shape] = {
 MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
 FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
 
-#: of gateway/statistics.py
+#: an upstream server, from gateway/statistics.py
 UPSTREAM: dict[str, Shape] = {"host": line, "state": frozenset(STATES), **dict.fromkeys(("running", "requests"), COUNT)}
 ROUTED: dict[str, Shape] = {
     "model": line,
@@ -227,7 +227,7 @@ ROUTED: dict[str, Shape] = {
     "servers": [UPSTREAM],
     "on_demand": Usual(bool, False),
 }
-#: of gateway/clients.py
+#: a client's usage, from gateway/clients.py
 CLIENT: dict[str, Shape] = {
     "client": line,
     **dict.fromkeys(("requests", "running", "refused", "errors"), COUNT),
@@ -236,7 +236,7 @@ CLIENT: dict[str, Shape] = {
         for name in ("prompt_tokens", "generated_tokens", "estimated", "queue_ms", "tokens_per_day")
     },
 }
-#: of host/gateway/haproxy_sockets.py
+#: a gateway, from host/gateway/haproxy_sockets.py
 GATEWAY: dict[str, Shape] = {
     **dict.fromkeys(("running", "verified"), bool),
     "changed": Usual([line], []),
@@ -245,7 +245,7 @@ GATEWAY: dict[str, Shape] = {
     "clients": Usual([CLIENT], []),
 }
 
-#: of `survey`: a container that serves models, and a model on the disk
+#: a container that serves models and a model on disk, from `survey`
 SERVER: dict[str, Shape] = {
     **dict.fromkeys(("name", "image", "model_dir"), line),
     "engine": frozenset(TITLES),
@@ -259,7 +259,7 @@ FOUND_MODEL: dict[str, Shape] = {
     "size_bytes": COUNT,
 }
 
-#: of a diagnosis
+#: a cause in a diagnosis
 CAUSE: dict[str, Shape] = {"cause": text, "verdict": line, **dict.fromkeys(("evidence", "fix"), Usual(text, ""))}
 
 ANSWERS: dict[str, dict[str, Shape]] = {
@@ -354,7 +354,7 @@ ANSWERS: dict[str, dict[str, Shape]] = {
 
 
 def checked(module: str, data: dict[str, Any], *, host: str) -> dict[str, Any]:
-    """Return a module's answer if it has the form that the table requires. Raises Failed otherwise."""
+    """Return a module's answer, validated against the table. Raises Failed if it does not match."""
     try:
         found: dict[str, Any] = fitted(data, ANSWERS.get(module, {}), module)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Comparison of the fast links of several hosts: what a cluster requires of them, and what its host files should declare."""
+"""Rules for the fast links between hosts: what a cluster requires, and what its host files should declare."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from sparkwright.visible import count
 
 @dataclass(frozen=True)
 class Links:
-    """The links of one host, as it reported them."""
+    """The links of one host, as reported by the host."""
 
     host: str
     links: tuple[Link, ...]
     findings: tuple[Finding, ...] = ()
-    #: as its module returns them
+    #: tested paths to the other hosts, as the module returns them
     paths: tuple[Mapping[str, Any], ...] = ()
     kernel: str = ""
     driver: str = ""
-    #: the fabric in its host file; None if there is none
+    #: the `fabric` of the host file; None if there is none
     given: Fabric | None = None
-    #: least and greatest number of seconds that its clock is ahead of the laptop's; None if unknown
+    #: bounds in seconds on how far the host's clock is ahead of the laptop's; None if unknown
     ahead_s: tuple[float, float] | None = None
 
     @property
     def used(self) -> Fabric | None:
-        """The fabric that its file declares, or else the one that its links suggest."""
+        """The fabric that the host file declares, or else the one that the links suggest."""
         return self.given or proposed(self.links)
 
     @property
     def in_use(self) -> list[Link]:
-        """The links of that fabric, in its order."""
+        """The links of the used fabric, in its order."""
         there = {link.interface: link for link in self.links if link.interface}
         return [there[name] for name in (self.used.interfaces if self.used else ()) if name in there]
 
 
 def proposed(links: Sequence[Link]) -> Fabric | None:
-    """Return the fabric that a host file should declare: the port with the most active halves and an address.
+    """Return the fabric that a host file should declare, or None.
 
-    Returns None if there is no such port.
+    It is the port with an address that has the most active halves.
     """
     ports = fabric.ports([link for link in links if link.active and link.interface]).values()
     able = [group for group in ports if group[0].addresses]
@@ -64,7 +64,7 @@ def proposed(links: Sequence[Link]) -> Fabric | None:
 
 
 def findings(members: Sequence[Links]) -> list[tuple[str, Finding]]:
-    """Return the problems on each host and between them, with the host's name ("" for all hosts)."""
+    """Return the problems on and between the hosts, each with a host's name ("" for all hosts)."""
     found = [(member.host, finding) for member in members for finding in member.findings if finding.verdict != "ok"]
     found += [(member.host, finding) for member in members for finding in (*_as_written(member), *_paths(member))]
     found += [("", finding) for rule in _BETWEEN for finding in rule(members)]
@@ -107,7 +107,7 @@ def _paths(links: Links) -> Iterator[Finding]:
 
 
 def _equal(name: str, value: Callable[[Links], str], why: str, source: str) -> Callable[..., Iterator[Finding]]:
-    """Return a rule that members must agree on a value. A member with an unknown value is ignored."""
+    """Return a rule that all members must have the same value. Members with an unknown value are ignored."""
 
     def rule(members: Sequence[Links]) -> Iterator[Finding]:
         found = {member.host: value(member) for member in members}
@@ -127,7 +127,7 @@ def _mtu(members: Sequence[Links]) -> Iterator[Finding]:
 
 
 def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
-    """Require that each half of a port shares a subnet with its peers, but not with the other half."""
+    """Check that each half of a port is in the same subnet as its peers, but not as the other half."""
     for member in members:
         nets = [str(IPv4Interface(link.addresses[0]).network) for link in member.in_use if link.addresses]
         if len(set(nets)) < len(nets):
@@ -142,7 +142,7 @@ def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
 
 
 def _clocks(members: Sequence[Links]) -> Iterator[Finding]:
-    """Compare each clock with the first member's, both as the laptop saw them."""
+    """Compare each clock with the first member's, both relative to the laptop."""
     timed = [(member.host, *member.ahead_s) for member in members if member.ahead_s is not None]
     for host, least_s, most_s in timed[1:]:
         name, first_least_s, first_most_s = timed[0]
@@ -174,15 +174,15 @@ _BETWEEN: tuple[Callable[[Sequence[Links]], Iterator[Finding]], ...] = (
 
 # The bandwidth measurement of `cluster.check --bandwidth`.
 #
-# It measures between each member and the next, over both halves of the port at the same time.
+# It measures between each member and the next, over both halves of the port at once.
 
-#: perftest's default port; each further half uses the next port
+#: perftest's default port; each additional half uses the next one
 FIRST_PORT = 18515
 SECONDS = 4
-#: least share of the nominal rate: both halves of a good port reached 92.6 and 97.3 of 200 Gb/s (NVIDIA dgx-spark-playbooks,
-#: performance guide)
+#: least acceptable share of the nominal rate; the halves of a good port reached 92.6 and 97.3 of 200 Gb/s (NVIDIA
+#: dgx-spark-playbooks, performance guide)
 GOOD_SHARE = 0.875
-#: a card that is throttled by firmware or power supply reaches 13 Gb/s although its link reports 200
+#: below this rate the card is degraded: throttled by firmware or power supply it reaches 13 Gb/s, though its link reports 200
 DEGRADED_GBPS = 25.0
 SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
 DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"
@@ -200,7 +200,7 @@ def bandwidth_findings(selection: Selection, members: Sequence[Links]) -> list[t
 
 
 def judged(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
-    """Return the finding about a link from the rates of its halves.
+    """Return the finding for a link, given the rates of its halves.
 
     Args:
         nominal_gbps: rate of the slower end, in Gbit/s; 0 if unknown.
@@ -221,7 +221,7 @@ def judged(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
 
 
 def _pair(selection: Selection, links: Links, other: Links) -> Finding:
-    """Measure from the first member to the second."""
+    """Measure the bandwidth from the first member to the second."""
     halves = list(zip(_halves(links), _halves(other), strict=False))
     if not halves:
         return Finding("bandwidth", "unknown", "no half of the port is up with an address on both hosts")
@@ -258,11 +258,11 @@ def _end(mine: Link, its: Link, number: int) -> dict[str, Any]:
 
 
 def _explained(sent: dict[str, Any], receiver: dict[str, Any] | None) -> dict[str, Any]:
-    """Add the listener's error to the sender's, as only the listener knows why the sender could not connect."""
+    """Add the listener's error to the sender's, because only the listener knows why the sender could not connect."""
     why = receiver["error"] if receiver and sent["gbps"] is None else ""
     return {**sent, "error": f"{sent['error']}; {why}"} if why not in ("", sent["error"]) else sent
 
 
 def _nominal(links: Links) -> float:
-    """Return the rate of the port in Gbit/s. Its halves share it, and each reports all of it."""
+    """Return the rate of the port in Gbit/s. Its halves share this rate, and each reports the whole of it."""
     return max((link.rate_gbps for link in links.in_use), default=0.0)

@@ -1,4 +1,4 @@
-"""The source of `logs`, which is a saved file or the log of a container on a host, and the output."""
+"""The `logs` command: read a saved log or a container's log on a host, and print it or the engine's state."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from sparkwright.fleet.member import Member
 from sparkwright.project.inventory.host import Host
 from sparkwright.visible import visible
 
-#: number of lines of a saved log in which a start is searched
+#: number of lines at the start of a saved log that are searched for an engine's start
 FIRST_LINES = 2000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """A log, and the state of the engine that it shows."""
+    """A log and the engine state that it shows."""
 
     #: {"host": NAME} or {"file": PATH}
     source: Mapping[str, str]
-    #: an EngineState as JSON
+    #: an `EngineState` as JSON
     state: Mapping[str, Any]
     #: the engine that wrote the log
     engine: Engine
     text: str = ""
-    #: True if the log holds the start of an engine
+    #: True if the log contains an engine's start
     known: bool = True
-    #: reason for a missing log
+    #: reason why there is no log
     error: str = ""
     error_exit: Exit = Exit.OK
-    #: of the host
+    #: title of the host
     title: str = ""
 
     @property
@@ -62,8 +62,8 @@ def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
     """Read a saved log. Raises Refused if it can't be read, or for an unknown engine.
 
     Args:
-        tail: how many of the last lines to return.
-        engine: the engine that wrote the log; empty to recognise it by the first lines.
+        tail: number of lines to return from the end.
+        engine: name of the engine that wrote the log; empty to recognise it from the first lines.
     """
     try:
         with Path(name).open("rb") as saved:
@@ -79,7 +79,7 @@ def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
 
 
 def recognised(lines: Iterable[bytes]) -> Engine:
-    """Return the engine whose starts begin like one of these lines, or else the usual engine."""
+    """Return the engine whose start one of these lines shows, or else the usual engine."""
     for line in lines_of(lines):
         for engine in map(engines.of, engines.TITLES):
             if engine.log.begins(line):
@@ -141,18 +141,18 @@ def _lines(result: Found, *, state: bool, titled: bool) -> Iterable[str]:
         yield result.text.removesuffix("\n")
 
 
-#: width of the column of values; evidence moves to the right of a longer value
+#: width of the value column; evidence moves right after a longer value
 VALUE_COLUMNS = 28
 LEAST_EVIDENCE = 10
 
 
 def state_lines(state: Mapping[str, Any], book: LogBook, columns: int | None) -> list[str]:
-    """Return the table of an engine's state.
+    """Return the lines of a table with an engine's state.
 
     Args:
         state: an EngineState as JSON.
         book: the log book of its engine.
-        columns: width of the terminal, to which evidence is cut, but never a value; None without a terminal.
+        columns: width of the terminal, to which evidence, but never a value, is cut; None without a terminal.
     """
     names = [name for name in (*FIELDS, *book.also) if name in state]
     rows = [(name, _shown(state[name]), message(state["evidence"].get(name, ""), book)) for name in names]
@@ -171,7 +171,7 @@ def _state_row(start: str, evidence: str, columns: int | None) -> str:
 
 
 def _cut(evidence: str, room: int) -> str:
-    """Return the beginning of the evidence. If it ends with an excerpt of a long line, return that end, which holds the value."""
+    """Cut the evidence to the room. If it ends with an excerpt of a long line, keep that end, which holds the value."""
     if len(evidence) <= room:
         return evidence
     head, dots, excerpt = evidence.partition(" ... ")

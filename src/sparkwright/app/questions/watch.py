@@ -1,4 +1,4 @@
-"""`status --watch` on a terminal: hosts are asked repeatedly over the same connections, and keys open details."""
+"""`status --watch` on a terminal: query the hosts repeatedly over the same connections, with keys that open details."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from sparkwright.shell import join
 
 __all__ = ["possible", "watch"]
 
-#: command that a key runs for the marked host
+#: command that each key runs for the selected host
 OPENS = {"l": ("logs", "--tail", "300", "--host"), "d": ("diagnose", "--host"), "h": ("history", "--host")}
 PAGER = ("less", "-R")
-#: how long the answers of a round are collected before they are shown, in seconds; later ones are shown as they come
+#: how long to collect a round's answers before showing them, in seconds; later ones are shown as they arrive
 SETTLE_S = 0.4
-#: seconds after which an open request makes the host's state unknown, but at least two rounds
+#: how long a request may be open before the host's state is unknown, in seconds; at least two rounds
 SILENT_S = 5.0
 
 
@@ -57,9 +57,9 @@ def watch(selection: Selection, *, every_s: float) -> int:
 
 
 class _Watch:
-    """The screen of `status --watch`: what is known of the hosts, and the requests that are open.
+    """The screen of `status --watch`, with the hosts' last answers and the open requests.
 
-    Each host is asked on its own, so that a slow host delays no other.
+    Each host is queried independently, so that a slow host does not delay the others.
     """
 
     def __init__(self, selection: Selection, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
@@ -68,7 +68,7 @@ class _Watch:
         self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
         self._view = View(rows=list(self._rows.values()), every_s=every_s)
         self._rates = Rates()
-        #: a host's connection carries one request at a time
+        #: a lock per host, because a connection carries one request at a time
         self._busy = {host.name: threading.Lock() for host in selection.hosts}
         self._asked_s: dict[str, float] = {}
         self._came: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -90,7 +90,7 @@ class _Watch:
             self._act(key)
 
     def _ask(self) -> None:
-        """Ask every host that has no open request."""
+        """Query every host that has no open request."""
         self._round_s = time.monotonic()
         self._next_s = self._round_s + self._view.every_s
         for member in self._chosen.fleet.members:
@@ -119,8 +119,8 @@ class _Watch:
         """Show a host's answer.
 
         Args:
-            came_s: wall-clock time of the answer, in seconds since the epoch.
-            now_s: the same on the monotonic clock. The answer may be shown much later, after a pager.
+            came_s: time of the answer, in seconds since the epoch.
+            now_s: the same on the monotonic clock. The answer may be shown much later, after a pager was closed.
         """
         name, traffic = member.host.name, dict(self._view.traffic)
         self._asked_s.pop(name, None)
@@ -133,7 +133,7 @@ class _Watch:
             self._want_acts(anew=True)
 
     def _now(self) -> list[Row]:
-        """Return the rows. Hosts that have not answered for long are unknown."""
+        """Return the rows. Hosts that have not answered for a while are unknown."""
         now_s, limit_s = time.monotonic(), max(SILENT_S, 2 * self._view.every_s)
         silent_s = {name: now_s - asked_s for name, asked_s in self._asked_s.items() if now_s - asked_s > limit_s}
         return [
@@ -144,7 +144,7 @@ class _Watch:
         ]
 
     def _want_acts(self, *, anew: bool = False) -> None:
-        """Request the history of the marked host: when it is marked, and after each of its answers."""
+        """Request the history of the selected host, both when it is selected and after each of its answers."""
         host = self._view.host
         if host in self._asked_s or (host in self._view.acts and not anew):
             return  # its pending answer requests the history again
@@ -172,7 +172,7 @@ class _Watch:
             self._open(OPENS[key])
 
     def _open(self, words: tuple[str, ...]) -> None:
-        """Show a command for the marked host in the user's pager, and then the screen again."""
+        """Show a command for the selected host in the user's pager, then return to the screen."""
         self._screen.__exit__()
         try:
             _page([*words, self._view.host], {**os.environ, "COLUMNS": str(self._screen.size[0])})
@@ -181,7 +181,7 @@ class _Watch:
 
 
 class Rates:
-    """Tokens per second of all streams, from two readings of a server's counter."""
+    """Tokens per second of all streams, computed from two readings of a server's counter."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
@@ -189,7 +189,7 @@ class Rates:
     def of(self, host: str, answer: Mapping[str, Any], now_s: float) -> Traffic:
         """Return the traffic in a `status` event.
 
-        A counter that went back belongs to another server, so there is no rate then.
+        A counter that went backwards belongs to another server, so there is no rate.
         """
         counts = answer.get("traffic") or {}
         total, before = counts.get("generated"), self._last.pop(host, None)
@@ -213,7 +213,7 @@ def _checked_c(answer: Mapping[str, Any]) -> float | None:
 
 
 def _acts(member: Member) -> tuple[Act, ...] | None:
-    """Return the last history entries of a host, newest first; None if it can't be asked, for which its row has the reason."""
+    """Return a host's last history entries, newest first; None if it can't be queried, for which its row shows the reason."""
     try:
         events = [row for row in member.request({"verb": "history"}) if row["event"] == "history"]
     except Exception:  # the connection failed, or was closed on exit
@@ -242,7 +242,7 @@ def _page(words: list[str], env: Mapping[str, str]) -> None:
         return
     if words[0] == "logs" and PurePath(pager[0]).name == "less":
         pager.append("+G")  # the newest lines are at the end
-    at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # handled by pager and command
+    at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # the pager and the command handle it
     try:
         with (
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running,
@@ -257,7 +257,7 @@ def _page(words: list[str], env: Mapping[str, str]) -> None:
 
 
 def _pump(title: bytes, source: IO[bytes], pager: IO[bytes]) -> None:
-    """Copy the output of a command to the pager as it comes. The pager may exit early."""
+    """Copy a command's output to the pager as it arrives. The pager may exit early."""
     with contextlib.suppress(BrokenPipeError, ValueError), pager:
         pager.write(title)
         for line in source:

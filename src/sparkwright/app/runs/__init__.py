@@ -1,1 +1,1 @@
-"""Runs of playbooks: from a command's options to a fleet, its output, and its rollout record."""
+"""Running playbooks: from a command's options to a fleet, its output, and its rollout record."""

@@ -1,4 +1,4 @@
-"""The gateway of a group: found by the name of the group or of its host, checked, and deployed there."""
+"""Deploying a group's gateway, which is selected by the name of the group or of the gateway's host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEPLOY, ROLLBACK = "gateway/deploy", "gateway/rollback"
 
 
 def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int]:
-    """Run the playbook on the gateway's host. Return its exit code. Raises Refused before any host is asked."""
+    """Run the playbook on the gateway's host and return its exit code. Raises Refused before any host is contacted."""
     project = Project.here()
     inventory = Inventory.load(project.root)
     gateway = chosen(inventory, options.host)
@@ -47,7 +47,7 @@ def _with_key(gateway: Gateway) -> str:
 
 
 def rollback(options: DeployOptions) -> list[int]:
-    """Run the rollback playbook on the gateway's host, without reading the present routes. Return its exit code."""
+    """Run the rollback playbook on the gateway's host, without reading the current routes. Return its exit code."""
     inventory = Inventory.load(Project.here().root)
     gateway = chosen(inventory, options.host)
     gateways.refuse_without_key(gateway)
@@ -56,7 +56,7 @@ def rollback(options: DeployOptions) -> list[int]:
 
 
 def chosen(inventory: Inventory, name: str) -> Gateway:
-    """Return the gateway of a group, or on a host. Raises Refused if there is none."""
+    """Return the gateway of a group or on a host. Raises Refused if there is none."""
     by_host = {gateway.host: gateway for gateway in inventory.gateways.values()}
     found = inventory.gateways.get(name) or by_host.get(name)
     if found is not None:
@@ -65,21 +65,21 @@ def chosen(inventory: Inventory, name: str) -> Gateway:
         fix = "Add `gateway: {host: spark1, port: 8080, tls: none}` to a group in hosts/groups.yml (docs/gateway.md)."
         raise Refused("no group has a gateway.", fix=fix)
     if not name:
-        raise Refused("say which gateway: --host GROUP.", fix=f"There are: {', '.join(inventory.gateways)}.")
+        raise Refused("no gateway was named: pass --host GROUP.", fix=f"There are: {', '.join(inventory.gateways)}.")
     raise Refused(f"no gateway is called '{name}'.", fix=nearest(name, inventory.gateways))
 
 
-#: options of a deploy that count for the gateways behind it too
+#: options of a deploy that apply to the gateway deploys after it
 KEPT = ("check", "diff", "verbose", "wait", "json")
 
 
 def deploy_behind(selection: Selection, options: DeployOptions, on_event: Listener | None = None) -> list[int]:
-    """Deploy each deployed gateway in front of a changed server again. Return their exit codes.
+    """Redeploy the gateways in front of changed servers if they are deployed. Return their exit codes.
 
-    If a gateway can't be deployed, the servers stay. The error is printed, with exit code FAILED instead of REFUSED.
+    If a gateway can't be deployed, the servers stay in place. The error is printed, with exit code FAILED instead of REFUSED.
 
     Args:
-        options: those of the deploy.
+        options: the deploy's options.
         on_event: called with each event instead of printing it.
     """
     changed = {member.host.machine for member in selection.fleet.members if _changed(member.recap)}
@@ -90,10 +90,7 @@ def deploy_behind(selection: Selection, options: DeployOptions, on_event: Listen
 
 
 def _changed(recap: Mapping[str, Any] | None) -> bool:
-    """Return True if the run left another server in place.
-
-    A server whose throughput could not be judged counts too.
-    """
+    """Return True if the run left a new server in place, even one whose throughput could not be judged."""
     return recap is not None and recap["exit"] in (Exit.OK, Exit.INCONCLUSIVE) and recap["changed"] > 0
 
 
@@ -118,7 +115,7 @@ def _deploy_again(gateway: Gateway, options: DeployOptions, on_event: Listener |
 
 
 def _stands(gateway: Gateway) -> bool:
-    """Return True if the gateway was deployed. Raises if its host can't be asked."""
+    """Return True if the gateway was deployed. Raises if its host can't be queried."""
     members = machines(reach(gateway.host, "light")).fleet.members
     try:
         (answer,) = host_requests.everyone(members, lambda member: {"verb": "status", "gateway": True}, "status")

@@ -1,5 +1,6 @@
-"""Options of the commands that run a playbook: one record, from which the command line, the API, the key of a cached plan and
-the rollout policy are made.
+"""Options of the commands that run a playbook.
+
+The command line, the API, the key of a cached plan and the rollout policy are all derived from one record.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-#: what an option is about: the run of every playbook, a rolling run, or a variable of some playbooks
+#: scope of an option: runs of every playbook, rolling runs, or a variable of some playbooks
 Kind = Literal["run", "rolling", "variable"]
 #: options that affect only the output
 OUTPUT = ("json", "verbose")
-#: options with which no plan is run, or another than of one host or cluster
+#: options with which no plan is run, or not exactly one host's or cluster's
 NOT_CACHED = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
@@ -22,14 +23,14 @@ def _option(default: bool | int | str, help: str, kind: Kind = "run") -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployOptions:
-    """Options of a command that runs a playbook, each with its default and its help."""
+    """Options of a command that runs a playbook, with their defaults and help texts."""
 
     host: str = _option("", "which hosts: spark1, spark1,spark2, a group, all, lab:!spark3, spark*")
     recipe: str = _option("", "of a host that serves several: only the server of this recipe")
     check: bool = _option(False, "dry run: show what would change; exit code 2 if anything would")
     dry_run: bool = _option(False, "the same as --check")
     diff: bool = _option(False, "show what differs, field by field")
-    verbose: bool = _option(False, "on a terminal: every task, skipped and unchanged ones too, not a line a stage")
+    verbose: bool = _option(False, "on a terminal: every task, skipped and unchanged ones too, not one line per stage")
     tags: str = _option("", "run only tasks with one of these tags, comma separated")
     skip_tags: str = _option("", "skip tasks with one of these tags")
     start_at_task: str = _option("", "start at the task of this name")
@@ -56,20 +57,20 @@ class DeployOptions:
     )
 
     def key(self) -> dict[str, Any]:
-        """Return what a plan depends on, as plain JSON."""
+        """Return the options that a plan depends on, as plain JSON."""
         return {name: value for name, value in asdict(self).items() if name not in OUTPUT}
 
     def cacheable(self) -> bool:
-        """Return True if the plan of a run with these options may be kept."""
+        """Return True if the plan of a run with these options may be cached."""
         return not any(getattr(self, name) for name in NOT_CACHED)
 
     def variables(self) -> dict[str, Any]:
-        """Return the variables of the playbook that are not as usual."""
+        """Return the playbook variables whose values differ from the defaults."""
         return {name: getattr(self, name) for name, default, _ in table("variable") if getattr(self, name) != default}
 
 
 def table(kind: Kind, *names: str) -> tuple[tuple[str, Any, str], ...]:
-    """Return name, default and help of the options of a kind, or of some of them, in their order."""
+    """Return the name, default and help of all or some options of a kind, in their order."""
     return tuple(_rows(kind, names))
 
 

@@ -32,7 +32,7 @@ def run(playbook: str, command: str, options: DeployOptions, *, on_event: Listen
     """Run a playbook and return the exit codes, one per host.
 
     Args:
-        command: the command without the program's name, for example `restart`, which is suggested for continuing the run.
+        command: the command to suggest for resuming the run, without the program's name, for example `restart`.
         on_event: called with each event instead of printing it.
     """
     host = with_recipe(options.host, options.recipe)
@@ -61,7 +61,7 @@ def run(playbook: str, command: str, options: DeployOptions, *, on_event: Listen
 
 
 def _refuse_conflicts(selection: Selection) -> None:
-    """Raise Refused, before any host is asked, for what the gateways in front of these servers could not route."""
+    """Raise Refused, before any host is contacted, if the gateways in front of these servers could not route them."""
     from sparkwright.project.gateway_routes import refuse_conflicts
 
     deployed = {member.host.name for member in selection.fleet.members}
@@ -72,9 +72,9 @@ def _refuse_conflicts(selection: Selection) -> None:
 
 
 def find_kept(pending: PendingConnections, place: Place) -> list[PlannedHost]:
-    """Return the kept plans of the pending hosts, if their inputs are unchanged; otherwise none.
+    """Return the cached plans of the pending hosts if their inputs are unchanged; otherwise an empty list.
 
-    Returns none for a cluster with an unreachable member, as a run with planning reports that.
+    The list is also empty for a cluster with an unreachable member, because a run with planning reports it.
     """
     kept = place.find()
     if {planned.host.name: planned.host.way for planned in kept} != {host.name: host.way for host in pending.hosts}:
@@ -94,7 +94,7 @@ def _same_login(made: PlannedHost) -> bool:
 def run_kept(
     pending: PendingConnections, kept: Sequence[PlannedHost], options: DeployOptions, on_event: Listener | None
 ) -> list[int]:
-    """Run kept plans and return each host's exit code. Raises as `session.run` does."""
+    """Run cached plans and return each host's exit code. Raises as `session.run` does."""
     hosts = [planned.host for planned in kept]
     fleet = Fleet([Member(host) for host in hosts])
     shown = Shown.of_run(SelectedHosts(Project.here(), hosts, fleet), options, on_event)
@@ -111,7 +111,7 @@ def run_kept(
 
 
 class _Renewed:
-    """Kept plans for another run: with a run id and secrets of their own. May be called from several threads."""
+    """Cached plans prepared for another run, with a new run id and freshly read secrets. Thread-safe."""
 
     def __init__(self, kept: Sequence[PlannedHost]) -> None:
         self._kept = {planned.host.name: planned for planned in kept}
@@ -128,7 +128,7 @@ class _Renewed:
         return replace(kept, secrets=secrets, plan=replace(kept.plan, run_id=new_run_id(), who=who()))
 
     def _server_keys(self, kept: PlannedHost) -> dict[str, Secret]:
-        """Return the server's keys. Each key is read once for all hosts, as its command may ask the user."""
+        """Return the server's keys. Each key is read once for all hosts, because its command may prompt the user."""
         for name, (source, where) in kept.keys.items():
             if name not in self._keys:
                 self._keys[name] = secret_source.server_key(source, where)
@@ -136,7 +136,7 @@ class _Renewed:
 
 
 def _learnt(member: Member, made: PlannedHost) -> bool:
-    """Return True if a host reported something about its engine that spark.lock does not hold."""
+    """Return True if a host reported something about its engine that is not in spark.lock."""
     if not member.engine_version or not made.host.recipe:
         return False
     known = made.engine.get("engine_version"), made.engine.get("options")

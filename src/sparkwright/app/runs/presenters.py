@@ -1,4 +1,4 @@
-"""Presenters of a command's events: a program, a terminal, or a log."""
+"""Presentation of a command's events to a program, a terminal or a log."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sparkwright.fleet.fleet import Fleet
 
 
 class Listener(Subscriber, Protocol):
-    """A program that receives the events itself."""
+    """A program that receives the events directly."""
 
     def follows(self, fleet: Fleet) -> None:
-        """Called with the fleet before its first event. The listener may set `ask_stop`, and interrupt the fleet later."""
+        """Called with the fleet before its first event. The listener may set `ask_stop` and interrupt the fleet later."""
 
 
 class Shown:
-    """The output of a command: JSON lines, or text (live on a terminal) with a panel at the end.
+    """A command's output: JSON lines, or text (live on a terminal) with a panel at the end.
 
     Args:
-        rows: it is a playbook's run: one row per host and no panels if there are several hosts; for a cluster, the panel of its
-            head too. For one host on a terminal, a line per stage.
-        check: with `diff`, it is a plan: the changes of several hosts are grouped, and on a terminal those of one host too.
+        rows: set for a playbook's run: several hosts get one row each and no panels, a cluster also the panel of its head, and
+            a single host on a terminal one line per stage.
+        check: set, along with `diff`, for a plan: changes are grouped over several hosts, and on a terminal for one host too.
         verbose: show every task of every host.
-        on_event: a program that receives the events instead; nothing is printed then.
+        on_event: receives the events instead of printing them.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class Shown:
 
     @classmethod
     def of_run(cls, selection: SelectedHosts, options: DeployOptions, on_event: Listener | None) -> Shown:
-        """Return the output of a playbook's run."""
+        """Create the output of a playbook's run."""
         about = {name: getattr(options, name) for name in ("json", "diff", "check", "verbose")}
         return cls(selection, rows=True, on_event=on_event, **about)
 
     def serves(self, served: Served) -> None:
-        """Store the server that a host is going to run, for the panel."""
+        """Store the server that a host will run, for the panel."""
         if self._summary is not None and served.host not in self._workers:
             self._summary.serves(served)
 
 
 def _plan() -> Any:
-    """Return the presenter of a plan's changes. On a terminal it shows how many hosts have been checked meanwhile."""
+    """Return the presenter of a plan's changes. On a terminal it shows how many hosts have been checked so far."""
     from sparkwright.console.events.plan_groups import PlanGroups
 
     if not sys.stdout.isatty():
@@ -101,7 +101,7 @@ def _plan() -> Any:
 
 
 def _lines(diff: bool, *, tasks: bool, many: bool, together: bool) -> Any:
-    """Return the presenter of lines: of tasks, of stages on a terminal, or one row per host."""
+    """Return the presenter that prints a line per task, per stage on a terminal, or per host."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines
         from sparkwright.console.events.lines import Lines
@@ -125,7 +125,7 @@ def ending(fleet: Fleet, left_behind: Callable[[Inconclusive], None] = lambda er
     """Close the fleet after the block that runs it.
 
     Args:
-        left_behind: called with the error if the laptop leaves while hosts are working.
+        left_behind: called with the error if the command ends while hosts are still working.
     """
     try:
         yield
@@ -134,7 +134,9 @@ def ending(fleet: Fleet, left_behind: Callable[[Inconclusive], None] = lambda er
         raise
     except KeyboardInterrupt:  # outside the fleet's waits, which handle Ctrl-C themselves
         names = ",".join(member.host.name for member in fleet.members)
-        stopped = Inconclusive("stopped by Ctrl-C.", fix=f"What was begun goes on: `invoke attach --host {names}`.")
+        stopped = Inconclusive(
+            "stopped by Ctrl-C.", fix=f"Runs that were started continue: `invoke attach --host {names}`."
+        )
         left_behind(stopped)
         raise stopped from None
     finally:

@@ -1,4 +1,4 @@
-"""A rolling run: its policy, its record on the laptop, the hosts that must keep serving, and its outcome."""
+"""Rolling runs: the policy, the record on the laptop, the hosts that must keep serving, and the outcome."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from sparkwright.project.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event
 from sparkwright.visible import listed
 
-#: modules that take a server down; a play with one of them respects `min_serving`
+#: modules that take a server down; a play that uses one respects `min_serving`
 TAKE_DOWN = ("stop_and_keep", "stopped")
 EVERYONE = "all"
 
 
 def policy_of(play: playbook.Play, options: DeployOptions) -> RolloutPolicy:
-    """Return the rollout policy of a play; it decides what the options leave open.
+    """Return the rollout policy: the command's options, with the play's values where they are not set.
 
     Raises Refused for an invalid batch size or percentage.
     """
@@ -62,10 +62,10 @@ def _percentage(text: str) -> float:
 class RolloutRun:
     """The rollout of a playbook to the selected hosts.
 
-    A read-only run, and one on all hosts at once, keeps no record.
+    Read-only runs, and runs on all hosts at once, keep no record.
 
     Args:
-        command: the command that is suggested, with --resume, for continuing the run.
+        command: the command to suggest, with --resume, for resuming the run.
     """
 
     def __init__(self, selection: Selection, book: playbook.Playbook, command: str, options: DeployOptions) -> None:
@@ -84,7 +84,7 @@ class RolloutRun:
         self._kept = False
         self._together = (
             clusters.one_of(selection) is not None
-        )  # the members of a cluster are one, whatever the batches
+        )  # members of a cluster always run together, regardless of batches
         if not options.check and not all(play.file.read_only for play in book.plays):
             self._begin()
 
@@ -95,14 +95,16 @@ class RolloutRun:
             refuse_other(record, self._unchanged(), self._prints)
             self.record, self._kept = record, True
             for member in (member for member in self._selection.fleet.members if member.host.name in record.under_way):
-                self._selection.fleet.tell(member, "was in progress when this run was left: its host is checked again.")
+                self._selection.fleet.tell(
+                    member, "was in progress when this run was interrupted: its host is checked again."
+                )
         elif any(policy.rolls(len(names)) for policy in self._paces):
             self.record = Record(self._file.playbook, names, self._unchanged())
 
     def may_begin(self) -> bool:
         """Return True if every host is reachable.
 
-        A rolling run does not begin with a host missing, unless --skip-unreachable is set.
+        A rolling run does not start while a host is unreachable, unless --skip-unreachable is set.
         """
         fleet = self._selection.fleet
         lost = [member.host.name for member in fleet.reach()] if self.record or self._together else []
@@ -110,7 +112,7 @@ class RolloutRun:
             return True
         ways = "" if self._together else " (--skip-unreachable leaves them out)"
         lost_are = f"{named(lost)} {'is' if len(lost) == 1 else 'are'}"
-        fleet.stopped = f"{lost_are} unreachable, so nothing was begun{ways}"
+        fleet.stopped = f"{lost_are} unreachable, so nothing was started{ways}"
         return False
 
     def roll(self, n: int) -> Roll:
@@ -130,7 +132,7 @@ class RolloutRun:
         )
 
     def tell(self) -> list[int]:
-        """Report what was done and what was not. Return exit codes that no host's recap covers."""
+        """Report what was done and what was not. Return the exit codes that are not in any host's recap."""
         fleet = self._selection.fleet
         if self.record is None and not fleet.stopped:
             return []
@@ -154,12 +156,12 @@ class RolloutRun:
         return [Exit.FAILED if lists["done"] else Exit.REFUSED]
 
     def left_behind(self, error: Inconclusive) -> None:
-        """Add to the error how to resume the run that the laptop leaves while hosts are working."""
+        """Add to the error how to resume a run that is left while hosts are still working."""
         if self._kept:
             error.fix += f" Then `invoke {self._command} --resume` goes on with the rest."
 
     def close(self) -> None:
-        """Disconnect from hosts that were only asked whether they serve."""
+        """Disconnect from hosts that were connected to only to check whether they serve."""
         self._looks.close()
 
     def _save(self, record: Record) -> None:
@@ -175,13 +177,13 @@ class RolloutRun:
         return Guard(kept, self._looks.serves) if kept else None
 
     def _unchanged(self) -> dict[str, Any]:
-        """Return the options that must be unchanged when the run is resumed."""
+        """Return the options that must be the same when the run is resumed."""
         options = self._options
         tags = {"tags": listed(options.tags), "skip_tags": listed(options.skip_tags)}
         return {**tags, "start_at_task": options.start_at_task, "extra": options.variables()}
 
     def _prints(self, name: str) -> Prints:
-        """Return fingerprints of a host's inputs: its values, playbook, recipe, templates, and pins of the lock."""
+        """Return the fingerprints of a host's inputs: its values, playbook, recipe, templates, and pins."""
         project, inventory = self._selection.project, self._selection.inventory
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
@@ -203,7 +205,7 @@ class RolloutRun:
 
 
 class _Looks:
-    """Requests to hosts about whether they serve. They are not shown, and leave no entry in a host's journal."""
+    """Checks whether hosts serve. The requests are not shown, and leave no entry in a host's journal."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -211,7 +213,7 @@ class _Looks:
         self._mine: list[Member] = []
 
     def serves(self, names: Sequence[str]) -> set[str]:
-        """Return the hosts that generated a token now. An unreachable host does not count."""
+        """Return the hosts that generate a token now. Unreachable hosts do not count."""
         if not names:
             return set()
         with ThreadPoolExecutor(max_workers=min(FORKS, len(names))) as pool:
@@ -219,7 +221,7 @@ class _Looks:
             return {name for name, serving in zip(names, answers, strict=True) if serving}
 
     def close(self) -> None:
-        """Close the connections that only these requests needed."""
+        """Close the connections that were opened for these requests only."""
         hang_up(self._mine)
 
     def _member(self, name: str) -> Member:

@@ -1,4 +1,4 @@
-"""Runs of a playbook: user files become plans, the plans go to the hosts, and the events go to the console."""
+"""Playbook runs: the user's files become plans, the plans go to the hosts, and the events go to the console."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task, new_run_id, who
 from sparkwright.visible import listed
 
-#: time limit of --wait in seconds, longer than any deploy takes
+#: time limit for --wait in seconds, longer than any deploy takes
 WAIT_S = 4 * 3600.0
 
 
@@ -54,11 +54,11 @@ def run(
     place: Place | None = None,
     on_event: Listener | None = None,
 ) -> list[int]:
-    """Run a playbook on the selected hosts. Return each host's exit code, and one more if the run was stopped.
+    """Run a playbook on the selected hosts. Return the hosts' exit codes, and an additional one if the run was stopped.
 
     Args:
-        command: the command that is suggested for continuing the run.
-        place: place of the cached plan of this command.
+        command: the command to suggest for resuming the run.
+        place: cache entry for this command's plans.
         on_event: see `Shown`.
     """
     book = playbook.load(clusters.path_of(selection, name), selection.project.root)
@@ -69,7 +69,7 @@ def run(
         for n, play in enumerate(book.plays if rollout.may_begin() else ()):
             members = fleet.begin(play.name, _hosts(selection, play))
             prepared = Preparation(selection, play, check=options.check)
-            prepared.ask(members)  # before anything is planned, so that planning asks nobody
+            prepared.ask(members)  # before planning, which must not contact any host
             roll = rollout.roll(n)
             with contextlib.closing(Peers(selection.inventory)) as peers:
                 plans = _Plans(Planner(selection, play, compiler_options(options), prepared), fleet, peers, shown)
@@ -86,15 +86,15 @@ def run(
 
 
 class _Plans:
-    """The plans of a play, each made at its host's turn. May be called from several threads."""
+    """The plans of a play, each made when its host is due. Thread-safe."""
 
     def __init__(self, planner: Planner, fleet: Fleet, peers: Peers, shown: Shown) -> None:
         self._planner, self._fleet, self._peers, self._shown = planner, fleet, peers, shown
-        #: by host name
+        #: plans by host name
         self.made: dict[str, PlannedHost] = {}
 
     def of(self, member: Member, *, check: bool = False) -> Plan:
-        """Return the plan of a host, with the URLs of models that a peer hands out."""
+        """Return the plan of a host, with the URLs of models that peers hand out."""
         planned = self._planner.plan(member.host, member.registered, check=check)
         plan = planned.take(member, self._fleet, self._shown.serves)
         filled = self._peers.fill(self._fleet, member, plan)
@@ -107,7 +107,7 @@ class _Plans:
 
 
 def _servers_or_machines(selection: Selection, book: playbook.Playbook) -> Selection:
-    """Return the selected servers, or their machines if no play is about a server."""
+    """Return the selected servers, or their machines if no play concerns a server."""
     if any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in book.plays):
         return selection
     selection = machines(selection)
@@ -121,7 +121,7 @@ def _hosts(selection: Selection, play: playbook.Play) -> list[Host]:
 
 
 def ask(selection: Selection, header: dict[str, Any], *, json: bool, on_event: Listener | None = None) -> list[int]:
-    """Send a request to each selected host and show the events. Return the exit codes.
+    """Send a request to each selected host, show the events, and return the exit codes.
 
     Args:
         on_event: see `Shown`.
@@ -133,7 +133,7 @@ def ask(selection: Selection, header: dict[str, Any], *, json: bool, on_event: L
 
 
 def one_task(selection: Selection, module: str, args: dict[str, Any], *, json: bool) -> list[int]:
-    """Run one module on each selected host, shown as a task of a play."""
+    """Run one module on each selected host, and show it as a task of a play."""
     name = module.replace("_", " ")
     task = Task(id=module, name=name, module=module, args=args)
     return tasks(selection, name, lambda host: (task,), exclusive=True, json=json)
@@ -148,7 +148,7 @@ def tasks(
     json: bool,
     check: bool = False,
 ) -> list[int]:
-    """Run tasks on each selected host, shown as a play.
+    """Run tasks on each selected host, and show them as a play.
 
     Args:
         exclusive: hold the host's lock.
@@ -168,7 +168,7 @@ def tasks(
 
 
 def list_tasks(book: str, options: DeployOptions) -> None:
-    """Print the tasks of a playbook with their tags, after --tags and --skip-tags. No host is touched."""
+    """Print a playbook's tasks and their tags, filtered by --tags and --skip-tags. No host is touched."""
     project = Project.here()
     plays = playbook.list_tasks(playbook.load(project.playbook(book), project.root), compiler_options(options))
     if options.json:

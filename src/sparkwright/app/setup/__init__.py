@@ -1,1 +1,1 @@
-"""Setup of hosts: find them, log in, survey them, and write them into the project's files."""
+"""Setting up hosts: find them, log in, survey them, and add them to the project's files."""

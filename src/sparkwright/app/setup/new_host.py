@@ -1,4 +1,4 @@
-"""The `init` and `hosts.add` commands: a new project with a host and a suitable recipe, or another host in a project."""
+"""The `init` and `hosts.add` commands: create a project with a host and a suitable recipe, or add a host to a project."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from sparkwright.remote.ssh.host_keys import UnknownKey
 from sparkwright.sandbox import memory
 from sparkwright.shell import join
 
-#: the starter's example, which is not a host of the user
+#: the starter's example, which is not one of the user's hosts
 EXAMPLE = "hosts/spark1.yml"
 #: port in hosts/sandbox.yml
 SANDBOX_PORT = 18471
 
 
 def create_by_questions(folder: Path) -> Exit:
-    """Ask for the host, the recipe, and the confirmation, and write the files. Nothing is written after Ctrl-C or a no."""
+    """Ask for the host, the recipe and confirmation, and write the files. Nothing is written after Ctrl-C or a no."""
     starter.refuse_project(folder)
     host = ask_which(sandbox=True)
     found = _chosen(host, named="", asking=True, offline=False)
@@ -59,8 +59,8 @@ def create_from_options(folder: Path, host: NewHost, *, named: str, offline: boo
     """Create the project without questions.
 
     Args:
-        named: the recipe; empty for the best one that fits.
-        offline: do not ask the host.
+        named: name of the recipe; empty for the best one that fits.
+        offline: do not contact the host.
 
     Raises:
         Unreachable: the host can't be surveyed; nothing is written then.
@@ -85,7 +85,7 @@ def _is_real(found: SurveyedHost) -> bool:
 
 
 def _texts(found: SurveyedHost) -> tuple[dict[str, str], set[str]]:
-    """Return the texts that differ from the starter's files, by path, and the paths of the files to omit."""
+    """Return the texts that differ from the starter's files, by path, and the paths of files to omit."""
     top, host, choice = shipped_files.source(), found.host, found.choice
     if not _is_real(found):
         sandbox = f"hosts/{SANDBOX}.yml"
@@ -103,7 +103,7 @@ def _texts(found: SurveyedHost) -> tuple[dict[str, str], set[str]]:
 
 
 def _free_port() -> int:
-    """Return the sandbox's usual port, or one near it if another project's sandbox uses it."""
+    """Return the sandbox's usual port, or a nearby one if another project's sandbox uses it."""
     for port in range(SANDBOX_PORT, SANDBOX_PORT + 500, 10):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -124,11 +124,11 @@ def _write(folder: Path, found: SurveyedHost) -> Exit:
 
 
 def show_notes(found: SurveyedHost) -> None:
-    """Print how files that are already on the host will be used."""
+    """Print how model files that are already on the host will be used."""
     choice, seen = found.choice, found.survey
     if choice is not None and choice.moved:
         say_prose(
-            f"The model is taken from {choice.moved}: a deploy proves its files and downloads only what is missing."
+            f"The model is taken from {choice.moved}: a deploy verifies its files and downloads only what is missing."
         )
     if choice is not None and choice.found and choice.found["place"] == "hub cache":
         own, cached = choice.recipe.file.model.dir, str(choice.found["dir"])
@@ -147,7 +147,7 @@ def show_notes(found: SurveyedHost) -> None:
 
 
 def show_next(found: SurveyedHost, folder: Path) -> None:
-    """Print the three next commands."""
+    """Print the next commands."""
     lacks = bool(found.survey and survey.missing(found.survey)) or (found.survey is None and _is_real(found))
     commands = ("doctor", "provision", "deploy") if lacks else ("plan", "deploy", "client")
     why = {
@@ -168,7 +168,7 @@ def show_next(found: SurveyedHost, folder: Path) -> None:
 
 
 def named_host(address: str, *, name: str = "", user: str = "", groups: tuple[str, ...] = ()) -> NewHost:
-    """Return the host that the flags describe. Raises Refused for invalid flags."""
+    """Return the host that the options describe. Raises Refused for invalid options."""
     host = NewHost.typed(address)
     host = replace(host, name=name or host.name, user=user or host.user, groups=groups or host.groups)
     for group in host.groups:
@@ -178,34 +178,34 @@ def named_host(address: str, *, name: str = "", user: str = "", groups: tuple[st
 
 
 SANDBOX = "sandbox"
-#: survey of the sandbox before it is started
+#: survey of a sandbox that has not been started yet
 SIMULATED: dict[str, Any] = {"memory_bytes": memory.TOTAL, "models": [], "servers": []}
 CANDIDATES = grid.columns(("", 0), ("HOST", 0), ("FOUND IN", 0))
 CHOICES = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
 #: verdicts in the table
 FITS = {"fits": "yes", "unknown": "unknown", "too large": "no"}
-#: most recipes that are listed; others can be typed
+#: limit on listed recipes; others can be typed
 MOST = 9
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyedHost:
-    """A host that was selected for the project."""
+    """A host selected for the project, with its survey."""
 
     host: NewHost
-    #: None if the host was not asked
+    #: the host's answer; None if it was not surveyed
     survey: dict[str, Any] | None
-    #: its recipe; None for no recipe
+    #: the recipe for the host; None for no recipe
     choice: Choice | None
 
     @property
     def lines(self) -> list[str]:
-        """The results of the survey, one sentence each."""
+        """The survey's results, one sentence each."""
         return [] if self.survey is None else survey.lines(self.survey)
 
 
 def ask_which(*, sandbox: bool) -> NewHost:
-    """Find hosts, list them, and ask for one.
+    """Find hosts, list them, and ask which one to use.
 
     Args:
         sandbox: include the simulated host.
@@ -244,7 +244,7 @@ def see(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, 
         if survey.refused(error):
             to = f"{host.user}@{host.address}" if host.user else host.address
             say(f"To copy your key there: {join(['ssh-copy-id', *(['-p', host.port] if host.port else []), to])}")
-        if isinstance(error, UnknownKey) or not prompts.agree("Write its file without having seen it?", default=False):
+        if isinstance(error, UnknownKey) or not prompts.agree("Write its file without a survey?", default=False):
             raise Unreachable("nothing was written.", where=host.address) from None
     return None
 
@@ -255,7 +255,7 @@ def choose(
     """Return the recipe for a host. Raises Refused for a named recipe that does not fit its memory.
 
     Args:
-        named: recipe that the user named; nothing is asked then.
+        named: recipe that the user named, in which case nothing is asked; empty for none.
     """
     rows = proposal.choices(recipes, seen, reserve_gib)
     if named:
@@ -296,7 +296,7 @@ def chosen(
     """Survey a host, show the results, and select its recipe.
 
     Args:
-        quiet: print errors only, for a program.
+        quiet: print only errors, for use by a program.
     """
     simulated = host.address == SANDBOX
     seen = None if offline or simulated else see(host, recipes, asking=asking)
@@ -312,12 +312,12 @@ def chosen(
 
 
 def _accepted(error: UnknownKey) -> bool:
-    """Ask whether to accept a host key, in the words of ssh."""
+    """Ask whether to accept a host key, with ssh's wording."""
     key, target = error.key, error.target
     say(f"The authenticity of host '{target.known_as}' can't be established.")
     say_prose(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")
     say("  for f in /etc/ssh/ssh_host_*.pub; do ssh-keygen -lf $f; done")
-    return prompts.typed_yes("Is it the same, and shall it be kept in known_hosts?")
+    return prompts.typed_yes("Does it match, and should it be added to known_hosts?")
 
 
 def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: bool) -> Exit:
@@ -327,8 +327,8 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
         host: None to ask for it.
 
     Raises:
-        Refused: the name is taken; nothing was done then.
-        Unreachable: the host can't be surveyed, and nobody can confirm to continue.
+        Refused: the name is taken; nothing is done then.
+        Unreachable: the host can't be surveyed, and there is no user to confirm to continue.
     """
     project = Project.here()
     inventory = Inventory.load(project.root)
@@ -369,14 +369,14 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
 
 
 def _reserve_gib(inventory: Inventory) -> float:
-    """Return the memory to leave free, in GiB: the largest reserve of the project's hosts."""
+    """Return the memory to leave free, in GiB, which is the largest reserve of the project's hosts."""
     given = [host.vars.get("reserve_gib") for host in inventory.hosts.values()]
     figures = [float(item) for item in given if isinstance(item, int | float)]
     return max(figures, default=float(recipe.DEFAULTS["reserve_gib"]))
 
 
 def _write_host(root: Path, host: NewHost, lines: list[str]) -> list[str]:
-    """Write the host's file, and groups.yml for a new group. If the project can't be read with them, they are undone."""
+    """Write the host's file, and groups.yml for a new group. They are reverted if the project can't be read with them."""
     own, groups = root / "hosts" / f"{host.name}.yml", root / "hosts/groups.yml"
     before = groups.read_text() if groups.exists() else ""
     after = proposal.with_groups(before, yaml.safe_load(before) or {}, host.groups)

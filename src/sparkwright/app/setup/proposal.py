@@ -1,4 +1,4 @@
-"""The proposal for a new host: recipes that fit, in their order, and the texts that it adds to a project. Pure."""
+"""Proposals for a new host: recipes that fit, ranked, and the texts to add to the project. Without side effects."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Verdict = Literal["fits", "unknown", "too large"]
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """The memory of a host for which a recipe is selected."""
+    """The memory of a host that a recipe is being selected for."""
 
     total_bytes: int
     #: memory that must stay free, in GiB
     reserve_gib: float = RESERVE_GIB
-    #: memory that the host itself uses, with nothing served
+    #: memory that the host itself uses while nothing is served
     own: Row = SYSTEM
     available_bytes: int | None = None
 
@@ -44,11 +44,11 @@ class Fit:
     """The verdict on whether a recipe's server fits a host."""
 
     verdict: Verdict
-    #: the verdict's figures, as a clause
+    #: the figures behind the verdict, as a clause
     why: str
     #: None if the server's memory is unknown
     budget: Budget | None = None
-    #: for a server that does not fit, the flag with the largest value that would fit, as "FLAG VALUE"; empty if there is none
+    #: a flag with the largest value that would fit, as "FLAG VALUE", for a server that does not fit; empty if there is none
     largest: str = ""
 
 
@@ -58,9 +58,9 @@ class Choice:
 
     recipe: Recipe
     fit: Fit
-    #: the model's row of the survey; None if it is not on disk
+    #: the model's row in the survey; None if it is not on disk
     found: Mapping[str, Any] | None = None
-    #: True if a container on the host serves from that folder, or under the recipe's name
+    #: True if a container on the host serves from the model's folder, or has the recipe's name
     served: bool = False
 
     @property
@@ -77,7 +77,7 @@ class Choice:
 
     @property
     def on_disk(self) -> str:
-        """The size and folder of the model on the host; empty if it is not there."""
+        """The model's size and folder on the host; empty if it is not there."""
         return f"{units.size(self.found['size_bytes'])} in {self.found['dir']}" if self.found else ""
 
     @property
@@ -89,12 +89,13 @@ class Choice:
 def choices(
     recipes: Sequence[Recipe], survey: Mapping[str, Any] | None, reserve_gib: float = RESERVE_GIB
 ) -> list[Choice]:
-    """Return the proposals for one host, the best first.
+    """Return the proposals for a host, best first.
 
-    Recipes that are served or whose model is on the host come first, then the usual one, then by name; too large ones are last.
+    Recipes that are served, or whose model is on the host, come first, then the usual one, then the others by name. Recipes that
+    are too large come last.
 
     Args:
-        survey: None if the host was not asked.
+        survey: the host's answer; None if it was not surveyed.
     """
     found = [_choice(recipe, survey, reserve_gib) for recipe in recipes if recipe.file.parallel is None]
     return sorted(
@@ -111,7 +112,7 @@ def choices(
 
 def _choice(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float) -> Choice:
     if survey is None:
-        return Choice(recipe, Fit("unknown", "the host was not asked"))
+        return Choice(recipe, Fit("unknown", "the host was not surveyed"))
     rows = [model for model in survey["models"] if model["id"] == recipe.file.model.id]
     own = [model for model in rows if model["place"] == "own"]
     row = next(iter([*own, *rows]), None)
@@ -126,12 +127,12 @@ def _choice(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float
 
 
 def surveyed(survey: Mapping[str, Any], reserve_gib: float) -> HostMemory:
-    """Return the memory of a host from its survey. If the host serves nothing, the memory in use is its own."""
+    """Return the memory of a host from its survey. If it serves nothing, the memory in use is its own."""
     total, available = int(survey["memory_bytes"]), survey.get("memory_available_bytes")
     models = (survey.get("ollama") or {}).get("models", ())
     if available is None or survey["servers"] or models is None or models:
         return HostMemory(total, reserve_gib, available_bytes=available)
-    own = Row("the host itself", max(0, total - available), "what is held now, with nothing served", "host")
+    own = Row("the host itself", max(0, total - available), "in use now, with nothing served", "host")
     return HostMemory(total, reserve_gib, own, available)
 
 
@@ -142,14 +143,14 @@ def fit(
     locked: Mapping[str, Any] | None = None,
     start: Start | None = None,
 ) -> Fit:
-    """Return whether a recipe's server fits a host that serves nothing else, by the budget of `plan` and `deploy`.
+    """Return whether a recipe's server fits a host that serves nothing else, using the budget of `plan` and `deploy`.
 
     Args:
-        recipe: the recipe. If it takes only some files of a repository, their size says nothing about the weights.
+        recipe: the recipe. If it uses only some files of a repository, `files_bytes` is not the size of the weights.
         host: the host's memory.
         files_bytes: size of the model's files; None if unknown.
-        locked: the model's entry of the lock, by which some engines are counted.
-        start: figures from earlier starts on the host; None for none.
+        locked: the model's entry in the lock, which the estimates for some engines need.
+        start: figures from earlier starts on the host; None if there are none.
     """
     memory, model = served_memory(recipe, {"model": locked}), recipe.file.model
     entire = not (model.chosen or model.allow or model.ignore)
@@ -181,7 +182,7 @@ def fit(
 
 
 def budget_clause(found: Budget) -> str:
-    """Return the sum of a budget, as "97.1 of 119.7 GiB (86.1 for the engine, 7.0 on the host's side, 4.0 reserve)"."""
+    """Summarize a budget, as "97.1 of 119.7 GiB (86.1 for the engine, 7.0 on the host's side, 4.0 reserve)"."""
     side = sum(row.size_bytes for row in found.rows if row.name == budget.HOST_SIDE)
     reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
     parts = [
@@ -195,13 +196,13 @@ def budget_clause(found: Budget) -> str:
 def _shm_bytes(recipe: Recipe) -> int:
     """Return the size limit of the server's /dev/shm in bytes.
 
-    It is 0 for `ipc: host`: only the host knows that limit, which is half of its memory.
+    It is 0 for `ipc: host`, because only the host knows that limit, which is half of its memory.
     """
     container = recipe.file.container.model_dump()
     return 0 if container.get("ipc") == "host" else size_bytes(str(container.get("shm_size") or USUAL_SHM))
 
 
-#: a host's name, which is a file name without a pattern's characters
+#: a host's name, which is a file name without characters that patterns use
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 GROUP = "lab"
 _DIR = re.compile(r"(?m)^  dir: .*$")
@@ -218,16 +219,16 @@ class NewHost:
 
     name: str
     address: str
-    #: None for the ssh configuration's
+    #: login name; None to use the ssh configuration
     user: str | None = None
-    #: None for the ssh configuration's
+    #: ssh port; None to use the ssh configuration
     port: int | None = None
     groups: tuple[str, ...] = (GROUP,)
     recipe: str = ""
 
     @classmethod
     def typed(cls, text: str, **more: Any) -> NewHost:
-        """Parse [USER@]ADDRESS[:PORT]; an IPv6 address takes no port here. Raises Refused if the text has another form."""
+        """Parse [USER@]ADDRESS[:PORT], with no port for an IPv6 address. Raises Refused for any other text."""
         user, _, rest = text.rpartition("@")
         address, _, digits = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
         port = int(digits) if re.fullmatch(r"[0-9]{1,5}", digits) else None
@@ -239,7 +240,7 @@ class NewHost:
 
 
 def name_of(address: str) -> str:
-    """Return the host's name in the project: the first label of a host name, or the whole IP address."""
+    """Return a name for the host in the project: the first label of its host name, or the whole IP address."""
     name = address if re.fullmatch(r"[0-9.]+", address) else address.split(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "spark1"
 
@@ -281,7 +282,7 @@ def with_groups(text: str, known: Mapping[str, Any] | None, groups: Sequence[str
     """Return groups.yml with the missing groups added at its end.
 
     Args:
-        text: the present file; empty if there is none.
+        text: content of the current file; empty if there is none.
     """
     new = [group for group in groups if group not in (known or {})]
     start = text or shipped_files.line("groups")
@@ -291,7 +292,7 @@ def with_groups(text: str, known: Mapping[str, Any] | None, groups: Sequence[str
 
 
 def with_dir(recipe: str, folder: str, host: str) -> str:
-    """Return a recipe's text with the folder in which a host already has the model."""
+    """Return a recipe's text with `dir` set to the folder where a host already has the model."""
     line = f"  dir: {_yaml(folder)}      # as {host} has it; proved by its hashes before it serves"
     return _DIR.sub(lambda _: line, recipe, count=1)
 

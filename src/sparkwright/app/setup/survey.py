@@ -1,4 +1,4 @@
-"""The survey of a host that may not be in a project yet, and `hosts.check`: what each host has and lacks, one row per host."""
+"""Surveys of hosts, which may not be in a project yet, and the `hosts.check` command, which prints one row per host."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from sparkwright.remote.ssh import host_keys
 from sparkwright.remote.ssh.host_keys import UnknownKey
 from sparkwright.visible import first
 
-#: most host keys to confirm in one login: the host's, and those of its jump hosts
+#: limit on host keys to confirm in one login: the host's and those of its jump hosts
 MOST_KEYS = 8
-#: returns True to accept an unknown host key
+#: decides whether to accept an unknown host key
 Accept = Callable[[UnknownKey], bool]
 
 
 def wanted(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
-    """Return the arguments of the module `survey`: the models of these recipes."""
+    """Return the arguments of the `survey` module for the models of these recipes."""
     pairs = dict.fromkeys((recipe.file.model.id, recipe.file.model.dir) for recipe in recipes)
     return {"ids": [model for model, _ in pairs], "dirs": [folder for _, folder in pairs]}
 
 
 def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
-    """Return the answer of the module `survey`. Raises Unreachable, or UnknownKey if `accept` returns False."""
+    """Return the answer of the `survey` module. Raises Unreachable, or UnknownKey if `accept` returns False."""
     decided: set[bytes] = set()
     while True:
         fleet = Fleet([Member(host)])
@@ -52,7 +52,7 @@ def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
 
 
 def hardware(found: dict[str, Any]) -> str:
-    """Return GPU, memory and disk in one sentence."""
+    """Return a clause about the GPU, the memory and the disk."""
     gpu = found["gpu"]["name"] if found["gpu"] else "no GPU found"
     memory = f"{units.gib(found['memory_bytes'])} GiB of memory, {units.gib(found['memory_available_bytes'])} available"
     return f"{gpu}, {memory}, {units.size(found['disk_free_bytes'])} of disk free, {found['architecture']}"
@@ -65,7 +65,7 @@ def docker(found: dict[str, Any]) -> str:
 
 
 def ollama(found: dict[str, Any]) -> str:
-    """Return a sentence on whether Ollama runs, and the models it holds, which a deploy would unload."""
+    """Return a sentence about Ollama: whether it runs, and the loaded models, which a deploy would unload."""
     about = found["ollama"]
     if not about["reachable"]:
         return "Ollama is not running"
@@ -84,20 +84,20 @@ def servers(found: dict[str, Any]) -> list[str]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """Return the results of a survey as sentences, with one for each place of a model."""
+    """Return the results of a survey as sentences, including one for each place of a model."""
     models = [f"{model['id']}: {units.size(model['size_bytes'])} in {model['dir']}" for model in found["models"]]
     return [hardware(found), docker(found), ollama(found), *servers(found), *models]
 
 
 def missing(found: dict[str, Any]) -> list[str]:
-    """Return what the host lacks for a deploy, in a few words each."""
+    """Return what the host lacks for a deploy, each in a few words."""
     lacks = [] if found["gpu"] else ["no GPU found"]
     lacks += [] if found["docker"]["reachable"] else [f"Docker: {found['docker']['error']}"]
     return lacks
 
 
 def refused(error: SparkwrightError) -> bool:
-    """Return True if the host answered and accepted none of the keys: the user has to copy a key to it."""
+    """Return True if the host answered but accepted none of the keys, so that the user has to copy a key to it."""
     return "accepts none of" in error.message
 
 
@@ -118,7 +118,7 @@ COLUMNS = grid.columns(
 def check_hosts(pattern: str, *, json: bool) -> list[int]:
     """Log in to the hosts of a pattern and show them.
 
-    Return exit code 1 for a host that lacks something, and 3 for an unreachable host.
+    Returns exit code 1 for a host that lacks something, and 3 for an unreachable host.
     """
     selection = machines(reach(pattern))
     try:
@@ -136,7 +136,7 @@ def check_hosts(pattern: str, *, json: bool) -> list[int]:
 
 
 def _survey(selection: Selection, member: Member) -> dict[str, Any]:
-    """Return the survey of one host with the bad findings of its doctor, for which a deploy would be refused or fail."""
+    """Return a host's survey along with the `doctor` findings for which a deploy would be refused or fail."""
     names = [host.recipe for host in selection.inventory.servers_of(member.host.name) if host.recipe]
     recipes = [recipe.load(selection.project.root, name) for name in names]
     seen = ask_module(selection.fleet, member, "survey", wanted(recipes))

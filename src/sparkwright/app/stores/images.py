@@ -41,10 +41,10 @@ COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("
 
 
 def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
-    """Show the unused images of each host, ask, and remove them.
+    """Show the unused images of each host, ask for confirmation, and remove them.
 
     Args:
-        everything: images of all repositories.
+        everything: include images of all repositories.
         check: only show them.
     """
     images = Stored("images", "prune_images", "id", _show)
@@ -57,7 +57,7 @@ def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, jso
 
 
 def _prune_args(selection: Selection, member: Member, *, everything: bool) -> dict[str, Any]:
-    """Return the repositories that recipes and lock name, and the lock's pins of any host, whose images are kept."""
+    """Return the repositories that the recipes and the lock name, and the pins, whose images are kept."""
     root: Path = selection.project.root
     lock = lock_of(selection.project, member.host)
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
@@ -77,10 +77,10 @@ def _show(host: str, images: list[dict[str, Any]]) -> None:
 
 
 def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
-    """Copy an image from one host to others, over ssh.
+    """Copy an image from one host to others over ssh.
 
     Args:
-        image: empty for the image of the receiving host's recipe.
+        image: the image; empty for the one in the receiving host's recipe.
     """
     selection = choose(f"{source_name},{to}")
     sources = selection.inventory.machines_of(selection.inventory.match(source_name))
@@ -88,7 +88,7 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
         raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one.")
     local = [host.name for host in selection.hosts if host.connection != "ssh"]
     if local:
-        raise Refused(f"{', '.join(local)}: only hosts over ssh send and take images.")
+        raise Refused(f"{', '.join(local)}: images are only copied between hosts with ssh.")
     source = next(member for member in selection.fleet.members if member.host.machine == sources[0].name)
     targets = [member for member in selection.fleet.members if member.host.machine != sources[0].name]
     if not targets:
@@ -111,7 +111,7 @@ def _copy(selection: Selection, source: Member, targets: list[Member], image: st
             codes.append(error.exit)
 
     try:
-        for member in targets:  # in sequence, as they would share the source's network and its Docker Engine
+        for member in targets:  # in sequence, because they would share the source's network and its Docker Engine
             selection.fleet.each([member], copy_to)
     finally:
         selection.fleet.close()
@@ -135,9 +135,9 @@ SAVE = (
 class Wanted:
     """The image to copy."""
 
-    #: with the digest, if it is known
+    #: reference, with the digest if it is known
     ref: str
-    #: image ids that the lock allows for the digest
+    #: image ids that the lock accepts for the digest
     ids: tuple[str, ...] = ()
     #: download size in bytes by platform, from the lock
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Wanted:
 
     @property
     def incoming(self) -> str:
-        """A temporary tag, so that an image that was not compared yet is not used."""
+        """A temporary tag, so that an image that has not been compared yet is not used."""
         return f"{Name.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
 
 
@@ -159,9 +159,9 @@ class ImageTransfer:
     fleet: Fleet
     source: Member
     target: Member
-    #: answer of `inspect_image` at the source
+    #: answer of `inspect_image` from the source
     here: dict[str, Any]
-    #: answer of `inspect_image` at the target
+    #: answer of `inspect_image` from the target
     there: dict[str, Any]
     #: the tag under which the image arrives
     incoming: str
@@ -170,13 +170,13 @@ class ImageTransfer:
 
 
 def copy_image_copy(selection: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
-    """Copy an image between two members, and return one sentence about the outcome.
+    """Copy an image between two members, and return a sentence about the outcome.
 
     Args:
-        image: empty for the image of the target's recipe.
+        image: the image; empty for the one in the target's recipe.
 
     Raises:
-        Refused: the source has no such image, or the target can't take it; nothing was sent then.
+        Refused: the source has no such image, or the target can't take it; nothing is sent then.
     """
     wanted = _wanted(selection, target, image)
     here = ask_module(fleet, source, "inspect_image", wanted.to_json())
@@ -186,7 +186,7 @@ def copy_image_copy(selection: Selection, fleet: Fleet, source: Member, target: 
         raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
     if not Name.parse(wanted.ref).digest and here["digests"]:
         wanted = replace(wanted, ref=pinned(wanted.ref, here["digests"][0]))
-    # the sender may report any size, so the lock's size limits it
+    # the source may report any size, so the size in the lock limits it
     most = image_archive.bound(here["size_bytes"], wanted.sizes.get(here["platform"]))
     there = ask_module(fleet, target, "inspect_image", {**wanted.to_json(), "most_bytes": most})
     if there["present"] and there["layers"] == here["layers"]:
@@ -198,25 +198,25 @@ def copy_image_copy(selection: Selection, fleet: Fleet, source: Member, target: 
     try:
         way = _some_way(transfer)
     except BaseException:
-        with suppress(SparkwrightError):  # the error of the copy has to be reported
+        with suppress(SparkwrightError):  # the error of the copy matters more
             run_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
         raise
     compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
     run_module(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
     took = units.duration(time.monotonic() - started_s)
     size = units.size(here["size_bytes"])
-    proof = "its content is the lock's" if wanted.ids else f"the lock can't prove it: as {source.host.name} has it"
+    proof = "its content is the lock's" if wanted.ids else f"unverified by the lock: the copy of {source.host.name}"
     return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
 
 
 def _some_way(transfer: ImageTransfer) -> str:
-    """Transfer the image, directly if possible. Return the way it took."""
+    """Transfer the image, directly if possible, and return a description of the route."""
     try:
         return _straight(transfer)
     except SparkwrightError as error:
         if error.exit is not Exit.UNREACHABLE:
             raise
-        transfer.fleet.tell(transfer.target, f"{error.message} Through this laptop then.")
+        transfer.fleet.tell(transfer.target, f"{error.message} Copying through this laptop instead.")
         return _through_the_laptop(transfer)
 
 
@@ -240,7 +240,7 @@ def _refuse_what_cannot_be(wanted: Wanted, transfer: ImageTransfer) -> None:
     need = int(here["size_bytes"] * MARGIN)
     if there["free_bytes"] is not None and there["free_bytes"] < need:
         free = units.size(there["free_bytes"])
-        message = f"{free} are free where Docker stores images, and {units.size(need)} are needed."
+        message = f"{free} are free where Docker stores images, but {units.size(need)} are needed."
         raise Refused(message, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
     for member, found in ((source, here), (target, there)):
         if "docker" not in found["tools"]:
@@ -275,7 +275,7 @@ def _straight(transfer: ImageTransfer) -> str:
 def _addresses(target: Member, own: list[str]) -> list[str]:
     """Return the addresses at which another host may reach the target's sshd.
 
-    These are the target's own networks, then the address that the laptop uses unless that is loopback.
+    These are the target's addresses on its networks, then the one that the laptop uses unless it is loopback.
     """
     resolved = ssh_config.resolve(target.host)
     ports = dict.fromkeys([22, resolved.port])
@@ -317,5 +317,5 @@ def _through_the_laptop(transfer: ImageTransfer) -> str:
 
     ended = relay(out, into, progress)
     if ended.code:
-        raise Failed(f"its engine refuses the image: {ended.message}", where=transfer.target.host.name)
+        raise Failed(f"its Docker Engine refuses the image: {ended.message}", where=transfer.target.host.name)
     return f"{units.size(ended.sent_bytes)} through this laptop"

@@ -1,4 +1,4 @@
-"""The `lock` command: find what recipes pin, have hosts ask registries and the hub about it, and write spark.lock."""
+"""The `lock` command: look up, through the hosts, the images and models that recipes name, and write spark.lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkwright.protocol.plan import new_run_id
 
 @dataclass
 class Pinned:
-    """An existing or missing entry of the lock, with the answer of its registry or hub."""
+    """An existing or missing entry of the lock, with the answer of the registry or the hub."""
 
     #: image or model
     kind: str
@@ -36,12 +36,12 @@ class Pinned:
     new: dict[str, Any] | None = None
     error: SparkwrightError | None = None
     rows: list[Any] = field(default_factory=list)
-    #: of a second model; None for the recipe's own model
+    #: role of a second model; None for the recipe's own model
     role: str | None = None
 
     @property
     def complete(self) -> bool:
-        """True if nothing is missing in the entry."""
+        """True if the entry lacks nothing."""
         return self.old is not None and (self.kind == "model" or bool(self.old["manifests"]))
 
     @property
@@ -57,11 +57,11 @@ class Pinned:
 
     @property
     def gone(self) -> Any:
-        """The pinned digest, if its registry no longer has it."""
+        """The pinned digest, if the registry no longer has it."""
         return (self.new or {}).get("gone")
 
     def sentence(self) -> str:
-        """Return the state as text, with a summary of a new entry."""
+        """Return the state as text, with a summary of the entry if it is new."""
         if self.state in ("moved", "same"):
             return {"moved": "moved upstream", "same": "as pinned"}[self.state]
         new = self.new or {}
@@ -84,7 +84,7 @@ class Pinned:
 
 
 def pinned_by(selection: Selection, name: str = "") -> list[Pinned]:
-    """Return what the recipes of the selected hosts pin.
+    """Return the entries that the recipes of the selected hosts need.
 
     Args:
         name: only this image, model or recipe.
@@ -105,10 +105,10 @@ def pinned_by(selection: Selection, name: str = "") -> list[Pinned]:
 
 
 def pinned_of(selection: Selection, member: Member, wanted: Recipe, lock: lockfile.Lock | None = None) -> list[Pinned]:
-    """Return a recipe's image and models, to be requested through a host.
+    """Return the entries for a recipe's image and models, to be looked up through a host.
 
     Args:
-        lock: the host's lock, if it was read before.
+        lock: the host's lock, if it was already read.
     """
     member.secrets = selection.inventory.secrets(member.host)
     folder = lock_folder(selection.project, member.host)
@@ -123,7 +123,7 @@ def pinned_of(selection: Selection, member: Member, wanted: Recipe, lock: lockfi
 
 
 def _entries(selection: Selection) -> Iterator[Pinned]:
-    """Yield each image and model once, to be requested through the first host that serves it."""
+    """Yield each image and model once, to be looked up through the first host that serves it."""
     seen: set[tuple[Path, str]] = set()
     locks: dict[Path, lockfile.Lock] = {}
     for member in selection.fleet.members:
@@ -138,12 +138,12 @@ def _entries(selection: Selection) -> Iterator[Pinned]:
 
 
 def ask_upstream(selection: Selection, entries: Sequence[Pinned], *, follow: bool) -> None:
-    """Fill in the answers of registries and the hub, with all hosts in parallel, and disconnect.
+    """Look up the entries in registries and on the hub, through all hosts in parallel, and disconnect.
 
-    An entry that can't be requested keeps its error.
+    An entry that can't be looked up stores the error.
 
     Args:
-        follow: ask for the present meaning of tags and branches, not only about the pinned digest.
+        follow: look up the current meaning of tags and branches, not only the pinned digest.
     """
 
     def ask_of(member: Member) -> None:
@@ -170,7 +170,7 @@ def _ask(selection: Selection, entry: Pinned, run_id: str, *, follow: bool) -> N
     try:
         answer = ask(selection.fleet, entry.member, [task], run_id)[task.id]
         entry.new = {**lockfile.entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
-    except Exception as error:  # a full disk, a folder that is read-only
+    except Exception as error:  # such as a full disk or a read-only folder
         entry.error = broke(error)
         return
     if entry.old is not None:
@@ -179,7 +179,7 @@ def _ask(selection: Selection, entry: Pinned, run_id: str, *, follow: bool) -> N
 
 
 def write(fresh: Sequence[Pinned]) -> None:
-    """Write the new entries to each lock, which is read again as another command may have written it. Raises Failed."""
+    """Write the new entries to each lock, which is read again in case another command wrote it. Raises Failed."""
     for folder in {entry.folder for entry in fresh}:
         known = lockfile.load(folder)
         for entry in (entry for entry in fresh if entry.folder == folder):
@@ -196,7 +196,7 @@ def write(fresh: Sequence[Pinned]) -> None:
 
 
 def _kept(entry: Pinned) -> dict[str, Any]:
-    """Return the new entry. For the same image it keeps what was learnt by running it."""
+    """Return the new entry, which for the same image keeps what was learnt by running it."""
     new = dict(entry.new or {})
     if entry.state == "completed" and entry.old is not None:
         new.update({key: value for key, value in entry.old.items() if value})
@@ -222,7 +222,7 @@ class Row:
 
 
 def image_rows(old: Entry, new: Entry, engine: str) -> list[Row]:
-    """Return the differences between two entries of an image; none if the digest is the same, as it decides the rest.
+    """Return the differences between two entries of an image; none if they have the same digest, which determines the rest.
 
     Args:
         engine: title of the engine.
@@ -252,7 +252,7 @@ def model_rows(old: Entry, new: Entry) -> list[Row]:
 
 
 def shown(rows: list[Row]) -> Iterator[str]:
-    """Format rows as lines. Of very many files only the first are shown."""
+    """Format rows as lines. If there are very many files, only the first are shown."""
     yield from (str(row) for row in rows[: SHOWN_FILES + 6])
     if len(rows) > SHOWN_FILES + 6:
         yield f"... and {len(rows) - SHOWN_FILES - 6} more"
@@ -263,7 +263,7 @@ def _row(what: str, before: str | None, after: str | None) -> list[Row]:
 
 
 def _chat(old: Entry, new: Entry) -> list[Row]:
-    """Return the changes of the chat template and the sampling defaults; none if the old ones were never read."""
+    """Return the changes in the chat template and the sampling defaults; none if the old ones were never read."""
     if old.get("chat") is None or new.get("chat") is None:
         return []
     return [Row(*change) for change in chat_template.changes(old["chat"], new["chat"])]

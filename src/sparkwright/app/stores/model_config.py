@@ -1,4 +1,4 @@
-"""Reading of a model's config.json from a folder, a file, or the hub: one small request, no weights, no client library."""
+"""Reading a model's config.json from a folder, a file or the hub, with one small request and without a client library."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TIMEOUT_S, REDIRECTS = 10, 10
 def read(source: str, revision: str = "main") -> Mapping[str, Any]:
     """Return a model's config.
 
-    The hub is HF_ENDPOINT, else huggingface.co; HF_TOKEN is sent with the request.
+    The hub is HF_ENDPOINT, or huggingface.co if that is not set. HF_TOKEN is sent with the request.
 
     Args:
         source: a folder with a config.json, such a file, or a hub id.
-        revision: of the hub's repository.
+        revision: revision of the hub's repository.
 
     Raises:
-        Refused: there is no such config, or it may not be read.
+        Refused: there is no such config, or access is denied.
         Unreachable: the hub does not answer within 10 s.
     """
     path = below_home(source)
@@ -54,7 +54,7 @@ def read(source: str, revision: str = "main") -> Mapping[str, Any]:
 
 
 def read_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
-    """Return the facts in a model's chat files, see chat_template.kept; None if the hub does not provide them.
+    """Return the facts in a model's chat files (see `chat_template.kept`), or None if the hub does not provide them.
 
     Args:
         source: as for `read`; for a config.json, its folder is used.
@@ -85,7 +85,7 @@ def parse(raw: bytes, where: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise Refused(f"this is not JSON: {error}.", where=where) from error
     if not isinstance(config, dict):
-        raise Refused("a model's config is a JSON object, this is something else.", where=where)
+        raise Refused("this is not a JSON object, which a model's config has to be.", where=where)
     return config
 
 
@@ -97,13 +97,13 @@ def _fetch(model: str, revision: str) -> bytes:
 
 
 def _file(model: str, revision: str, name: str) -> bytes | None:
-    """Return a small file of a model; None if the hub has none of this name."""
+    """Return a small file of a model, or None if the hub has no such file."""
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     if not hub.startswith(("https://", "http://")):
         raise Refused(f"HF_ENDPOINT is {hub!r}, which is not an http address.")
     token = os.environ.get("HF_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
-        raise Refused("HF_TOKEN holds characters that no token has.")
+        raise Refused("HF_TOKEN holds characters that can't be in a token.")
     try:
         answer = http.request(
             "GET",
@@ -115,7 +115,7 @@ def _file(model: str, revision: str, name: str) -> bytes | None:
             route=http.Route(proxies=True),
         )
     except TooLarge as error:
-        raise Refused(f"its {name} is not that of a model: the hub {error}.", where=model) from None
+        raise Refused(f"its {name} is not a model's: the hub {error}.", where=model) from None
     except TransportError as error:
         cause = error.error.strerror if isinstance(error, ConnectFailed) and error.error else ""
         reason = f"does not answer: {cause}" if cause else error
@@ -131,17 +131,17 @@ def _refusal(code: int, hub: str, model: str, revision: str, token: bool) -> Spa
     if code in (401, 403):
         fix = "Is HF_TOKEN's account allowed to read it?" if token else "If you may read it, set HF_TOKEN."
         message = f"the hub does not show {model} ({code}): it is gated, private, or does not exist."
-        return Refused(message, fix=f"Access is asked for at {hub}/{model}. {fix}")
+        return Refused(message, fix=f"Request access at {hub}/{model}. {fix}")
     if code == 404:
-        message = f"the hub has no config.json of {model} at {revision!r}, and there is no such folder here."
-        return Refused(message, fix="Look at the id's spelling and the revision.")
+        message = f"the hub has no config.json for {model} at {revision!r}, and there is no such folder here."
+        return Refused(message, fix="Check the id's spelling and the revision.")
     return Unreachable(f"{hub} answers {code} for {model}.", fix="Try again later, or give a folder on disk.")
 
 
 KINDS = {
-    "recurrent": "recurrent: {0} beside full attention",
+    "recurrent": "recurrent: {0} in addition to full attention",
     "attention_free": "recurrent without any attention: {0}",
-    "dense": "dense: attention alone",
+    "dense": "dense: attention only",
     "unknown": "unknown",
 }
 
@@ -149,7 +149,7 @@ KINDS = {
 def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts about a config as plain JSON, with null for unknown.
 
-    `substring_rule` is the result of that rule alone.
+    `substring_rule` is the result of the substring rule alone.
     """
     found = classify(config)
     support = architecture_support.SUPPORT.get(found.name)
@@ -171,7 +171,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the facts about a config as lines for a person."""
+    """Yield the facts about a config as lines of text."""
     found = classify(config)
     yield f"{source}  {found.name or found.model_type or 'of no named architecture'}"
     yield _line("kind", KINDS[found.kind].format(found.mechanism))
@@ -191,17 +191,17 @@ def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
     own, fp8 = (block_size(config, dtype) for dtype in ("auto", "fp8"))
     if own:
         other = "its KV cache is fp8" if own == fp8 else f"{fp8} with an fp8 KV cache"
-        yield _line("block", f"{own} tokens, {other} (predicted for one GPU; the engine's log is right)")
+        yield _line("block", f"{own} tokens, {other} (predicted for one GPU; the engine's log is authoritative)")
     answer = _substring_rule(config)
     if answer != ("dense" if found.kind == "dense" else "unknown" if found.kind == "unknown" else "recurrent"):
-        yield _line("elsewhere", f"a search for 'mamba' and the like would have said {answer}")
+        yield _line("elsewhere", f"a search for 'mamba' and similar names would have said {answer}")
     releases = architecture_support.in_words(found.name)
     if releases:
         yield _line("vLLM", releases)
 
 
 def chat_lines(chat: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield lines about the model's chat template and sampling defaults; none if its files hold no template."""
+    """Yield lines about the model's chat template and sampling defaults; none if there is no template."""
     if chat and chat["template"]:
         yield from (_line(label, text) for label, text in chat_template.lines(chat))
 

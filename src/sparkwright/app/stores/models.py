@@ -1,4 +1,4 @@
-"""The `models.*` commands: list, verify, copy and prune the models of hosts."""
+"""The `models.*` commands: list, verify, copy and prune models on hosts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.secret import Secret
 from sparkwright.visible import count, first, one_line
 
-#: of `models.list`
+#: columns of `models.list`
 LISTED = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("USED BY", 0), ("FOLDER", 0))
 Rows = list[tuple[str, dict[str, Any]]]
 
 
 def ask(selection: Selection, answer_of: Callable[[Member], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the answer of every selected host, by host name. The error of a host that could not answer is printed."""
+    """Return the answers of the selected hosts, by host name. The errors of hosts that can't answer are printed."""
     found = selection.fleet.ask(answer_of)
     for name, error in selection.fleet.errors().items():
         say_error(error, json=False, host=name)
@@ -49,7 +49,7 @@ def list_models(pattern: str, *, as_json: bool) -> list[int]:
         return selection.fleet.codes()
     grid.show_plain_table(LISTED, [_cells(host, row) for host, row in rows])
     if not rows and len(found) == len(selection.hosts):
-        say("no models that sparkwright proved.")
+        say("no models that sparkwright has verified.")
     return selection.fleet.codes()
 
 
@@ -68,14 +68,14 @@ def _errors(*selections: Selection) -> list[dict[str, Any]]:
 
 
 def _cells(host: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a model as a row of LISTED."""
+    """Return the cells of a model in the columns `LISTED`."""
     state = f"{count(len(row['changed']), 'file')} changed" if row["changed"] else "whole"
     model, used = f"{row['id'] or '?'}@{row['commit'][:12] or '?'}", ", ".join(row["used_by"])
     return host, model, units.size(row["size_bytes"]), state, used or "unused", row["dir"]
 
 
 def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
-    """Compare each host's model with the lock. The exit code is 2 if a file is missing or wrong."""
+    """Compare each host's model with the lock. The exit code is 2 if a file is missing or changed."""
     selection = choose(pattern)
     models = {host.name: locked_model(selection.project, host) for host in selection.hosts}
     further = {host.name: _further(selection.project, host) for host in selection.hosts}
@@ -92,7 +92,7 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
         )
     else:
         for host, value in found.items():
-            how = "every byte read again" if deep else "as proved"
+            how = "every byte read again" if deep else "as verified"
             summary = f"whole: {value['files']} files, {units.size(value['size_bytes'])}, {how}"
             message = f"wrong: {first(value['wrong'], 3)}" if value["wrong"] else summary
             say(one_line(f"{host:<12} {models[host]['id']}  {message}"))
@@ -100,13 +100,13 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
 
 
 def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
-    """Copy the locked model of each host's recipe from a host that has it. The hub is not asked."""
+    """Copy the locked model of each host's recipe from a host that has it, without contacting the hub."""
     selection = choose(pattern)
     giver = preparation.source_host(selection.inventory, source)
     selection.fleet.members = [member for member in selection.fleet.members if member.host.machine != giver.name]
     takers = [member.host for member in selection.fleet.members]
     if not takers:
-        raise Refused(f"--to names nobody but {giver.name}.", fix="Name the hosts that need the model.")
+        raise Refused(f"--to names no host except {giver.name}.", fix="Name the hosts that need the model.")
     models = {host.name: locked_model(selection.project, host) for host in takers}
     selection.fleet.connect()
     message = preparation.Peers(selection.inventory)
@@ -134,7 +134,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
 def _handed_out(
     message: preparation.Peers, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], Any]]:
-    """Have each model that is needed handed out once, for all hosts that need it."""
+    """Have each needed model handed out once, for all hosts that need it."""
     urls: dict[tuple[str, str], list[str]] = {}
     tokens: dict[tuple[str, str], Any] = {}
     for model in models.values():
@@ -147,7 +147,7 @@ def _handed_out(
 
 
 def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
-    """Show the unused models, ask, and remove them.
+    """Show the unused models, ask for confirmation, and remove them.
 
     A model that a container mounts or a recipe names is never removed.
     """
@@ -179,7 +179,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
 
 
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
-    """Return id, commit, files and dir of a host's model, from its recipe and the lock. Raises Failed and Refused."""
+    """Return the id, commit, files and dir of a host's model, from its recipe and the lock. Raises Failed and Refused."""
     wanted = recipes.recipe_of(project, host).file.model
     entry = lock_of(project, host).model(wanted.id, wanted.revision, wanted.chosen)
     if entry is None:
@@ -191,7 +191,7 @@ def locked_model(project: Project, host: Host) -> dict[str, Any]:
 
 
 def _further(project: Project, host: Host) -> list[dict[str, Any]]:
-    """Return the second models of a host's recipe that the lock holds, as `verify_model` takes them."""
+    """Return the second models of a host's recipe that are in the lock, as `verify_model` takes them."""
     wanted = recipes.recipe_of(project, host)
     known = entries(lock_of(project, host), wanted).get("models") or {}
     models = wanted.file.further
@@ -209,19 +209,19 @@ def _further(project: Project, host: Host) -> list[dict[str, Any]]:
 
 
 def _folders(selection: Selection, machine: Host) -> list[str]:
-    """Return the model folders in the recipes of a machine."""
+    """Return the model folders that the recipes of a machine name."""
     hosts = [host for host in selection.inventory.servers_of(machine.name) if host.recipe]
     files = [recipes.recipe_of(selection.project, host).file for host in hosts]
     return [model.dir for file in files for model in (file.model, *file.further.values())]
 
 
 def _is_kept(folder: str, own: str) -> bool:
-    """Return True if the recipe names this folder. ~ is the login's home, which the laptop need not know."""
+    """Return True if the recipe names this folder. `~` stands for any home, because the laptop may not know the login's."""
     return folder.endswith(own[1:]) if own.startswith("~/") else folder == own
 
 
 def _removed(selection: Selection, rows: Rows) -> Rows:
-    """Remove the models on all hosts at once. Each host checks again before it removes one."""
+    """Remove the models on all hosts in parallel. Each host checks again before it removes one."""
     done: Rows = []
 
     def one(member: Member) -> None:

@@ -1,4 +1,4 @@
-"""The `runtime.install` and `runtime.fetch` commands: root's copy, and what a first deploy needs."""
+"""The `runtime.install` and `runtime.fetch` commands: install root's copy on hosts, and download wheels in advance."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from sparkwright.visible import listed, one_line
 PASSWORD = "BECOME_PASSWORD"
 SUDO = "sudo"
 BEGIN = b"sparkwright-begin\n"
-#: time limits in seconds: to send the runtime (11 MB) and install it with sudo; to find the host's Python
+#: time limits in seconds: for sending the runtime (11 MB) and installing it with sudo, and for finding the host's Python
 INSTALL_S, PYTHON_S = 600.0, 60.0
 #: size limit of a program's output, which is normally two lines
 MOST_BYTES = 2**20
 CHUNK_BYTES = 64 * 1024
-#: a runtime that does not exist: the host answers with its Python and processor in a `runtime_missing` event
+#: hash of a runtime that does not exist, for which the host answers with its Python and processor (`runtime_missing`)
 _ABSENT = "0" * 20
-#: The unpacker is at the beginning of standard input, after the password line, which sudo may not have consumed.
+#: The unpacker comes first on standard input, after the password line, which sudo may not have consumed.
 _UNPACK = (
     "import sys\n"
     f"while (line := sys.stdin.buffer.readline()) != {BEGIN!r}:\n    line or sys.exit(1)\n"
     "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 )
-#: readable by all, for `doctor` and the runner; writable by root
+#: readable by everyone, for `doctor` and the runner; writable only by root
 _INSTALL = '"$@" || exit 1; chmod -R go=rX "$0"'
 
 
 def install(selection: Selection) -> list[Exit]:
-    """Install this version's runtime in root's folder on each host, through sudo. Return the exit codes.
+    """Install this version's runtime in root's folder on each host with sudo, and return the exit codes.
 
-    Nothing in the user's folders on the host is run or read for it. Raises Refused for a host that is not reached over ssh.
+    It runs and reads nothing in the user's folders on the host. Raises Refused for a host that is not reached over ssh.
     """
     return in_turn(selection, lambda member: _install(selection, member), json=False)
 
@@ -53,7 +53,7 @@ def install(selection: Selection) -> list[Exit]:
 def _install(selection: Selection, member: Member) -> Exit:
     link, where = member.open(), member.host.name
     if not isinstance(link, SshLink):
-        raise Refused("a runtime of root's is for hosts that are reached over ssh.", where=where)
+        raise Refused("root's runtime is only for hosts that are reached over ssh.", where=where)
     found = runtime.interpreter(_python(link, where), where)
     data = runtime.archive(found.version, found.machine).read_bytes()
     secret = selection.inventory.secrets(member.host).get(PASSWORD)
@@ -75,8 +75,8 @@ def _install(selection: Selection, member: Member) -> Exit:
         code = channel.exit_status
         why = str(answer.get("why") or _last_words(channel))
     except (TimeoutError, TimedOut):
-        answer, code, why = {}, -1, f"sudo does not end within {INSTALL_S:g} s"
-    except OSError:  # sudo exited, and its error output has the reason
+        answer, code, why = {}, -1, f"sudo did not exit within {INSTALL_S:g} s"
+    except OSError:  # sudo exited; its error output has the reason
         answer, code, why = {}, -1, _last_words(channel)
     finally:
         channel.close()
@@ -88,7 +88,8 @@ def _install(selection: Selection, member: Member) -> Exit:
 
 
 def _python(link: SshLink, where: str) -> Event:
-    """Return which Python a new runtime on the host would be made for.
+    """Return the event that describes the Python that a new runtime on the host would be built for.
+
 
     Raises Unreachable if the host does not answer in time, and Refused if it has no Python 3.11 or newer.
     """
@@ -96,7 +97,7 @@ def _python(link: SshLink, where: str) -> Event:
     try:
         events = _events(channel, Deadline(PYTHON_S))
     except (OSError, TimedOut):
-        raise Unreachable(f"it does not tell within {PYTHON_S:g} s which Python it has.", where=where) from None
+        raise Unreachable(f"it did not report its Python within {PYTHON_S:g} s.", where=where) from None
     finally:
         channel.close()
     found = next((event for event in events if event["event"] == "runtime_missing"), None)
@@ -106,13 +107,13 @@ def _python(link: SshLink, where: str) -> Event:
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
-    """Yield the data in pieces, each of which has to be accepted in time."""
+    """Yield the data in pieces, each with its own time limit for being sent."""
     for at in range(0, len(data), CHUNK_BYTES):
         yield data[at : at + CHUNK_BYTES]
 
 
 def _events(channel: Channel, deadline: Deadline) -> list[Event]:
-    """Read a program's output, up to its end or MOST_BYTES. Raises OSError if it does not end in time."""
+    """Read a program's output to its end, or up to MOST_BYTES. Raises OSError if it does not end in time."""
     received, events, size = Received(), list[Event](), 0
     while size < MOST_BYTES:
         channel.settimeout(deadline.left_s())
@@ -125,7 +126,7 @@ def _events(channel: Channel, deadline: Deadline) -> list[Event]:
 
 
 def _last_words(channel: Channel) -> str:
-    """Return the last line of a program's error output, as far as it was received."""
+    """Return the last line of the error output that was received."""
     found = channel.recv_stderr(CHUNK_BYTES) if channel.recv_stderr_ready() else b""
     lines = found.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "sudo gave no reason"
@@ -135,7 +136,7 @@ QUIET_S = 2.0
 
 
 def fetch(machines: str, pythons: str) -> None:
-    """Download the wheels. Raises Refused for an unknown processor or Python version.
+    """Download the runtime's wheels. Raises Refused for an unknown processor or Python version.
 
     Args:
         machines: processors, separated by commas.
@@ -148,7 +149,7 @@ def fetch(machines: str, pythons: str) -> None:
         if version not in runtime.PYTHONS:
             raise Refused(f"--python must be one of {', '.join(runtime.PYTHONS)}, got '{version}'.")
     if not wanted:
-        raise Refused("say for which processor and Python: --machine aarch64 --python 3.12.")
+        raise Refused("no processor and Python were named: pass --machine aarch64 --python 3.12.")
     for machine, version in wanted:
         cached, started_s = runtime.here(version, machine), time.monotonic()
         found = runtime.fetched(version, machine, _progress(f"{machine}, Python {version}"))

@@ -1,1 +1,1 @@
-"""The layer between Invoke and our commands: options, help, refusals and start-up."""
+"""The layer between Invoke and the commands: options, help, error messages and start-up."""

@@ -1,4 +1,4 @@
-"""Commands as Invoke tasks: short options for the common five, help for the usual options, and exit codes."""
+"""Commands as Invoke tasks, with short options, default help texts and exit codes."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from invoke.tasks import Task
 
 from sparkwright.app.outcome import reporting
 
-#: name, default and help. The default () marks an option that may be given several times.
+#: name, default and help of an option. The default () means that it may be repeated.
 Option = tuple[str, str | bool | int | tuple[()], str]
 Body = Callable[..., int | Sequence[int] | None]
 #: the last option of every command
 DEBUG = Parameter("debug", Parameter.KEYWORD_ONLY, default=False)
 
-#: all short options, the same in all commands: Fabric's -H, Ansible's -C, -D and -v, Invoke's -d
+#: short options, which are the same in all commands: Fabric's -H, Ansible's -C, -D and -v, Invoke's -d
 SHORT = {"host": "H", "check": "C", "diff": "D", "json": "j", "verbose": "v", "debug": "d"}
 
-#: help of these options, unless a command has its own
+#: default help texts of common options
 USUAL = {
     "host": "a host, a group, several (spark1,spark2), or all",
     "recipe": "of a host that serves several: only the server of this recipe",
-    "json": "print JSON on stdout, one object a line",
+    "json": "print JSON on stdout, one object per line",
     "debug": "show the traceback of an error",
 }
 
 
 class Command(Task[Any]):
-    """An Invoke task of sparkwright.
+    """A sparkwright command as an Invoke task.
 
-    `word` is the option that an optional word after the command stands for (`explain [RULE]`).
+    `word` names the option that an optional word after the command sets (`explain [RULE]`).
     """
 
     word = ""
 
     def argspec(self, body: Callable[..., Any]) -> Signature:
-        """Return the options of a command. Its function takes neither Invoke's context nor --debug."""
+        """Return the options of a command, whose function takes neither Invoke's context nor --debug."""
         own = inspect.signature(body)
         return own.replace(parameters=[*own.parameters.values(), DEBUG])
 
     def arg_opts(self, name: str, default: str, taken_names: set[str]) -> dict[str, Any]:
-        """Return one option in Invoke's form, with its short name and its help."""
+        """Return an option in Invoke's form, with its short name and help."""
         found: dict[str, Any] = super().arg_opts(name, default, taken_names)
         if name in SHORT:
             found["names"] = [*found["names"], SHORT[name]]
         return {"help": USUAL.get(name), **found}
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Any]:
-        """Return every option. Invoke empties the help texts in doing so, so they are restored."""
+        """Return all options. Invoke clears the help texts while doing so, so they are restored."""
         texts = self.help.copy()
         try:
             return list(super().get_arguments(ignore_unknown_help))
@@ -68,12 +68,14 @@ def command(
     word: str = "",
     default: bool = False,
 ) -> Callable[[Body], Command]:
-    """Make a function a command. Its docstring is the help, with the first line for lists; help_groups.py has its examples.
+    """Make a function a command. Its docstring is the help and its first line is used in lists.
+
+    The examples are in help_groups.py.
 
     Args:
         optional: options whose value may be left out.
-        iterable: options that may be given several times.
-        default: make it the command that the collection's name alone stands for.
+        iterable: options that may be repeated.
+        default: run this command for the collection's name alone.
     """
 
     def made(body: Body) -> Command:
@@ -92,7 +94,7 @@ def command(
 
 
 def command_of(body: Body, name: str, doc: str, options: Sequence[Option], *positional: str) -> Command:
-    """Make a command whose options are a table, by giving its function a signature for Invoke."""
+    """Make a command from a table of options, by giving its function a signature for Invoke."""
     run = reporting(body)
     run.__name__, run.__doc__ = name, doc
     defaults = {

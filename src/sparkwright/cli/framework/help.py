@@ -1,4 +1,4 @@
-"""The output of `--help` and `--list`: the commands in their groups, and one command with its options and examples."""
+"""The output of `--help` and `--list`: the commands by group, and a command's options and examples."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sparkwright.program import typed
 
 
 def listing(collection: Any, root: str = "") -> str:
-    """Return every command, grouped, one line each.
+    """Return the commands by group, one per line.
 
     Args:
-        root: only the commands of this collection.
+        root: name of the collection to list; empty for all.
     """
     tasks = {name: task for name, task in walk(collection) if name.startswith(f"{root}." if root else "")}
     groups = {title: [name for name in commands if name in tasks] for title, commands in GROUPS.items()}
@@ -34,7 +34,7 @@ def program_help(binary: str, options: Iterable[Any], collection: Any) -> str:
     """Return the text of `sparkwright --help`.
 
     Args:
-        options: options that stand before a command.
+        options: options that come before a command.
     """
     lines = [f"Usage: {binary} COMMAND [options]", "", listing(collection), "Options:", *_columns(options), ""]
     return "\n".join([*lines, f"`{binary} COMMAND --help` shows a command's options and two examples.", ""])
@@ -69,7 +69,7 @@ def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
 
 
 def walk(collection: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every task with its full name, for example `bench.serve`."""
+    """Yield all tasks with their full names, for example `bench.serve`."""
     for name, task in collection.tasks.items():
         yield before + name, task
     for name, part in collection.collections.items():
@@ -77,7 +77,7 @@ def walk(collection: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def spoken(collection: Any, name: str) -> str:
-    """Return the shortest name of a command: `health` for health.check."""
+    """Return the shortest name of a command, for example `health` for `health.check`."""
     part, _, own = name.rpartition(".")
     return part if part and collection.subcollection_from_path(part).default == own else name
 
@@ -88,15 +88,15 @@ def first_line(task: Any) -> str:
 
 
 WIDEST, LEAST = 100, 60
-#: a longer name gets a line of its own
+#: longer names get a line of their own
 NAMES_WIDTH = 24
-#: names of options' values that differ from the option's name
+#: placeholders of option values that differ from the option's name
 VALUES = {"update": "NAME", "a": "RECIPE", "b": "RECIPE", "serial": "SIZE", "help": "COMMAND", "list": "GROUP"}
 Row = tuple[str, str]
 
 
 def spelled(option: Any) -> str:
-    """Return an option as it is typed: `-H, --host HOST`, `--tags TAGS`, `--no-rollback`, `--update[=NAME]`."""
+    """Return the usage of an option: `-H, --host HOST`, `--tags TAGS`, `--no-rollback`, `--update[=NAME]`."""
     if option.kind is bool and option.default is True:
         return f"    --no-{option.name.replace('_', '-')}"
     names = [name.replace("_", "-") for name in option.names]
@@ -118,13 +118,13 @@ def _width() -> int:
 
 
 def folded(doc: str) -> list[str]:
-    """Return a docstring's paragraphs, wrapped to the terminal's width."""
+    """Return the lines of a docstring's paragraphs, wrapped to the terminal's width."""
     paragraphs = [textwrap.wrap(text, _width() - 2, break_on_hyphens=False) for text in doc.split("\n\n")]
     return [line for text in paragraphs for line in ("", *(f"  {line}" for line in text))][1:]
 
 
 def columns(rows: list[Row]) -> list[str]:
-    """Return names and texts side by side, with the texts wrapped to the terminal's width."""
+    """Return lines with names and texts side by side, with the texts wrapped to the terminal's width."""
     width = max((len(name) for name, _ in rows if len(name) <= NAMES_WIDTH), default=0)
     space = _width() - width - 4
     lines = []

@@ -1,4 +1,4 @@
-"""Messages for mistakes in a command line: one sentence with the closest valid word, and exit code 5.
+"""Error messages for mistakes on the command line: one sentence with the closest valid word, and exit code 5.
 
 Invoke itself exits with code 1 for an unknown option, and prints a traceback for an invalid number.
 """
@@ -16,14 +16,14 @@ from invoke.program import Program
 from sparkwright.cli.framework.command import Command
 from sparkwright.errors import Exit
 
-#: options of Invoke that resemble ours but have no effect, with the option that is meant
+#: options of Invoke that resemble ours but have no effect, with the option to suggest
 MISTAKEN = {"dry": "--dry-run (the same as --check)"}
-#: options for which a bare word after a command may be meant
+#: options that a bare word after a command may be meant for
 WORDLIKE = ("--host", "--recipe")
 
 
 def parse(program: Program, original: Callable[[Program], None]) -> None:
-    """Parse the commands with Invoke's `original`. Raises Invoke's Exit, with one sentence, for a mistake."""
+    """Parse the commands with Invoke's `original`. Raises Invoke's Exit with one sentence for a mistake."""
     words: list[str] = program.core.unparsed
     if {"--help", "-h"} & set(words):
         _help_first(program, words)
@@ -41,13 +41,13 @@ def parse(program: Program, original: Callable[[Program], None]) -> None:
         if program.args[name].value:
             raise _refusal(f"unknown option --{name}. Did you mean {meant}?")
     for context in program.tasks:
-        own = isinstance(_task(program, str(context.name)), Command)  # the user's own tasks check their own numbers
+        own = isinstance(_task(program, str(context.name)), Command)  # the user's own tasks validate their own numbers
         if own and (wrong := out_of_range(context)):
             raise _refusal(wrong)
 
 
 def _name_word(program: Program, words: list[str]) -> None:
-    """Replace `explain RULE` with `explain --rule=RULE`, as Invoke has no optional words."""
+    """Replace `explain RULE` with `explain --rule=RULE`, because Invoke has no optional words."""
     if len(words) > 1 and not words[1].startswith("-"):
         option = getattr(_task(program, words[0]), "word", "")
         if option:
@@ -63,7 +63,7 @@ def _task(program: Program, name: str) -> Any:
 
 
 def _help_first(program: Program, words: Sequence[str]) -> None:
-    """Treat `play --help` as a request for help, although the command expects a word."""
+    """Treat `play --help` as a request for help even though the command expects a word."""
     command = _command(words, _contexts(program))
     if command is not None:
         program.args.help.value = command.name
@@ -71,7 +71,7 @@ def _help_first(program: Program, words: Sequence[str]) -> None:
 
 
 def _contexts(program: Program) -> dict[str, Any]:
-    """Return the commands by name. This takes 30 ms, so it is done only after a mistake."""
+    """Return the commands by name. It takes 30 ms, so it is only called after a mistake."""
     return {
         str(name): to_context
         for to_context in program.collection.to_contexts()
@@ -84,7 +84,7 @@ def _command(words: Sequence[str], contexts: dict[str, Any]) -> Any:
 
 
 def _not_there(program: Program) -> str:
-    """Return a message if the word after `--help` or `--list` is unknown; empty otherwise."""
+    """Return an error message if the word after `--help` or `--list` is unknown; otherwise empty."""
     wanted, group = program.args.help.value, program.args.list.value
     if isinstance(wanted, str) and _task(program, wanted) is None:
         return _unknown(wanted, (), "", None, _contexts(program))
@@ -102,7 +102,7 @@ def _sentence(text: str, words: Sequence[str], context: Any, contexts: dict[str,
     """Return Invoke's error message in our wording.
 
     Args:
-        context: the command that the mistake follows, if any.
+        context: the command in which the mistake occurred, if any.
     """
     named = context.name if context is not None and context.name else ""
     if text.startswith("No idea what"):  # words: data
@@ -140,7 +140,7 @@ def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
     return f" Did you mean {names[near[0]]}?" if near else f" See {otherwise}."
 
 
-#: the smallest valid value of numeric options
+#: minimum of numeric options
 LEAST: dict[str, float] = {
     "canary": 0,
     "every": 0.1,
@@ -154,13 +154,13 @@ LEAST: dict[str, float] = {
     "timeout-s": 0.1,
     "token-s": 0,
 }
-#: the largest valid value of durations and counts; a seed has no limit
+#: maximum of durations and counts; a seed has no limit
 MOST = 1e9
 ANY = ("seed",)
 
 
 def out_of_range(context: Any) -> str:
-    """Return a message if a number is out of range for its option; empty otherwise."""
+    """Return an error message if a number is out of range for its option; otherwise empty."""
     numbers = (option for option in context.args.values() if option.kind in (int, float) and option.got_value)
     for option in (number for number in numbers if number.name not in ANY):
         name = option.name.replace("_", "-")
@@ -172,7 +172,7 @@ def out_of_range(context: Any) -> str:
 
 
 def none_in(words: Sequence[str], command: Any) -> str:
-    """Return a message that names the option whose value must be a number, and is not."""
+    """Return an error message that names the option whose value is not a number but must be."""
     for n, word in enumerate(words):
         option, _, value = word.partition("=")
         value = value or (words[n + 1] if n + 1 < len(words) else "")

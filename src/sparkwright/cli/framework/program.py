@@ -1,4 +1,4 @@
-"""The program `sparkwright`, and our help, error messages and exit codes for `invoke`."""
+"""The `sparkwright` program, and our help, error messages and exit codes in `invoke`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from invoke.program import Program
 
 from sparkwright.cli.framework import mistakes, start
 
-#: Invoke's own options that mean something here, with what `--help` says. The others (--pty, --dry, --hide ...) are about its
-#: `run`, which no command of ours uses
+#: Invoke's own options that have an effect here, with their help. The others (--pty, --dry, --hide ...) concern its `run`,
+#: which none of our commands use
 KEPT = {
     "help": "show this help; after a command, the help of the command",
     "list": "list the commands; with a value (--list bench) only those below it",
@@ -26,24 +26,24 @@ _list_flat = Program.list_flat
 
 
 class Sparkwright(Program):
-    """Invoke's program with only the options that have an effect here."""
+    """Invoke's Program, limited to the options that have an effect here."""
 
     def core_args(self) -> list[Any]:
-        """Return the options that may stand before or after a command of ours."""
+        """Return the options that may come before or after one of our commands."""
         found = [option for option in super().core_args() if option.name in KEPT]
         for option in found:
             option.help = KEPT[str(option.name)]
         return found
 
     def parse_core_args(self) -> None:
-        """Parse the options, and add Invoke's other options with their defaults, as Invoke reads them."""
+        """Parse the options, and add defaults for Invoke's other options, which it reads."""
         super().parse_core_args()
         for option in super().core_args():
             if option.name not in KEPT:
                 self.core[0].add_arg(option)
 
     def _make_parser(self) -> Parser:
-        """Return a parser of only the named commands, which saves 30 ms."""
+        """Return a parser for only the named commands, which saves 30 ms."""
         words = {*self.core.unparsed, self.args.help.value}
         return Parser(
             initial=self.initial_context,
@@ -62,7 +62,7 @@ class Sparkwright(Program):
 
 
 def install() -> None:
-    """Install our help and messages in `invoke`, which imports this module through tasks.py before it parses the tasks."""
+    """Install our help and messages in `invoke`, which imports this module through tasks.py before parsing the tasks."""
     Program.parse_tasks = _parsed  # type: ignore[assignment,method-assign]
     Program.list_flat = _listed  # type: ignore[assignment,method-assign]
     Program.print_task_help = _command_help  # type: ignore[assignment,method-assign]
@@ -89,7 +89,7 @@ def _command_help(program: Program, name: str) -> None:
 
 
 def _print(text: str) -> None:
-    """Print text and flush it. Exit with code 0 if the pipe is closed, as by `--help | head`."""
+    """Print text and flush it. Exits with code 0 if the pipe is closed, as with `--help | head`."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:

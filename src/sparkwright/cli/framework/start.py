@@ -1,6 +1,6 @@
-"""The start of a program: a sentence instead of a traceback for Ctrl-C, and speed-ups that do not change what it does.
+"""Start-up of a program: a sentence instead of a traceback for Ctrl-C, and speed-ups without side effects.
 
-The module is imported for its effect, before all others.
+The module is imported for its effects, before all others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SENTENCE = "interrupted by Ctrl-C."
 
 
 def install() -> None:
-    """Install the hook in our programs only. Another program that imports the package keeps its own."""
+    """Install the hook in our own programs. Other programs that import the package keep theirs."""
     if PurePath(sys.argv[0]).name in PROGRAMS:
         sys.excepthook = _reported
 
@@ -28,7 +28,7 @@ def _reported(kind: type[BaseException], error: BaseException, trace: TracebackT
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    from sparkwright.errors import Exit  # not at the top, as the hook is set before any import
+    from sparkwright.errors import Exit  # not at the top, because the hook is set before any import
 
     print(SENTENCE, file=sys.stderr, flush=True)
     os._exit(Exit.INCONCLUSIVE)
@@ -38,8 +38,8 @@ install()
 
 NAME = "unittest.mock"
 YAML = "invoke.vendor.yaml"
-#: threshold of the garbage collector: a deploy's imports and plan create 110,000 objects, none of them garbage, and a collection
-#: takes 15 ms
+#: threshold for the garbage collector: a deploy's imports and plan create 110,000 objects, none of them garbage, and each
+#: collection takes 15 ms
 OBJECTS = 300_000
 
 
@@ -47,11 +47,11 @@ OBJECTS = 300_000
 def importing() -> Iterator[None]:
     """Speed up the block that imports Invoke.
 
-    `unittest.mock`, which only Invoke's MockContext needs, imports asyncio: a tenth of the time of a short command. It is
-    replaced with a stand-in that imports it when it is called. An import creates no garbage, and collecting it after every 700
-    objects takes another tenth. Invoke's own copy of PyYAML is replaced with the one that every command needs.
+    `unittest.mock`, which only Invoke's MockContext needs, imports asyncio, which takes a tenth of the time of a short command.
+    It is replaced with a stand-in that imports it when called. Imports create no garbage, and collecting after every 700 objects
+    takes another tenth. Invoke's own copy of PyYAML is replaced with the one that every command needs.
     """
-    keep_bytecode()  # `invoke` has parsed its options by now
+    keep_bytecode()  # `invoke` has already parsed its options
     import yaml
 
     gc.set_threshold(OBJECTS)
@@ -71,8 +71,8 @@ def importing() -> Iterator[None]:
 def keep_bytecode() -> None:
     """Let Python write bytecode, unless the user disabled it (-B, PYTHONDONTWRITEBYTECODE).
 
-    Invoke disables it. Every command from a checkout would then compile again all modules that no earlier command had imported
-    before that point: 136 modules for a deploy, a fifth of its CPU time.
+    Invoke disables it. In a checkout, every command would then recompile all modules that no earlier command had imported before
+    that point, which are 136 modules and a fifth of the CPU time for a deploy.
     """
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 

@@ -1,1 +1,1 @@
-"""The live output of a run for a person or a program: subscribers of its events."""
+"""Live output of a run, as text or JSON, by subscribers to its events."""

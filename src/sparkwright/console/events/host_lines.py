@@ -1,4 +1,4 @@
-"""Many hosts in one run: the state of each, updated from the events, and plain lines of it for logs, pipes and cron."""
+"""Runs with many hosts: the state of each host, updated by events, and plain lines for logs, pipes and cron."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERDICTS = {
     Exit.REFUSED: "refused",
 }
 STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
-#: the module that completes the restore of the previous server: the failed host serves as before
+#: module that completes the restore of the previous server, after which the failed host serves as before
 RESTORES = "grant_restart_previous"
 PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
 
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def style(self) -> str:
-        """The style of its verdict."""
+        """The style for the verdict."""
         return STYLES.get(self.verdict, "failed")
 
     @property
@@ -63,7 +63,7 @@ class Row:
 class Board:
     """The rows of all hosts."""
 
-    #: monotonic seconds
+    #: returns monotonic seconds
     clock: Callable[[], float] = time.monotonic
     rows: dict[str, Row] = field(default_factory=dict)
 
@@ -85,13 +85,13 @@ class Board:
         return self.clock() - row.began_s
 
     def totals(self) -> str:
-        """Return a summary: "8 hosts: 6 ok, 1 failed, 1 waiting"."""
+        """Return a summary such as "8 hosts: 6 ok, 1 failed, 1 waiting"."""
         verdicts = [row.verdict for row in self.rows.values()]
         parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
         return f"{lines.how_many(self.rows)}: {', '.join(parts)}"
 
     def foremost(self, most: int) -> list[Row]:
-        """Return at most this many rows, in the inventory's order. Running and failed hosts take precedence."""
+        """Return at most this many rows in inventory order, preferring running and failed hosts."""
         order = list(self.rows.values())
         if len(order) <= most:
             return order
@@ -153,22 +153,22 @@ def _rank(row: Row) -> int:
 
 
 WIDTH_VERDICT = 12
-#: most characters of a host's message on its line
+#: limit on the characters of a host's message on its line
 LONGEST = 1000
 
 
 class HostLines:
-    """One line of plain text per host.
+    """Prints one line of plain text per host.
 
-    In a cluster the lines of failed members are held back until the root cause is known, which is printed first. Notes of tasks
-    are shown there: there are few hosts, and a note may be what differs between them.
+    In a cluster the lines of failed members are held back until the root cause is known, which is printed first. The notes of
+    tasks are shown too, because there are few hosts and a note may be what distinguishes them.
 
     Args:
         write: called with the style and the text of a line.
-        together: the hosts are a cluster.
+        together: True if the hosts are a cluster.
     """
 
-    #: also notes of interest only to a person who reads task by task
+    #: show even notes that are only of interest to someone who reads task by task
     details = True
 
     def __init__(
@@ -211,7 +211,7 @@ class HostLines:
             self._rolled = event
 
     def _cause_is_known(self, last: Row) -> bool:
-        """Return True if all hosts have ended, or if one was refused on its own, which the others may not notice for minutes."""
+        """Return True if all hosts have ended, or if one was refused by itself, which the others may not notice for minutes."""
         refused = last.verdict == VERDICTS[Exit.REFUSED] and not because_of_another(last)
         return refused or all(row.ended for row in self.board.rows.values())
 
@@ -237,7 +237,7 @@ class HostLines:
                 self.write(style, text)
 
 
-#: message of a run about another member that failed or was lost
+#: message of a run that failed because of another member
 ANOTHER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
 
 #: message of a run whose own rank exited
@@ -245,9 +245,9 @@ ENDED = re.compile(r"rank \d{1,3} exited")
 
 
 def first(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of members that have ended, the root cause first.
+    """Return the rows of members that have ended, root cause first.
 
-    A rank that exited comes before a server that answered with an error, and both come before members that lost another.
+    A rank that exited comes before a server that answered with an error, and both before members that lost another one.
     """
     return sorted(rows, key=lambda row: (because_of_another(row), not ENDED.match(_message(row))))
 

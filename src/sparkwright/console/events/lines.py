@@ -1,5 +1,7 @@
-"""Plain text for logs, pipes and cron: one line per task and host, and the messages of a rolling run. The live console prints
-the same in colour."""
+"""Plain text for logs, pipes and cron: one line per task and host, and the messages of a rolling run.
+
+The live console prints the same in colour.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from sparkwright.visible import count, visible
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8
 SKIPPED_EACH = 3
-#: most characters of two texts that are compared line by line, which takes quadratic time
+#: limit on the characters of two texts that are compared line by line, which takes quadratic time
 COMPARED = 200_000
-#: the module that reports the memory budget of a start
+#: module that reports the memory budget of a start
 BUDGET = "assert_memory_fits"
-#: a run without this module replaced and restarted nothing: its stages are not worth a line
+#: module without which a run has replaced and restarted nothing, so that its stages are not worth a line
 LOADS = "wait_ready"
 LEAST_S = 0.05
 #: events that do not end a sequence of skipped tasks
@@ -30,7 +32,7 @@ SAYS_NOTHING = ("task_started", "recap", "rolled")
 
 
 class Lines:
-    """One line of plain text per task and host.
+    """Prints one line of plain text per task and host.
 
     Args:
         diff: show the differences, field by field.
@@ -53,7 +55,7 @@ class Lines:
         self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
-        """Set the hosts of the run. With a single host, lines have no host name."""
+        """Set the hosts of the run. With a single host, lines don't name it."""
         self._many = len(names) > 1
         self._width = max(map(len, names), default=0)
 
@@ -145,7 +147,7 @@ class Lines:
             self._loaded |= {event["host"]} if event["module"] == LOADS else set()
 
     def _not_shown(self, event: Event) -> str:
-        """Return a task's message without a failure that was printed before: a rescue's message begins with its failure."""
+        """Return a task's message without a failure that was already printed, which a rescue's message begins with."""
         reported = [
             item for item in self._failures.get(event["host"], ()) if item and event["msg"].startswith(f"{item} ")
         ]
@@ -156,7 +158,7 @@ class Lines:
         self._recaps.append(event)
 
     def _tell_skipped(self, host: str) -> None:
-        """Print consecutive skipped tasks: one line for each, or a single line for many."""
+        """Print consecutive skipped tasks, one line each, or a single line if there are many."""
         names = self._skipped.pop(host, [])
         if len(names) > SKIPPED_EACH:
             names = [f"{len(names)} tasks: {names[0]} ... {names[-1]}"]
@@ -181,7 +183,7 @@ class Lines:
         """Print a host's recap.
 
         Args:
-            shown_of: messages that were printed, with their host, to which later hosts with the same message refer.
+            shown_of: the host for each message that was printed, to which later hosts with the same message refer.
         """
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(
@@ -199,13 +201,13 @@ class Lines:
 
 
 def _is_skip(event: Event) -> bool:
-    """Return True for a task that was skipped for good, not for one that is only decided later."""
+    """Return True for a task that was skipped, but not for one that is decided later."""
     skipped = event["event"] == "task_finished" and event["status"] == "skipped"
     return skipped and not event["msg"].startswith(KNOWN_AFTER)
 
 
 def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
-    """Yield style and text of the lines that explain a failed task: fix, evidence, place."""
+    """Yield the style and text of the lines that explain a failed task: fix, evidence, place."""
     if event.get("fix"):
         yield "fix", f"{indent}→ {event['fix']}"
     rows = event.get("data", {}).get("evidence", ())
@@ -216,7 +218,7 @@ def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
 
 
 def budget_lines(data: Any) -> list[str]:
-    """Return the table of a memory budget from a host's JSON; empty if it is invalid."""
+    """Return the lines of a memory budget's table from a host's JSON; none if it is invalid."""
     try:
         return Budget.of_json(data).lines()
     except ValueError:
@@ -224,7 +226,7 @@ def budget_lines(data: Any) -> list[str]:
 
 
 def changed_fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield a field with both values. For a mapping, yield the keys that differ, each as a field."""
+    """Yield a changed field with both values; for a mapping, yield each key that differs."""
     field, before, after = change["field"], change["before"], change["after"]
     if not (isinstance(before, dict) and isinstance(after, dict)):
         yield field, before, after
@@ -235,9 +237,9 @@ def changed_fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def changed_rows(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Return the removed and added lines, each with its sign.
+    """Return the removed and added lines with their signs.
 
-    For texts of several lines these are the changed lines, with one line of context.
+    For multi-line texts these are the changed lines, with one line of context.
     """
     texts = isinstance(before, str) and isinstance(after, str)
     if texts and "\n" in before + after and len(before) + len(after) <= COMPARED:
@@ -248,7 +250,7 @@ def changed_rows(before: Any, after: Any) -> list[tuple[str, str]]:
 
 
 def _lines_of(value: Any) -> list[str]:
-    """Return the lines of a value for a person. On a terminal a single line is cut, in a pipe it is complete."""
+    """Return a value as lines of text. A single line is cut on a terminal, but not in a pipe."""
     text = value if isinstance(value, str) and len(value) <= COMPARED else ""
     if "\n" in text:
         return text.splitlines()
@@ -263,7 +265,7 @@ def plain(style: str, text: str) -> None:
     sys.stdout.flush()
 
 
-#: the rows at the end of a rolling run: title, key of the event, style
+#: rows at the end of a rolling run: title, key in the event, style
 ROLLOUT_ROWS = (
     ("done", "done", "ok"),
     ("already done", "earlier", "ok"),
@@ -274,12 +276,12 @@ ROLLOUT_ROWS = (
 
 
 def looking(event: Event) -> str:
-    """Return the message that is shown while all hosts are checked."""
+    """Return the message to show while all hosts are checked."""
     return f"checking {how_many(event['hosts'])} before changing any"
 
 
 def how_many(names: Collection[str]) -> str:
-    """Return the number of hosts as text, or of servers if a host has several."""
+    """Return the number of hosts as text, or the number of servers if a host has several."""
     return count(len(names), "server" if any("/" in name for name in names) else "host")
 
 
@@ -291,7 +293,7 @@ def batch_title(event: Event) -> str:
 
 
 def rollout_end(event: Event) -> list[tuple[str, str]]:
-    """Return style and text of each line: finished and unfinished hosts, the reason of a stop, and how to resume."""
+    """Return the style and text of each line: finished and unfinished hosts, the reason for a stop, and how to resume."""
     shown = [("failed", f"{event['playbook']} stopped: {event['why']}.")] if event["why"] else []
     shown += [(style, f"  {name:<12} {words.names(event[key], 40)}") for name, key, style in ROLLOUT_ROWS if event[key]]
     if event["resume"]:

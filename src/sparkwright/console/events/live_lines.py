@@ -1,4 +1,4 @@
-"""Runs on a terminal while they work: the lines of tasks in colour above a progress bar, and a table of many hosts."""
+"""Live output of runs on a terminal: coloured lines of tasks above progress bars, and a table of many hosts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STYLES = {
     **dict.fromkeys(("rescued", "ignored"), "magenta"),
     **dict.fromkeys(("title", "fix"), "bold"),
 }
-#: styles that are a line's first word, which alone is coloured
+#: styles named like the first word of their lines, which is the only part that is coloured
 WORDS = ("ok", "changed", "failed", "skipped", "ignored")
 
 
 class Live(Lines):
-    """Prints through Rich, with a bar per host while a task reports progress."""
+    """Prints with Rich, with a bar per host while a task reports progress."""
 
     def __init__(self, *, diff: bool = False, console: Console | None = None) -> None:
         super().__init__(diff=diff, write=self._print)
@@ -88,7 +88,7 @@ class Live(Lines):
 
 
 def printed(console: Console, style: str, text: str) -> None:
-    """Print a line, wrapped at words. Further lines are indented as deep as the text after a first word and its gap."""
+    """Print a line, wrapped at words. Continuation lines are aligned with the text after the first word."""
     first, *rest = hanging(visible(text).rstrip(), console.width if console.is_terminal else width())
     console.print(styled(style, first), soft_wrap=True)
     for line in rest:
@@ -96,7 +96,7 @@ def printed(console: Console, style: str, text: str) -> None:
 
 
 def styled(style: str, text: str) -> Text:
-    """Return a line in the colour of its style. If it begins with a status, only that is coloured."""
+    """Return a line in the colour of its style. If it begins with a status, only the status is coloured."""
     line = Text(visible(text).rstrip())
     if style in WORDS and text.startswith(style):
         line.stylize(STYLES[style], 0, len(style))
@@ -105,7 +105,7 @@ def styled(style: str, text: str) -> Text:
     return line
 
 
-#: lines of the terminal besides the table's rows
+#: lines of the terminal that are not rows of the table
 AROUND = 6
 A_SECOND = 4
 COLUMNS = grid.columns(("HOST", 0), ("VERDICT", 0), ("TIME", 2), ("PROGRESS", 1), ("STAGE", 0))
@@ -132,7 +132,7 @@ class HostTable(HostLines):
         super().close()
 
     def ended(self, row: Row) -> None:
-        """Explain a failure above the table. The row shows everything else."""
+        """Explain a failure above the table, whose row shows everything else."""
         if row.failure is not None and not row.like:
             super().ended(row)
 
@@ -141,7 +141,7 @@ class HostTable(HostLines):
         printed(self._console, style, text)
 
     def _table(self) -> Text:
-        """Return the table: as many rows as fit the terminal, and at the end all of them in full."""
+        """Return the table with as many rows as fit the terminal, or at the end with all of them in full."""
         every = len(self.board.rows)
         room = every if self._ended else max(3, self._console.size.height - AROUND)
         rows = self.board.foremost(room)

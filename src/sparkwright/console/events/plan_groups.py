@@ -1,4 +1,4 @@
-"""The changes that a plan would make: hosts whose changes are alike together, and nothing of what is equal."""
+"""The changes that a plan would make, with hosts grouped by equal changes and without anything unchanged."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from sparkwright.console.events.host_lines import Board
 from sparkwright.console.events.lines import changed_fields, changed_rows, explained, how_many, plain
 from sparkwright.protocol.events import Event
 
-#: modules that write what other changes imply: their name says enough
+#: modules that write what other changes imply, for which the task's name is enough
 IMPLIED = ("run_script",)
-#: modules whose message is of interest although they change nothing, besides what was proved
+#: modules whose message is of interest even if they change nothing
 TELLING = ("drain",)
-#: characters of a value
+#: limit on the characters of a value
 VALUE = 160
-#: fields of a task that are shown; more are counted
+#: limit on the fields of a task that are shown; any more are counted
 FIELDS = 10
-#: lines of one changed field
+#: limit on the lines of a changed field
 FIELD_LINES = 20
 
-#: (style, text) of the lines of one change
+#: the lines of one change, as (style, text)
 Change = tuple[tuple[str, str], ...]
 
 
 class PlanGroups:
-    """Prints the changes when all hosts have been checked.
+    """Prints the changes once all hosts have been checked.
 
     Args:
         write: called with the style and the text of a line.
-        working: called with a text of how far the check is; empty at its end.
+        working: called with a text about the progress of the check, which is empty at the end.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PlanGroups:
             self._proofs.setdefault(event["host"], []).append(event["msg"])
 
     def _groups(self) -> Iterator[tuple[list[str], list[Change]]]:
-        """Yield hosts and the changes that exactly these hosts have, the most hosts first."""
+        """Yield groups of hosts with the changes that exactly these hosts have, largest group first."""
         hosts_of: dict[Change, list[str]] = {}
         for host in (name for name in self._board.rows if name in self._changes):
             for change in self._changes[host]:
@@ -95,7 +95,7 @@ class PlanGroups:
             yield list(names), groups[names]
 
     def _group(self, hosts: list[str], changes: list[Change]) -> None:
-        """Print a group: on one line if it is one change of one line, and which hosts it has unless they are all."""
+        """Print a group, on one line if it is a single one-line change, naming its hosts unless it has all hosts."""
         lines = [line for change in changes for line in change]
         who = words.names(hosts) if len(hosts) == 1 else how_many(hosts)
         if len(lines) == 1:
@@ -113,7 +113,7 @@ class PlanGroups:
             self.write("ok", f"{how_many(fine)} without changes: {words.names(fine)}")
 
     def _failed(self) -> None:
-        """Print each reason of a failure once, with its hosts."""
+        """Print each reason for a failure once, with its hosts."""
         rows = [row for row in self._board.rows.values() if row.ended and row.style == "failed"]
         for row in (row for row in rows if not row.like):
             hosts = [row.host, *(other.host for other in rows if other.like == row.host)]
@@ -123,7 +123,7 @@ class PlanGroups:
 
 
 def _changes(event: Event) -> Iterator[Change]:
-    """Yield the changes of a task: each field that differs, or the task's name if it names none."""
+    """Yield a task's changes: each field that differs, or the task's name if it reports no fields."""
     diff: list[dict[str, Any]] = event.get("diff") or []
     if not diff or event["module"] in IMPLIED or len(diff) > FIELDS:
         about = event["msg"] or (f"{len(diff)} differences" if len(diff) > FIELDS else "")

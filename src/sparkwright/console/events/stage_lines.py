@@ -1,4 +1,4 @@
-"""A run on a terminal: a line for each stage, with what it proved and changed, and at the end the story of a failure."""
+"""Output of a run on a terminal: a line per stage with its results and changes, and at the end an account of any failure."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from sparkwright.visible import count, visible
 
 A_SECOND = 4
 BAR = 16
-#: characters of a stage's name and of its duration, in columns
+#: widths of the columns for a stage's name and duration, in characters
 WIDTH_STAGE, WIDTH_TIME = 8, 6
-#: least characters of a line for what a stage proved; a narrower terminal wraps by itself
+#: least width for a stage's results, in characters; a narrower terminal wraps the lines itself
 LEAST = 24
-#: lines of a terminal for a failure's evidence, so that the stages above it stay on the screen; characters of such a line, and
-#: of a line of evidence
+#: limits on a failure's evidence: the lines on a terminal, so that the stages above stay on the screen, the characters of such
+#: a line, and the characters of a line of evidence
 EVIDENCE, LINE, EVIDENCE_WIDTH = 10, 74, 240
-#: the module that keeps the diagnostics of a failed server
+#: module that saves the diagnostics of a failed server
 INCIDENT = "incident"
-#: the module with which a rescue reports the failure and what it did about it
+#: module with which a rescue reports the failure and how it was handled
 REPORT = "fail"
-#: verdicts of a check that was not asked for
+#: verdicts of a check that was not requested
 SILENT = ("off", "not asked for")
-#: a stage that proved and changed nothing has a line if it took this long, seconds
+#: a stage without results and changes gets a line if it took at least this many seconds
 SLOW_S = 2.0
 MARKS = {"ok": "✓", "changed": "✓", "failed": "✗", "unfinished": "…"}
 
@@ -56,7 +56,7 @@ class Stage:
 
 @dataclass
 class HostRun:
-    """The run of one host, as far as its events tell."""
+    """The state of one host's run, gathered from its events."""
 
     stage: Stage | None = None
     #: the running task, and its progress
@@ -64,15 +64,15 @@ class HostRun:
     task_began_s: float = 0.0
     progress: Event | None = None
     failures: list[Event] = field(default_factory=list)
-    #: True if the diagnostics of a failed server were kept
+    #: True if the diagnostics of a failed server were saved
     incident: bool = False
 
 
 class StageLines:
-    """Prints a line for each stage, and below them a line of each host that works.
+    """Prints a line for each stage, and below these a line for each host that is running.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -181,7 +181,7 @@ class StageLines:
         run.task, run.progress = "", None
         if event["status"] == "skipped" and not event["msg"].startswith(KNOWN_AFTER):
             return
-        if run.stage is None:  # a block that is reported without a start
+        if run.stage is None:  # a block is reported without having started
             run.stage = Stage(event.get("stage") or self._play.lower() or "run", self._clock())
         stage = run.stage
         stage.finished += 1
@@ -192,7 +192,7 @@ class StageLines:
                 failure["msg"] and event["msg"].startswith(failure["msg"]) for failure in run.failures
             )
             run.failures.append(event)
-            if retold:  # a rescue's report of what it did: the end of the run tells it
+            if retold:  # a rescue's report, which the end of the run repeats
                 return
             stage.outcome = "failed"
         stage.facts += _facts(event)
@@ -219,7 +219,7 @@ class StageLines:
             self.write("title", title + more)
 
     def _end_stage(self, host: str) -> None:
-        """Print the line of a host's stage, if one has begun."""
+        """Print the line of a host's current stage, if there is one."""
         run = self._runs[host] if host in self._runs else HostRun()
         stage, run.stage, run.progress = run.stage, None, None
         task, run.task = run.task, ""
@@ -229,7 +229,7 @@ class StageLines:
             self._console.print(line, soft_wrap=True)
 
     def _block(self, host: str, stage: Stage, mark: str, seconds: float) -> Iterator[Text]:
-        """Yield the lines of a stage: its name and duration, with what it proved and changed beside them."""
+        """Yield the lines of a stage: its name and duration, followed by its results and changes."""
         facts = list(dict.fromkeys(stage.facts)) or [("muted", f"{count(stage.finished, 'task')}, nothing to change")]
         start = f"{mark} {self._host(host)}{stage.name:<{WIDTH_STAGE}} {units.duration(seconds):>{WIDTH_TIME}}  "
         indent = 2 + len(self._host("")) + WIDTH_STAGE + 1 + WIDTH_TIME + 2
@@ -264,7 +264,7 @@ class StageLines:
             self.write(line_style, line)
 
     def _below(self) -> Group:
-        """Return the line of each host that works; of a single host also what its stage has proved so far."""
+        """Return a line for each running host, and for a single host also the results of its stage so far."""
         lines: list[Text] = []
         for host, run in self._runs.items():
             if run.stage is not None and run.task:
@@ -303,7 +303,7 @@ def _far(progress: Event, seconds: float) -> str:
 
 
 def _facts(event: Event) -> Iterator[tuple[str, str]]:
-    """Yield style and text of what a finished task adds to its stage's line."""
+    """Yield the style and text that a finished task adds to its stage's line."""
     status, msg, name = event["status"], event["msg"], event["name"]
     if status == "skipped":
         yield "later", f"{name}: {msg}"
@@ -317,7 +317,7 @@ def _facts(event: Event) -> Iterator[tuple[str, str]]:
 
 
 def _flowed(facts: list[tuple[str, str]], room: int) -> Iterator[list[tuple[str, str]]]:
-    """Yield the lines of facts, each as (text, style) parts. A fact follows another on its line if it fits there in full."""
+    """Yield lines of facts, each as (text, style) parts. A fact goes on the same line as the previous one if it fits in full."""
     line: list[tuple[str, str]] = []
     for style, text in facts:
         used = sum(len(part) for part, _ in line)
@@ -334,10 +334,10 @@ def _flowed(facts: list[tuple[str, str]], room: int) -> Iterator[list[tuple[str,
 
 
 def _story(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
-    """Yield style and text of the end of a failed run: task, reason, evidence, what was restored, what to do.
+    """Yield the style and text of a failed run's account: the task, the reason, the evidence, the restored server, and the fix.
 
     Args:
-        outcome: the recap's message, which begins with the reason of the failure that decided.
+        outcome: the recap's message, which begins with the reason for the decisive failure.
     """
     failures = run.failures
     if not failures:
@@ -360,7 +360,7 @@ def _story(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
 
 
 def _evidence(root: Event, host: str) -> Iterator[tuple[str, str]]:
-    """Yield style and text of a failure's evidence, the last lines of it, and of its place."""
+    """Yield the style and text of the last lines of a failure's evidence, and of its place."""
     rows = (root.get("data") or {}).get("evidence", ())
     lines = [line for row in (rows if isinstance(rows, list | tuple) else ()) for line in str(row).splitlines()]
     kept: list[str] = []

@@ -1,4 +1,4 @@
-"""Subscribers of a run's events: their interface, and the output of `--json`."""
+"""The interface of subscribers to a run's events, and the subscriber for `--json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.protocol.events import Event
 
 
 class Subscriber(Protocol):
-    """A subscriber to events. Each event has a `host`. `close` is called once at the end, also after an error."""
+    """A subscriber to events, each of which has a `host`. `close` is called once at the end, even after an error."""
 
     def on(self, event: Event) -> None: ...
 
@@ -22,7 +22,7 @@ HIDDEN = ("alive",)
 
 
 class JsonLines:
-    """Prints events to stdout and nothing else. Recaps are held back, so that the last line is a recap."""
+    """Prints only events to stdout. Recaps are held back, so that the last line is a recap."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout

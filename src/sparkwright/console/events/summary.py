@@ -1,4 +1,4 @@
-"""The panel at the end of a run: the running server, and where its clients find it."""
+"""The panel at the end of a run, which describes the running server and how clients reach it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.program import typed
 from sparkwright.protocol.events import Event
 
-#: the module that records the last verified state, and the field of its diff for a different server
+#: module that records the last verified state, and the field of its diff that shows a different server
 GRANT, LAST_GOOD = "grant_restart", "last good state"
 #: modules that prove that the server answers
 PROOFS = ("verify_health", "liveness")
@@ -28,33 +28,33 @@ class Served:
     served_name: str
     #: as the laptop reaches it
     url: str
-    #: names of its LoRA adapters in requests
+    #: names of the LoRA adapters in requests
     adapters: tuple[str, ...] = ()
     #: context length in tokens; None if unknown
     max_model_len: int | None = None
-    #: how to reach the URL; empty if nothing is needed
+    #: hint on how to reach the URL; empty if none is needed
     reach: str = ""
-    #: the client's variable for the server's key; empty if it needs no key
+    #: environment variable from which clients read the key; empty if none is needed
     key_variable: str = ""
-    #: a warning for its user
+    #: warning for the user
     warning: str = ""
     #: title of the engine
     engine: str = "vLLM"
-    #: an engines.http.Task
+    #: the task, an `engines.http.Task`
     task: str = GENERATE
     #: True if the recipe has a probe with a picture
     pictures: bool = False
     engine_version: str = ""
-    #: the cluster whose head the host is
+    #: name of the cluster whose head this host is; empty if it is none
     cluster: str = ""
-    #: members of the cluster, which serve together
+    #: members of the cluster
     members: tuple[str, ...] = ()
-    #: True if the run proved something of the running server
+    #: True if the run verified something about the running server
     proved: bool = False
     done: bool = False
-    #: True if the server differs from the previous one: clients may need other settings
+    #: True if the server differs from the previous one, so that clients may need other settings
     new: bool = False
-    #: the lock's facts about chat template and sampling, see engines.model.chat_template.kept
+    #: facts about the chat template and sampling from the lock, see `engines.model.chat_template.kept`
     chat: dict[str, Any] = field(default_factory=dict)
 
 
@@ -71,7 +71,7 @@ class Summary:
         self._write = write
 
     def serves(self, served: Served) -> None:
-        """Set the server that a host is going to run, before its run begins."""
+        """Set the server that a host will run, before its run begins."""
         self._served[served.host] = served
 
     def on(self, event: Event) -> None:
@@ -113,7 +113,7 @@ class Summary:
         if served.new and served.key_variable:
             self._row("key", f"${served.key_variable}: the key that the recipe's `server_key` names")
         if served.new:
-            self._row("client", typed(f"`invoke client --host {host}` prints the settings of a client"))
+            self._row("client", typed(f"`invoke client --host {host}` prints client settings"))
         if served.warning:
             self._row("warning", served.warning, "fix")
 

@@ -1,4 +1,4 @@
-"""Tables at the end of a command: the proofs of verify, and the findings of diagnose."""
+"""Tables at the end of a command: the checks of `verify` and the findings of `diagnose`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ STYLES = {
 }
 
 ARROW = "→ "
-#: (title, key of a row) of each column; no column is dropped, whatever the width
+#: columns as (title, key in a row), none of which is dropped at any width
 Columns = Sequence[tuple[str, str]]
 
-#: by module: key of its rows, and the columns
+#: the key of the rows and the columns, by module
 TABLES: dict[str, tuple[str, Columns]] = {
     "verdict": (
         "rows",
@@ -34,7 +34,7 @@ TABLES: dict[str, tuple[str, Columns]] = {
 
 
 class Tables:
-    """A subscriber that prints the tables when all hosts are done.
+    """A subscriber that prints the tables once all hosts are done.
 
     Args:
         write: called with the style and the text of a line.
@@ -63,17 +63,17 @@ class Tables:
 
 
 def _readable(found: object, shape: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a host's answer that have the right shape, as a host may answer anything."""
+    """Yield the rows of a host's answer that have the right shape, because a host may answer anything."""
     for row in found if isinstance(found, list) else ():
         with contextlib.suppress(Misfit):
             yield from fitted([row], [shape], name)
 
 
 def lines(rows: Sequence[dict[str, Any]], columns: Columns, room: int | None) -> list[tuple[str, str]]:
-    """Return style and text of each line. A fix follows its finding, with an arrow.
+    """Return the style and text of each line. A fix follows its finding, with an arrow.
 
     Args:
-        room: as `grid.lines` takes it.
+        room: characters per line, see `grid.lines`.
     """
     kept = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
     cells = [[" ".join(str(row.get(key, "")).splitlines()) for _, key in kept] for row in rows]
@@ -87,7 +87,7 @@ def lines(rows: Sequence[dict[str, Any]], columns: Columns, room: int | None) ->
 
 
 def _styled(verdict: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield a row's lines: the first in the style of its verdict, then its evidence, then its fix."""
+    """Yield a row's lines with their styles: the first line by verdict, then the evidence, then the fix."""
     style = "muted"
     for n, text in enumerate(texts):
         style = "fix" if text.lstrip().startswith(ARROW) else style

@@ -1,1 +1,1 @@
-"""The judgement of an observation, and the state that is reported after damping."""
+"""Judging an observation, and damping the reported state."""

@@ -1,4 +1,4 @@
-"""The judgement of an observation: the worst answer to the questions decides the state. No I/O here."""
+"""Judging an observation: the worst answer to the questions decides the state. There is no I/O here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS, Answer
 from sparkwright.health.record import Cure, Evidence, State, severity
 
-#: exit codes of `sparkwright health`. A slow start is no failure; a server with a problem that still serves is "changes or drift"
+#: exit codes of `sparkwright health`. A slow start is not a failure; a server that has a problem but still serves is "changes
+#: or drift"
 EXITS: dict[State, Exit] = {
     "ok": Exit.OK,
     "asleep": Exit.OK,
@@ -28,7 +29,7 @@ EXITS: dict[State, Exit] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An answer to a question: its evidence, the state it means by itself, and what helps."""
+    """The answer to a question: its evidence, the state that it implies on its own, and the cure."""
 
     evidence: Evidence
     state: State = "ok"
@@ -39,17 +40,17 @@ class Finding:
 class Judgement:
     """The state of a server, with its reason."""
 
-    #: the worst finding's
+    #: state of the worst finding
     state: State
-    #: the sentence of that finding
+    #: message of that finding
     why: str
-    #: what helps; "power" if nothing else does
+    #: the cure; "power" if nothing else helps
     cure: Cure
     evidence: tuple[Evidence, ...]
 
 
 def judge(observed: Observation, limits: Limits, wanted: Collection[str] = ()) -> Judgement:
-    """Return the state that one observation means by itself. wanted: only these questions; all if not given."""
+    """Return the state implied by a single observation. wanted: names of the questions to use; empty for all."""
     answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not wanted or name in wanted]
     findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
     worst = max(findings, key=lambda finding: severity(finding.state))
@@ -75,18 +76,18 @@ def _fine(observed: Observation) -> str:
     return f"{made}{speed}"
 
 
-# Damping of the reported state: one bad check may be chance, one generated token is not.
+# Damping of the reported state: a single bad check may be chance, but a generated token is not.
 #
-# A server that generates is never reported as down, even if it is flapping. Only the notifications wait until that settles.
+# A server that generates is never reported as down, even if it is flapping. Only notifications wait until that settles.
 
-#: consecutive checks that confirm a worse state; 1 by default. A stalled server was frozen over two checks already.
+#: number of consecutive checks that confirm a worse state, 1 by default. A stalled server was already frozen over two checks.
 CONFIRM: dict[State, int] = {"degraded": 2, "unknown": 2}
-#: FLAPS changes within WINDOW checks are flapping; then good news must hold for HOLD checks
+#: FLAPS changes within WINDOW checks count as flapping; a good state must then hold for HOLD checks
 FLAPS = 4
 WINDOW = 12
 HOLD = 3
 WELL: tuple[State, ...] = ("ok", "asleep", "starting")
-#: states of a server that generates: one check is enough
+#: states of a server that generates, for which one check is enough
 SERVES: tuple[State, ...] = ("ok", "degraded")
 
 
@@ -96,7 +97,7 @@ class Damped:
 
     #: the reported state
     state: State
-    #: the server alternates between good and bad
+    #: True if the server alternates between good and bad
     flapping: bool = False
 
 
@@ -105,7 +106,7 @@ def damp(before: State | None, seen: Sequence[State]) -> Damped:
 
     Args:
         before: the last reported state; None at the first check.
-        seen: the states of all checks, oldest first, with this one.
+        seen: states of the checks including this one, oldest first.
     """
     now, often = seen[-1], flapping(seen)
     if before is None or now == before:
@@ -116,17 +117,17 @@ def damp(before: State | None, seen: Sequence[State]) -> Damped:
 
 
 def flapping(seen: Sequence[State]) -> bool:
-    """Return True if the server alternated between good and bad too often lately."""
+    """Return True if the server has alternated between good and bad too often recently."""
     changes = sum((value in WELL) != (other in WELL) for value, other in itertools.pairwise(seen[-WINDOW:]))
     return changes >= FLAPS
 
 
 def is_news(seen: Sequence[State]) -> bool:
-    """Return True if the last state is worth a notification: good news of a flapping server wait until they have held."""
+    """Return True if the last state is worth a notification. A good state of a flapping server must have held for a while."""
     return not flapping(seen) or seen[-1] not in WELL or _held(seen) >= HOLD
 
 
 def _held(seen: Sequence[State]) -> int:
-    """Return the number of consecutive checks that saw the last state."""
+    """Return the number of consecutive checks with the last state."""
     recent = seen[-WINDOW:]
     return next((n for n, value in enumerate(reversed(recent)) if value != recent[-1]), len(recent))

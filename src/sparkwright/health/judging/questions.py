@@ -1,6 +1,6 @@
-"""The questions that a check asks of an observation: a table of pure functions, each with its evidence.
+"""The questions that a check answers from an observation, as a table of functions without side effects.
 
-A question that can't be answered is unknown, and never counts as good.
+Each answer comes with evidence. A question that can't be answered is unknown, which never counts as good.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sparkwright.host.containers.inspection import status_of
 from sparkwright.units import gib
 from sparkwright.visible import count, first
 
-#: policies with which Docker restarts every container that was not stopped manually, and the exit codes of one that was: it
-#: exited on request, or was killed
+#: policies with which Docker restarts every container that was not stopped manually, and the exit codes of a container that
+#: was: it exited on request or was killed
 RESTARTING, STOPPED = ("always", "unless-stopped"), (0, 137, 143)
 POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
 
@@ -74,7 +74,7 @@ def _asleep(observed: Observation) -> Answer:
 
 
 def _stopped(observed: Observation) -> str:
-    """Describe how a container came to be stopped, as far as that is known: an engine may exit with code 0 by itself."""
+    """Describe how a container was stopped, as far as that is known, because an engine may exit with code 0 by itself."""
     box = observed.container
     if box.status != "exited":
         return f"{box.name} {status_of(box.status)} (exit code {box.exit_code})"
@@ -83,7 +83,7 @@ def _stopped(observed: Observation) -> str:
     if observed.stopped:
         return f"{box.name} {exited}, stopped by sparkwright (run {observed.stopped})"
     if box.policy in RESTARTING and box.exit_code in STOPPED:
-        return f"{box.name} was stopped by hand: {exited}, and Docker restarts what ends by itself"
+        return f"{box.name} was stopped by hand: {exited}, and Docker restarts containers that exit by themselves"
     return f"{box.name} {exited}, not stopped by sparkwright"
 
 
@@ -101,7 +101,7 @@ def _rank(observed: Observation, limits: Limits) -> Answer:
 
 
 def _health(observed: Observation, limits: Limits) -> Answer:
-    """Judge /health: during a start it does not answer, or says that it loads; later that means the server has failed."""
+    """Judge /health. During a start it may not answer or report that it is loading; later that means that the server failed."""
     status, box = observed.server.health_status, observed.container
     if status is None:
         return None
@@ -134,7 +134,7 @@ def _health(observed: Observation, limits: Limits) -> Answer:
 
 
 def allowed_s(ready_s: float | None, limits: Limits) -> float:
-    """Return how long a start may take, seconds. ready_s: how long the last one took."""
+    """Return how long a start may take, in seconds. ready_s: how long the last start took."""
     return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s is not None else limits.ready_s
 
 
@@ -182,7 +182,7 @@ def _frozen(observed: Observation, limits: Limits) -> Answer:
 
 
 def _power(observed: Observation, limits: Limits) -> Answer:
-    """Judge the power supply: busy, low power and a low clock in every sample mean that it negotiated too little."""
+    """Judge the power supply, which negotiated too little if every sample shows a busy GPU with low power and a low clock."""
     if not observed.gpus:
         return None if observed.busy else ("unknown", "nvidia-smi returned no data")
     if all(starved(gpu, limits) for gpu in observed.gpus):
@@ -212,7 +212,7 @@ def _speed(observed: Observation, limits: Limits) -> Answer:
     return "ok", message
 
 
-#: verdicts of `smoke_test` that mean too slow, and what helps
+#: verdicts of `smoke_test` that mean too slow, with the cure
 SLOW: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "host degraded": "power"}
 
 
@@ -229,7 +229,7 @@ def _memory(observed: Observation, limits: Limits) -> Answer:
 
 
 def _least_bytes(observed: Observation, limits: Limits) -> int:
-    """Return the limit of available memory: a server that was verified with less left may run for weeks with it."""
+    """Return the minimum of available memory. A server that was verified with less may run with that for weeks."""
     verified = observed.level.left_bytes
     return limits.available_bytes if verified is None else min(limits.available_bytes, verified // 2)
 
@@ -266,13 +266,13 @@ def _model_files(observed: Observation, limits: Limits) -> Answer:
     if found is None or observed.busy:
         return None
     if not found.files:
-        return "unknown", "it is not recorded which files the model has; `deploy` records them"
+        return "unknown", "there is no record of the model's files; `deploy` records them"
     if found.wrong:
         files = first(found.wrong, 3)
-        message = f"other bytes than were proved, by a full hash: {files}; `deploy` fetches what differs"
+        message = f"content differs from the verified files, by a full hash: {files}; `deploy` fetches them again"
         return "bad", message, "degraded", "deploy"
     hashed = (
-        f"as proved, by a full hash {units.about(found.age_s)} ago" if found.age_s is not None else "not hashed yet"
+        f"as verified, by a full hash {units.about(found.age_s)} ago" if found.age_s is not None else "not hashed yet"
     )
     reading = f"; {found.read} of {found.files} read again" if found.read else ""
     paused = f"; paused: {found.paused}" if found.paused else ""
@@ -288,23 +288,23 @@ def _gateway(observed: Observation, limits: Limits) -> Answer:
 
 
 def _growth(observed: Observation, limits: Limits) -> Answer:
-    """Judge the growth of the memory: a server that grew once grows again with the next longer prompt."""
+    """Judge the growth of memory use, because a server that grew once will grow again with the next longer prompt."""
     level = observed.level
     if not level.growth or observed.busy:
         return None
     if not level.grows_on:
         return "ok", level.growth
-    message = f"{level.growth}: as much again would take the host down"
+    message = f"{level.growth}: the same growth again would take the host down"
     return "bad", message, "degraded", "person"
 
 
 def _guard(observed: Observation, limits: Limits) -> Answer:
-    """Judge the guard of the service, if one is installed."""
+    """Judge the memory guard, if one is installed."""
     if observed.level.left_bytes is None:
         return None
     if observed.level.running:
-        return "ok", "the guard of the memory runs"
-    return "warn", "the guard of the memory does not run; `health.install` starts it"
+        return "ok", "the memory guard is running"
+    return "warn", "the memory guard is not running; `health.install` starts it"
 
 
 def _host(observed: Observation, limits: Limits) -> Answer:
@@ -312,7 +312,7 @@ def _host(observed: Observation, limits: Limits) -> Answer:
 
 
 def starved(gpu: Gpu, limits: Limits) -> bool:
-    """Return True if a GPU is busy at low power and a low clock."""
+    """Return True if a GPU is busy with low power and a low clock."""
     busy, power, clock = gpu.utilization_percent, gpu.power_w, gpu.clock_mhz
     if busy is None or power is None or clock is None:
         return False
@@ -324,7 +324,7 @@ def _gpu_words(gpu: Gpu) -> str:
     return "the GPU is " + (", ".join(form.format(value) for value, form in reported if value is not None) or "there")
 
 
-#: every question by the name of its evidence, in the order of the report
+#: questions by the name of their evidence, in the order of the report
 QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "deploy": _somebody_works,
     "container": _container,

@@ -1,7 +1,7 @@
-"""The questions about a member of a cluster: does its rank run, in its group, as it was deployed. Pure.
+"""The questions about a member of a cluster: whether its rank runs, in its group, as deployed.
 
-A member's container has no restart policy, and a group whose rank is gone never accepts a new one: only a restart of all of them
-helps.
+A member's container has no restart policy, and a group that lost a rank never accepts a new one, so only a restart of all
+members helps. The functions have no side effects.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from sparkwright.protocol import cluster
 
 Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
 
-#: added to the head's evidence for a server that generates nothing: the cause may be another host, which the head can't see
+#: appended to the head's evidence for a server that generates nothing, because the cause may be a host that it can't see
 GONE = ": a rank of its cluster is gone or hung"
 
 
 def ended(observed: Observation) -> Answer:
-    """Judge a member whose container does not run."""
+    """Judge a member whose container is not running."""
     box, rank = observed.container, observed.rank
     why = rank.failure.rstrip(".") or ("its host was restarted" if _with_its_host(observed) else "")
     message = f"rank {rank.rank} of {rank.cluster} ({box.name}) {box.status} (exit code {box.exit_code})"
@@ -30,7 +30,7 @@ def ended(observed: Observation) -> Answer:
 
 
 def asked(observed: Observation, limits: Limits, allowed_s: float) -> Answer:
-    """Judge a member whose container runs. allowed_s: how long a start may take."""
+    """Judge a member whose container is running. allowed_s: how long a start may take."""
     box, rank = observed.container, observed.rank
     if observed.busy or not rank.cluster or rank.rank is None or box.status != "running":
         return None
@@ -48,15 +48,17 @@ def asked(observed: Observation, limits: Limits, allowed_s: float) -> Answer:
 
 
 def place(observed: Observation) -> str:
-    """Describe the place of a healthy rank. Its log proves that it joined; only a token proves that the others are still
-    there."""
+    """Describe the place of a healthy rank.
+
+    Its log proves that it joined, but only a token proves that the others are still there.
+    """
     rank = observed.rank
     over = f", over {rank.transport}" if rank.transport not in ("", "unknown") else ""
     return f"rank {rank.group_rank} of {rank.group_world} runs, and joined the group of {rank.cluster}{over}"
 
 
 def _outside(observed: Observation, allowed_s: float) -> Answer:
-    """Judge a rank that runs and has not joined its group."""
+    """Judge a rank that is running but has not joined its group."""
     box, rank = observed.container, observed.rank
     message = f"rank {rank.rank} has not joined the group of {rank.cluster}"
     stage = f"; the last stage in its log: {rank.stage}" if rank.stage else ""
@@ -74,25 +76,25 @@ def _with_its_host(observed: Observation) -> bool:
     return ended_s is not None and uptime_s is not None and ended_s < observed.time_s - uptime_s
 
 
-#: this many restarts without an answer are a loop, even at the first check
+#: number of restarts without an answer that count as a loop, even at the first check
 LOOP = 2
-#: after a start of this length Docker resets its delay between restarts, seconds
+#: how long a container has to run until Docker resets its delay between restarts, in seconds
 SETTLED_S = 10.0
 
 
 def loops(box: Container, now_s: float) -> bool:
-    """Return True if a server that does not answer is in a crash loop, as far as one check can see."""
+    """Return True if a server that does not answer is in a crash loop, as far as a single check can tell."""
     age_s = now_s - box.started_s if box.status == "running" and box.started_s is not None else 0.0
     return (box.restarts or 0) >= LOOP and age_s <= SETTLED_S
 
 
 def state(box: Container, now_s: float) -> State:
-    """Return the state of a server that Docker restarted and that does not answer (yet)."""
+    """Return the state of a server that Docker restarted and that does not answer yet."""
     return "crash-looping" if loops(box, now_s) else "down"
 
 
 def exited(box: Container, now_s: float) -> str:
-    """Return a sentence like "qwen35 exited with code 1 4 s ago". Docker forgets the code once it has restarted the container."""
+    """Return a sentence like "qwen35 exited with code 1 4 s ago". After a restart Docker no longer reports the code."""
     code = f" with code {box.exit_code}" if box.exit_code is not None else ""
     when = f" {units.about(now_s - box.finished_s)} ago" if box.finished_s is not None else ""
     return f"{box.name} exited{code}{when}"

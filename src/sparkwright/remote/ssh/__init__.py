@@ -1,1 +1,1 @@
-"""An ssh connection as the user's own ssh would make it: configuration, keys, host keys, and the requests over it."""
+"""ssh connections as the user's own ssh would make them: configuration, keys, host keys, and requests."""

@@ -1,6 +1,6 @@
-"""Verification of a host's key, as ssh does it: an unknown, changed or revoked one is refused, with a fix.
+"""Verification of host keys as in ssh: an unknown, changed or revoked key is refused, with a fix.
 
-In two places this is stricter than ssh, on purpose: a changed key is refused whatever StrictHostKeyChecking says, and
+This is intentionally stricter than ssh in two ways: a changed key is refused regardless of StrictHostKeyChecking, and
 NoHostAuthenticationForLocalhost is ignored (docs/ssh.md).
 """
 
@@ -31,11 +31,11 @@ RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 
 class UnknownKey(Unreachable):
-    """A host's key that no file has and that a user may accept, as ssh would ask.
+    """Raised for a host key that is in no file, and that the user may accept as with ssh.
 
     Args:
         target: the host.
-        key: the key that it presented.
+        key: the key that the host presented.
     """
 
     def __init__(self, target: SshTarget, key: paramiko.PKey, fix: str) -> None:
@@ -45,14 +45,14 @@ class UnknownKey(Unreachable):
 
 
 def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable[..., paramiko.Transport]:
-    """Make a client accept a key only through `check`, and return the factory of its transport.
+    """Make a client accept keys only through `check`, and return the factory for its transport.
 
-    The transport asks for a known kind of key first.
+    The transport requests a known kind of key first.
     """
     first = lines(target, target.known_as)
     client.set_missing_host_key_policy(
         _Policy(target, first, say)
-    )  # the client knows no key itself: all are checked here
+    )  # the client has no known keys of its own, so that all are checked here
 
     def transport(sock: object, **settings: object) -> paramiko.Transport:
         made = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
@@ -64,29 +64,31 @@ def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable
 
 
 def algorithms(target: SshTarget, known: list[Known], spoken: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the supported algorithms that the user allows, those of the known keys first. Raises Refused if none is left."""
+    """Return the supported algorithms that the user allows, those of known keys first. Raises Refused if none is left."""
     kinds = {line.kind for line in known if not line.marker}
     preferred = kinds | set(RSA if "ssh-rsa" in kinds else ())
     allowed = [item for item in spoken if not target.key_algorithms or item in target.key_algorithms]
     if not allowed:
-        raise Refused("HostKeyAlgorithms of ssh leaves no kind of key that can be checked here.", where=target.address)
+        raise Refused("ssh's HostKeyAlgorithms leaves no kind of key that can be checked here.", where=target.address)
     return tuple(sorted(allowed, key=lambda algorithm: algorithm not in preferred))
 
 
 def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str = "") -> bool:
-    """Return True if the key is known, False if it is new and the user's configuration accepts new ones.
+    """Return True if the key is known, or False if it is new and the user's configuration accepts new keys.
 
     Args:
-        first: the lines under its own name.
-        peer: the address that answers, if it was reached without a proxy.
+        first: the known lines for the host's own name.
+        peer: the address at the other end; empty if it was reached through a proxy.
 
     Raises:
-        Unreachable: the key is not to be trusted.
+        Unreachable: the key can't be trusted.
     """
     _refuse_revoked(target, key, first)
     if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
-        message = f"the key of {target.known_as} has {key.get_bits()} bits, RequiredRSASize asks for {target.rsa_bits}."
-        raise Unreachable(message, fix="Give the host a new one.")
+        message = (
+            f"the key of {target.known_as} has {key.get_bits()} bits, but RequiredRSASize requires {target.rsa_bits}."
+        )
+        raise Unreachable(message, fix="Give the host a new key.")
     _refuse_another_of_the_address(target, key, peer)
     plain = [line for line in first if not line.marker]
     if any(line.key == key.asbytes() for line in plain):
@@ -108,28 +110,28 @@ def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str =
 
 
 def changed(target: SshTarget, key: paramiko.PKey, plain: list[Known]) -> Unreachable:
-    """Return the refusal of a key that differs from the known ones."""
+    """Return the error for a key that differs from the known ones."""
     known = next((line for line in plain if line.kind == key.get_name()), plain[0])
     return Unreachable(
         f"the key of {target.known_as} is not the known one: {fingerprint(key)} ({key.get_name()}),"
         f" not {_sha256(known.key)} ({known.kind})."
-        " Somebody may be in between, or the host was installed anew.",
+        " The connection may be intercepted, or the host was reinstalled.",
         fix=f"If it was: `{join(['ssh-keygen', '-R', target.known_as])}`, then log in once with ssh and compare the new one.",
     )
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """Return SHA256:..., as ssh shows it."""
+    """Return the fingerprint in ssh's format, SHA256:..."""
     return _sha256(key.asbytes())
 
 
 def keep(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
-    """Save a new key. Returns what was done, one sentence."""
+    """Save a new key, and return a sentence about what was done."""
     line = f"{_written_name(target)} {key.get_name()} {key.get_base64()}\n"
     try:
         _append(path, line)
     except OSError as error:
-        return f"the new key of {target.known_as} is accepted, {path} can't be written ({error.strerror}): {fingerprint(key)}"
+        return f"the new key of {target.known_as} is accepted, but {path} can't be written ({error.strerror}): {fingerprint(key)}"
     return f"the new key of {target.known_as} is now in {path}: {fingerprint(key)}"
 
 
@@ -140,7 +142,7 @@ class _Policy(paramiko.MissingHostKeyPolicy):
         self._say = say
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Check a key. All keys come here, as the client itself knows none."""
+        """Check a key. Every key is missing for the client, which knows none."""
         target, first = self._target, self._first
         if target.known_hosts_command:
             first = lines(target, target.known_as, key)
@@ -153,12 +155,12 @@ def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -
     if any(line.marker == REVOKED and line.key == key.asbytes() for line in lines):
         where = "known_hosts"
     if where:
-        fix = "Whoever answers there holds a key that was given up: give the host a new one."
+        fix = "The host presents a key that is no longer trusted: give it a new one."
         raise Unreachable(f"the key of {target.known_as} is revoked in {where}: {fingerprint(key)}.", fix=fix)
 
 
 def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
-    """Enforce CheckHostIP: the address must not have another known key of the kind. Loopback is left out, as in ssh."""
+    """Enforce CheckHostIP: the address must not have a different known key of the same kind. As in ssh, loopback is exempt."""
     loopback = peer == "::1" or peer.removeprefix("::ffff:").startswith("127.")
     if not target.check_ip or not peer or peer == target.hostname or loopback:
         return
@@ -167,7 +169,7 @@ def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: 
     if plain and all(line.key != key.asbytes() for line in plain):
         keys = f"{_sha256(plain[0].key)}, not {fingerprint(key)}"
         fix = f"If the address moved: `{join(['ssh-keygen', '-R', name])}`."
-        raise Unreachable(f"{target.known_as} is at {peer}, which is known by another key: {keys}.", fix=fix)
+        raise Unreachable(f"{target.known_as} is at {peer}, which is known with another key: {keys}.", fix=fix)
 
 
 def _peer(client: paramiko.SSHClient) -> str:
@@ -199,7 +201,7 @@ def _fix(target: SshTarget, lines: list[Known]) -> str:
     authority = any(line.marker == AUTHORITY for line in lines)
     if not authority and target.strict != "yes":
         return f"Log in once by hand, compare it, and answer yes: `{target.manual_login}`."
-    why = "Certificates of hosts are not checked here. " if authority else ""
+    why = "Host certificates are not checked here. " if authority else ""
     if target.keep_in is None:
         return f"{why}Compare it at the host, and name a file in UserKnownHostsFile that holds it."
     scan = join(["ssh-keyscan", "-p", target.port, target.hostname])
@@ -211,9 +213,9 @@ def _sha256(key: bytes) -> str:
 
 
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
-# The known keys of a host: the lines of known_hosts files, of KnownHostsCommand, and RevokedHostKeys.
+# The known keys of a host, from known_hosts files, KnownHostsCommand and RevokedHostKeys.
 #
-# The lines of a host are looked up by ssh-keygen: it handles hashed names, patterns and markers as ssh does.
+# A host's lines are looked up with ssh-keygen, which handles hashed names, patterns and markers as ssh does.
 
 KRL_MAGIC = b"SSHKRL\n\0"
 COMMAND_S = 10.0
@@ -224,15 +226,16 @@ class Known(NamedTuple):
 
     #: "", "@revoked" or "@cert-authority"
     marker: str
-    #: the type of the key, as the line has it
+    #: type of the key, as written in the line
     kind: str
     key: bytes
 
 
 def lines(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> list[Known]:
-    """Return the lines for a name, the user's files first. key: the one that the host presented; None before.
+    """Return the lines for a name, the user's files first. Raises Refused if KnownHostsCommand fails.
 
-    Raises Refused if KnownHostsCommand fails.
+    Args:
+        key: the key that the host presented; None before it has.
     """
     found: list[Known] = []
     for path in target.known_hosts:
@@ -244,7 +247,7 @@ def lines(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> lis
 
 
 def read_known_hosts(printed: bytes) -> Iterator[Known]:
-    """Parse the output of `ssh-keygen -F`; invalid lines are skipped, as in ssh."""
+    """Parse the output of `ssh-keygen -F`. Invalid lines are skipped, as in ssh."""
     for line in printed.decode(errors="replace").split("\n"):
         fields = line.split()
         marker = fields.pop(0) if line.startswith("@") and fields else ""
@@ -256,11 +259,11 @@ def read_known_hosts(printed: bytes) -> Iterator[Known]:
 
 
 def revoked(path: Path, key: paramiko.PKey) -> bool:
-    """Return True if RevokedHostKeys lists a key. Raises Refused if the list can't be read: ssh trusts no key then either."""
+    """Return True if RevokedHostKeys lists a key. Raises Refused if the list can't be read, as ssh trusts no key then either."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise Refused(f"RevokedHostKeys of ssh can't be read: {path}: {error.strerror}.") from None
+        raise Refused(f"ssh's RevokedHostKeys can't be read: {path}: {error.strerror}.") from None
     if data.startswith(KRL_MAGIC):
         return _in_krl(path, key)
     for number, line in enumerate(data.decode(errors="replace").split("\n"), start=1):
@@ -270,7 +273,7 @@ def revoked(path: Path, key: paramiko.PKey) -> bool:
         try:
             listed = base64.b64decode(fields[1], validate=True)
         except (IndexError, ValueError):
-            raise Refused(f"RevokedHostKeys of ssh has a line that is not a key: {path}:{number}.") from None
+            raise Refused(f"ssh's RevokedHostKeys has a line that is not a key: {path}:{number}.") from None
         if listed == key.asbytes():
             return True
     return False
@@ -283,7 +286,7 @@ def _in_krl(path: Path, key: paramiko.PKey) -> bool:
         answer = _keygen(["-Q", "-f", str(path), file.name])
     if answer.returncode and b"REVOKED" not in answer.stdout:
         why = one_line(answer.stderr.decode(errors="replace").strip(), at_most=200)
-        raise Refused(f"RevokedHostKeys of ssh can't be read: {path}: {why}.")
+        raise Refused(f"ssh's RevokedHostKeys can't be read: {path}: {why}.")
     return answer.returncode != 0
 
 
@@ -297,12 +300,12 @@ def _keygen(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedPro
     except FileNotFoundError:
         raise Refused("there is no ssh-keygen on this machine.", fix="Install the OpenSSH client.") from None
     except subprocess.TimeoutExpired:
-        raise Refused(f"`ssh-keygen {words[0]}` does not end within {COMMAND_S:g} s.") from None
+        raise Refused(f"`ssh-keygen {words[0]}` did not exit within {COMMAND_S:g} s.") from None
 
 
 def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
-    """Return the output of KnownHostsCommand. It is split as ssh splits it, and runs without a shell."""
-    about = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host is asked
+    """Return the output of KnownHostsCommand, which is split as in ssh and run without a shell."""
+    about = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host is contacted
     if key:
         about = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}
     tokens = {**target.tokens, "H": name, **about}
@@ -311,10 +314,10 @@ def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
         answer = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
     except (OSError, ValueError, IndexError) as error:
         fix = "Its program needs its full path."
-        raise Refused(f"KnownHostsCommand of ssh can't be run: {error}.", fix=fix) from None
+        raise Refused(f"ssh's KnownHostsCommand can't be run: {error}.", fix=fix) from None
     except subprocess.TimeoutExpired:
-        raise Refused(f"KnownHostsCommand of ssh does not end within {COMMAND_S:g} s.") from None
+        raise Refused(f"ssh's KnownHostsCommand did not exit within {COMMAND_S:g} s.") from None
     if answer.returncode:
         last = one_line(answer.stderr.decode(errors="replace").strip(), at_most=200)
-        raise Refused(f"KnownHostsCommand of ssh failed with {answer.returncode}{f': {last}' if last else ''}.")
+        raise Refused(f"ssh's KnownHostsCommand failed with {answer.returncode}{f': {last}' if last else ''}.")
     return answer.stdout

@@ -1,4 +1,4 @@
-"""The identities of a login: keys and certificates that the user's ssh would offer, from files and the agent, each once."""
+"""Logging in with the keys and certificates that the user's ssh would offer, from files and the agent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNREADABLE = (OSError, ValueError, TypeError, paramiko.SSHException, UnknownKey
 
 
 class Login:
-    """The auth_strategy of a client. problems: why a file was skipped."""
+    """The `auth_strategy` of a client. `problems` holds the reasons why files were skipped."""
 
     def __init__(self, target: SshTarget) -> None:
         self._target = target
@@ -44,7 +44,7 @@ class Login:
         self.problems: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Try the keys one after the other. Raises PasswordRequiredException if only a passphrase is missing."""
+        """Try the keys one by one. Raises PasswordRequiredException if only a passphrase is missing."""
         try:
             self._authenticate(transport)
         finally:
@@ -66,7 +66,7 @@ class Login:
         raise paramiko.PasswordRequiredException("passphrase") if self._locked - self._offered else refused
 
     def _keys(self) -> Iterator[paramiko.PKey]:
-        """Yield the keys: files first, then the agent; of each its certificates first."""
+        """Yield the keys, those in files before the agent's, and each key's certificates before the key itself."""
         if not self._target.pubkey:
             return
         wanted: set[bytes] = set()
@@ -87,7 +87,7 @@ class Login:
                 yield from self._with_certificates(held, None)
 
     def _from_file(self, path: Path) -> paramiko.PKey | None:
-        """Return the private key of a file; None if it has none that can be used without its passphrase."""
+        """Return the private key in a file, or None if there is none that can be used without a passphrase."""
         try:
             state = path.stat()
             private = path.read_bytes().lstrip().startswith(b"-----BEGIN")
@@ -114,7 +114,7 @@ class Login:
 
 
 def _ask(agent: AgentSSH, named: str) -> None:
-    """Connect to the agent in IdentityAgent, else to SSH_AUTH_SOCK's. Without an agent there are no keys."""
+    """Connect to the agent that IdentityAgent or else SSH_AUTH_SOCK names. Without an agent there are no keys."""
     if named in ("", "SSH_AUTH_SOCK"):
         named = "$SSH_AUTH_SOCK"
     path = os.environ.get(named[1:], "") if named.startswith("$") else named
@@ -125,7 +125,7 @@ def _ask(agent: AgentSSH, named: str) -> None:
     try:
         opened.connect(path)
         agent._connect(opened)  # type: ignore[attr-defined]
-        opened.settimeout(None)  # signing may wait for a touch of a hardware key
+        opened.settimeout(None)  # signing may wait for a hardware key to be touched
     except (OSError, paramiko.SSHException, ValueError):
         opened.close()
 
@@ -147,7 +147,7 @@ def _signed(blob: PublicBlob) -> bytes:
 
 
 def _public(path: Path) -> bytes:
-    """Return the public part of a key whose private part can't be used: from the file beside it, or from its own header."""
+    """Return the public part of an unusable private key, from the .pub file next to it or from its own header."""
     for item in (path, Path(f"{path}.pub")):
         blob = _certificate(item)
         if blob is not None:
@@ -162,42 +162,42 @@ def _head(path: Path) -> bytes:
         data = base64.b64decode("".join(text.split("-----")[2].split()))
         head = Message(data.removeprefix(_CONTAINER))
         for _ in range(3):
-            head.get_string()  # cipher, kdf, its options
+            head.get_string()  # cipher, kdf, kdf options
         return head.get_string() if head.get_int() == 1 and data.startswith(_CONTAINER) else b""
     except (*_UNREADABLE, IndexError):
         return b""
 
 
-# The connection of one login: over its jump hosts, every host key checked, each failure a sentence. ssh_link.py uses
-# it.
+# The connection of a login, used by ssh_link.py: through its jump hosts, with every host key checked, and with a sentence
+# for each failure.
 #
-# docs/ssh.md has the measured traps: Fabric accepts any host key and reads no Include, nobody sets TCP_NODELAY, and a
-# channel waits an hour by default.
+# docs/ssh.md describes the measured traps: Fabric accepts any host key and does not read Include, nothing sets TCP_NODELAY,
+# and a channel waits for an hour by default.
 
 CONNECT_S = 10.0
 CHANNEL_S = 10.0
 DROPPED_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
-_NO_ANSWER = ("banner", "timeout", "timed out", "no existing session")  # paramiko's words for it
+_NO_ANSWER = ("banner", "timeout", "timed out", "no existing session")  # Paramiko's messages
 
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks of errors that are handled here
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it logs tracebacks of errors that are handled here
 
 
 class _Dropped(Unreachable):
-    """The host answered, and hung up before the login."""
+    """Raised if the host answered but hung up before the login."""
 
 
 def opened(target: SshTarget, name: str, say: Callable[[str], None], through: tuple[str, ...] = ()) -> Connection:
-    """Return a connection, over its jump hosts, with every key checked.
+    """Return a connection through its jump hosts, with every key checked.
 
-    Raises Unreachable; Refused if the jump hosts form a circle.
+    Raises Unreachable, or Refused if the jump hosts form a loop.
     """
     gateway: Connection | None = None
     try:
         for hop in target.jump:
             if hop in through:
-                raise Refused(f"ProxyJump goes in a circle: {' > '.join((*through, hop))}.", where=name)
+                raise Refused(f"ProxyJump forms a loop: {' > '.join((*through, hop))}.", where=name)
             over, where = ssh_config.jump_target(hop), f"{name} (over {hop})"
-            if gateway is None and over.jump != target.jump:  # equal: `Host *` names the jump host for itself too
+            if gateway is None and over.jump != target.jump:  # equal if `Host *` names the jump host for itself too
                 gateway = opened(over, where, say, (*through, hop))
             else:
                 gateway = _one(over, where, gateway, say)
@@ -209,15 +209,15 @@ def opened(target: SshTarget, name: str, say: Callable[[str], None], through: tu
 
 
 def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable[[str], None]) -> Connection:
-    """Connect one hop, with retries if it hangs up before the login.
+    """Connect one hop, retrying if it hangs up before the login.
 
-    An sshd or a jump host hangs up on the eleventh concurrent login.
+    An sshd or jump host hangs up on the eleventh concurrent login.
     """
     for pause_s in DROPPED_PAUSES_S:
         try:
             return _once(target, name, gateway, say)
         except _Dropped:
-            # those that were dropped together must not retry together
+            # logins that were dropped together must not retry together
             time.sleep(pause_s * random.uniform(0.5, 1.5))
     return _once(target, name, gateway, say)
 
@@ -246,7 +246,9 @@ def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callabl
         connection.connect_kwargs["transport_factory"] = host_keys.prepare(connection.client, target, say)
         try:
             connection.open()
-        except BaseException:  # at once: sshd counts who stays without a login, and turns others away (MaxStartups)
+        except (
+            BaseException
+        ):  # immediately, because sshd counts connections without a login and turns others away (MaxStartups)
             connection.client.close()
             raise
     except SparkwrightError as error:
@@ -255,7 +257,7 @@ def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callabl
     except Exception as error:
         if "banner" in str(error) and time.monotonic() - began_s < CONNECT_S / 2:
             where = target.shown
-            fix = "Too many logins at once? `MaxStartups` of its sshd says how many it takes."
+            fix = "Too many logins at once? `MaxStartups` of its sshd limits them."
             raise _Dropped(f"unreachable: {where} hangs up before the login.", where=name, fix=fix) from None
         raise _refusal(error, target, name, login) from None
     if connection.transport is not None:
@@ -270,7 +272,7 @@ def _socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
 
 
 def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Unreachable:
-    """Return the error of paramiko or the network as a sentence."""
+    """Convert an error from Paramiko or the network to a sentence."""
     where = target.shown
     if isinstance(error, paramiko.PasswordRequiredException):
         fix = "Add it to your agent: `ssh-add`."

@@ -1,4 +1,4 @@
-"""The ssh configuration of a host, as the user's own ssh reads it: `ssh -G`, with Include, Match, aliases and all."""
+"""The ssh configuration of a host as the user's own ssh reads it: `ssh -G`, including Include, Match and aliases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkwright.visible import one_line
 
 
 def begin(host: Host) -> None:
-    """Start resolving a host in the background; `resolve` then waits for it."""
+    """Start resolving a host in the background; `resolve` waits for the result."""
     _resolving(host.address, host.user or "", host.port or 0)
 
 
@@ -32,7 +32,7 @@ def resolve(host: Host) -> SshTarget:
 
 
 def jump_target(spec: str) -> SshTarget:
-    """Return the target of one hop of ProxyJump. Raises Refused."""
+    """Return the target of a ProxyJump hop. Raises Refused."""
     return _resolve(*hop(spec))
 
 
@@ -56,8 +56,8 @@ def _resolve(address: str, user: str, port: int) -> SshTarget:
     except FileNotFoundError:
         raise Refused("there is no ssh on this machine.", fix="Install the OpenSSH client.") from None
     except subprocess.TimeoutExpired:
-        fix = "Look for a `Match exec` in your ssh configuration."
-        raise Refused(f"`ssh -G {address}` does not end.", fix=fix) from None
+        fix = "Check your ssh configuration for a `Match exec`."
+        raise Refused(f"`ssh -G {address}` did not exit in time.", fix=fix) from None
     if answer.returncode:
         why = one_line(" ".join(answer.stderr.split()), at_most=400)
         raise Refused(f"ssh can't read its configuration for {address}: {why}")
@@ -74,55 +74,55 @@ class SshTarget:
     hostname: str
     user: str
     port: int
-    #: as the user wrote it, perhaps an alias
+    #: address as the user wrote it, possibly an alias
     address: str = ""
-    #: the hosts of ProxyJump in their order
+    #: the hops of ProxyJump, in order
     jump: tuple[str, ...] = ()
     proxy_command: str = ""
     pubkey: bool = True
     identity_files: tuple[Path, ...] = ()
     certificate_files: tuple[Path, ...] = ()
     identities_only: bool = False
-    #: as ssh -G prints it; empty for the one of SSH_AUTH_SOCK
+    #: socket of the agent, as ssh -G prints it; empty for SSH_AUTH_SOCK's
     identity_agent: str = ""
-    #: all files that are read
+    #: all known_hosts files
     known_hosts: tuple[Path, ...] = ()
     #: the file for new keys
     keep_in: Path | None = None
     hash_names: bool = False
-    #: not split yet
+    #: KnownHostsCommand, not split into arguments yet
     known_hosts_command: str = ""
     revoked: Path | None = None
-    #: the name of the host's key in known_hosts
+    #: name of the host in known_hosts
     check_as: str = ""
     check_ip: bool = False
     #: yes, ask, accept-new or no
     strict: str = "ask"
-    #: the algorithms that the host may prove itself with; empty for all
+    #: allowed host key algorithms; empty for all
     key_algorithms: tuple[str, ...] = ()
-    #: the shortest RSA key
+    #: minimum length of RSA keys
     rsa_bits: int = 0
 
     @property
     def known_as(self) -> str:
-        """The name of its line in known_hosts."""
+        """The name of the host's line in known_hosts."""
         name = self.check_as or self.hostname
         return name if self.port == 22 or self.check_as else f"[{name}]:{self.port}"
 
     @property
     def shown(self) -> str:
-        """The target as a sentence names it: USER@HOST:PORT."""
+        """The target as shown in messages, USER@HOST:PORT."""
         return f"{self.user}@{self.hostname}:{self.port}"
 
     @property
     def manual_login(self) -> str:
-        """The command for a manual login; ssh finds the jump hosts itself."""
+        """The command for a manual login, without jump hosts, which ssh finds itself."""
         port = ["-p", self.port] if self.port != 22 else []
         return join(["ssh", *port, f"{self.user}@{self.address or self.hostname}"])
 
     @property
     def proxy(self) -> str:
-        """ProxyCommand with its tokens filled in; ssh -G prints it as it was written."""
+        """ProxyCommand with its tokens filled in, which ssh -G prints as written."""
         return fill("ProxyCommand", self.proxy_command, self.tokens, environment=False)
 
     @property
@@ -151,13 +151,13 @@ class _Printed:
         return tuple(filter(None, self.first(key).split(",")))
 
     def files(self, option: str, tokens: dict[str, str]) -> tuple[Path, ...]:
-        """Return the files of an option, one a line, with spaces."""
+        """Return the files of an option that has one file per line, whose path may contain spaces."""
         values = [value for value in self.rows.get(option.lower(), []) if value not in ("", "none")]
         return tuple(_path(fill(option, value, tokens)) for value in values)
 
 
 def parse(text: str, address: str = "") -> SshTarget:
-    """Parse the output of `ssh -G ADDRESS`. Raises Refused if a value is not valid for ssh."""
+    """Parse the output of `ssh -G ADDRESS`. Raises Refused for an invalid value."""
     printed = _Printed(text)
     first, word = printed.first, printed.word
     hostname, user, port = first("hostname"), first("user"), _number(first("port", "22"), "Port", 65535)
@@ -194,9 +194,10 @@ def parse(text: str, address: str = "") -> SshTarget:
 
 
 def hop(spec: str) -> tuple[str, str, int]:
-    """Return name, user and port of one hop of ProxyJump: [user@]host[:port], [user@][::1][:port] or the same as ssh://.
+    """Parse a ProxyJump hop, which is [user@]host[:port] or [user@][::1][:port], optionally with ssh://. Raises Refused.
 
-    User and port are empty and 0 if they are left to the configuration. Raises Refused.
+    Returns:
+        The name, user and port. User is empty and port is 0 if they are left to the configuration.
     """
     user, _, rest = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
     found = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", rest, re.A)
@@ -205,17 +206,17 @@ def hop(spec: str) -> tuple[str, str, int]:
     if found is None:
         raise Refused(f"ProxyJump: '{one_line(spec, at_most=80)}' is not a host.", fix="Write [user@]host[:port].")
     port = found["port"] or found["port6"]
-    return found["v6"] or found["name"], user, _number(port, "the port of ProxyJump", 65535) if port else 0
+    return found["v6"] or found["name"], user, _number(port, "ProxyJump port", 65535) if port else 0
 
 
 def _number(text: str, what: str, at_most: int) -> int:
     if re.fullmatch(r"[0-9]{1,5}", text) and int(text) <= at_most:
         return int(text)
-    raise Refused(f"{what} of ssh must be a number up to {at_most}, got '{one_line(text, at_most=40)}'.")
+    raise Refused(f"ssh's {what} must be a number up to {at_most}, got '{one_line(text, at_most=40)}'.")
 
 
 def _split(value: str) -> tuple[Path, ...]:
-    """Split several files on one line. ssh -G prints no quotes, so words that are a file only together are one."""
+    """Split a line into files. Since ssh -G prints no quotes, words that only together name a file are joined."""
     words, found = [word for word in value.split(" ") if word], []
     while words:
         together = (length for length in range(min(len(words), 16), 1, -1) if is_file(_path(" ".join(words[:length]))))
@@ -226,12 +227,12 @@ def _split(value: str) -> tuple[Path, ...]:
 
 
 def _path(text: str) -> Path:
-    """Return a path with `~` as the password database has it, as in ssh, whatever HOME is."""
+    """Return a path with `~` expanded as in ssh, from the password database regardless of HOME."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir + text[1:]) if text == "~" or text.startswith("~/") else Path(text)
 
 
 def is_file(path: Path) -> bool:
-    """Return True if it is a file, as far as this user can see; False for a name that no file can have."""
+    """Return True if the path is a file that this user can see, and False for an impossible name."""
     try:
         return path.is_file()
     except OSError:
@@ -239,7 +240,7 @@ def is_file(path: Path) -> bool:
 
 
 def _there(path: Path) -> bool:
-    """Return True if the key or its public part exists: of a key in an agent or on a card, there may be the public part alone."""
+    """Return True if the key or its public part exists. A key in an agent or on a card may have only the public part."""
     return is_file(path) or is_file(Path(f"{path}.pub"))
 
 
@@ -248,11 +249,11 @@ _EITHER = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
 
 
 def ssh_tokens_of(hostname: str, address: str, port: int, user: str, alias: str, jump: str) -> dict[str, str]:
-    """Return the value of each token.
+    """Return the values of ssh's tokens.
 
     Args:
-        address: as the user wrote it.
-        alias: HostKeyAlias or empty.
+        address: the address as the user wrote it.
+        alias: HostKeyAlias, or empty.
     """
     here, me = socket.gethostname(), pwd.getpwuid(os.getuid())
     return {
@@ -272,16 +273,16 @@ def ssh_tokens_of(hostname: str, address: str, port: int, user: str, alias: str,
 
 
 def fill(option: str, text: str, tokens: Mapping[str, str], *, environment: bool = True) -> str:
-    """Return the text with its tokens filled in. Raises Refused for an unknown token, or an unset variable."""
+    """Return the text with its tokens filled in. Raises Refused for an unknown token or an unset variable."""
 
     def value(found: re.Match[str]) -> str:
         if found[0].startswith("$"):
             if found[2] in os.environ:
                 return os.environ[found[2]]
-            raise Refused(f"{option} of ssh names {one_line(found[0], at_most=80)}, which is not set.")
+            raise Refused(f"ssh's {option} names {one_line(found[0], at_most=80)}, which is not set.")
         if found[1] in tokens:
             return tokens[found[1]]
-        message = f"{option} of ssh has the token '{visible.name(found[0])}', which is not supported."
-        raise Refused(message, fix="Write out what it stands for.")
+        message = f"ssh's {option} has the token '{visible.name(found[0])}', which is not supported."
+        raise Refused(message, fix="Write out its value.")
 
     return (_EITHER if environment else _TOKEN).sub(value, text)

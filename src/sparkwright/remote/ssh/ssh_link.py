@@ -1,4 +1,4 @@
-"""A link over one ssh connection: one exec a request; a deadline on every wait. login.py makes the connection."""
+"""A link over one ssh connection, which login.py makes, with one exec per request and a deadline on every wait."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from sparkwright.transport.connection import Deadline, TimedOut
 from sparkwright.visible import one_line
 
 SILENCE_S = 15.0  # the runner writes every 2 s
-#: from the start of a command until its runner is ready, seconds, whatever a login shell prints before
+#: time limit from the start of a command until the runner is ready, in seconds, whatever the login shell prints before
 READY_S = 120.0
-#: for the answer of the unpacker of a runtime, seconds, on a busy disk
+#: time limit for the answer of a runtime's unpacker on a busy disk, in seconds
 SHIPPED_S = 600.0
 CHUNK_BYTES = 64 * 1024
-#: the events of one request: ten files of an incident at their longest, and more than any run has
+#: limit on the events of one request: ten incident files of maximum size, and more than any run has
 EVENTS_BYTES = 256 * 10**6
 
 
 class _Limit:
-    """The time limit of a host's answer, even if bytes keep arriving."""
+    """The time limit for a host's answer, which applies even if bytes keep arriving."""
 
     def __init__(self, seconds: float | None) -> None:
         self.set(seconds)
 
     def set(self, seconds: float | None) -> None:
-        """Restart the limit. seconds: None for no limit."""
+        """Restart the limit. seconds: the new limit; None for no limit."""
         self.seconds = seconds
         self._deadline = None if seconds is None else Deadline(seconds)
 
     def wait_s(self, silence_s: float | None) -> float | None:
-        """Return the seconds until the next bytes are due. Raises TimedOut after the limit."""
+        """Return the number of seconds until the next bytes are due. Raises TimedOut after the limit."""
         if self._deadline is None:
             return silence_s
         left_s = self._deadline.left_s()
@@ -65,18 +65,19 @@ class _Limit:
 
 
 class SshLink:
-    """A link to a host over ssh. Connecting begins at once, in a thread.
+    """A link to a host over ssh, which starts connecting immediately in a thread.
 
-    The host's runner starts at once too: it imports what it needs while the laptop still plans, and waits for the first request.
+    The host's runner is started immediately too: it imports its modules while the laptop is still planning, and then waits for
+    the first request.
 
     Args:
-        host: with connection ssh.
-        need: the kind of requests to come.
+        host: a host whose connection is ssh.
+        need: kind of requests that will follow.
     """
 
     def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
-        # in this thread: the hash's many small reads would starve in the connecting one
+        # in this thread, because the hash's many small reads would starve in the connecting thread
         self._start = runtime.start(runtime.content_hash(), need)
         self._closed = False
         self._connection: Future[Connection] = Future()
@@ -96,12 +97,12 @@ class SshLink:
         self._transport()
 
     def host_key(self) -> str:
-        """Return the host's public key as this connection verified it: ssh-ed25519 AAAA..."""
+        """Return the host's public key that this connection verified, as `ssh-ed25519 AAAA...`."""
         key = self._transport().get_remote_server_key()
         return f"{key.get_name()} {key.get_base64()}"
 
     def run(self, argv: Sequence[str]) -> Channel:
-        """Start a program there on a channel of its own, which is its standard input and output."""
+        """Start a program on the host, with its own channel as standard input and output."""
         return self._exec(self._transport(), join(argv))
 
     def close(self) -> None:
@@ -145,17 +146,17 @@ class SshLink:
                 yield from self._conversation(channel, events, header, secrets)
                 return
             with contextlib.suppress(OSError):
-                channel.shutdown_write()  # it will get no request
-            collections.deque(events, maxlen=0)  # to its end: then its last output is complete
+                channel.shutdown_write()  # there will be no request
+            collections.deque(events, maxlen=0)  # read to the end, so that the last output is complete
             yield from self._bring(transport, first, runtime.no_start(channel), may_ship=may_ship)
         finally:
             channel.close()
         yield from self._ask(transport, header, secrets, may_ship=False)
 
     def _first(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
-        """Return the first event that is not output of the login shell: the runner is ready, or what is missing.
+        """Return the first event that is not output of the login shell: the runner is ready, or something is missing.
 
-        Nothing is sent before: another shell that a login shell starts instead would execute a request as commands.
+        Nothing is sent before that, because another shell that the login shell may start would execute the request as commands.
         """
         last = ""
         try:
@@ -166,12 +167,12 @@ class SshLink:
                     last = row["text"].strip()
                     yield row
         except Unreachable as error:
-            error.fix = f"Nothing has begun there. Does `{self._manual_login} true` end, and print nothing?"
+            error.fix = f"Nothing was started there. Does `{self._manual_login} true` exit and print nothing?"
             raise
         raise Refused(
-            f"the login shell does not run what it is told{f', it says: {one_line(last, at_most=200)}' if last else ''}.",
+            f"the login shell does not run the command{f', but prints: {one_line(last, at_most=200)}' if last else ''}.",
             where=self._host.name,
-            fix=f"`{self._manual_login} true` must end with 0 and print nothing; look at ~/.bashrc there.",
+            fix=f"`{self._manual_login} true` must exit with 0 and print nothing; check ~/.bashrc there.",
         )
 
     @property
@@ -183,7 +184,7 @@ class SshLink:
     ) -> Iterator[Event]:
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         message = ""
-        with contextlib.suppress(OSError):  # it may have exited already; its last output is still to be read
+        with contextlib.suppress(OSError):  # it may have exited already; its last output still has to be read
             channel.sendall(json.dumps(request, default=str).encode() + b"\n")
             channel.shutdown_write()
         for row in events:
@@ -192,10 +193,10 @@ class SshLink:
             message = str(row.get("text", ""))
             yield row
             if row["event"] == "recap":
-                return  # the last word; that the runner's process ends after it needs no waiting for
+                return  # this event is the last; there is no need to wait for the process to exit
         code = channel.recv_exit_status() if channel.exit_status_ready() else -1
         if code != 0:
-            raise self._lost(f"the runner ended with {code}; {runtime.last_words(channel, message)}")
+            raise self._lost(f"the runner exited with {code}; {runtime.last_words(channel, message)}")
 
     def _exec(self, transport: paramiko.Transport, command: str) -> Channel:
         try:
@@ -216,11 +217,11 @@ class SshLink:
         yield from received.end()
 
     def _chunks(self, channel: Channel, limit: _Limit) -> Iterator[bytes]:
-        """Yield a program's output, as it comes.
+        """Yield a program's output as it arrives.
 
         Raises:
-            Unreachable: it was silent, or the connection broke.
-            Failed: it keeps writing after its time limit.
+            Unreachable: the program was silent, or the connection broke.
+            Failed: the program keeps writing after its time limit.
         """
         silence_s = channel.gettimeout()
         while True:
@@ -237,7 +238,7 @@ class SshLink:
             if not data:
                 break
             yield data
-        # a dropped connection looks the same but for the missing exit code
+        # a dropped connection differs only by the missing exit code
         ended = channel.status_event.wait(timeout=2.0) and channel.exit_status >= 0
         if not ended or channel.get_transport() is None:
             raise self._lost("the connection broke off", running=True)
@@ -245,13 +246,13 @@ class SshLink:
     def _bring(
         self, transport: paramiko.Transport, missing: Event, no_start: str, *, may_ship: bool
     ) -> Iterator[Event]:
-        """Upload the runtime: it is missing, or was damaged meanwhile. no_start: the last output of an existing one."""
+        """Upload the runtime, which is missing or damaged. no_start: last output of an existing runtime."""
         if missing["event"] == "no_python":
             fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
         if not may_ship:
             message = no_start or "it is gone again"
-            fix = f"On the host: `rm -r ~/{runtime.BOOTSTRAP_FOLDER}`, then once more."
+            fix = f"Run `rm -r ~/{runtime.BOOTSTRAP_FOLDER}` on the host, then try again."
             raise Refused(f"the runtime was shipped and does not start: {message}", where=self._host.name, fix=fix)
         if no_start:
             yield event("note", task="", text=f"the runtime on the host does not start: {no_start}")
@@ -267,5 +268,5 @@ class SshLink:
             raise self._lost("the runtime could not be sent in time") from None
 
     def _lost(self, why: str, *, running: bool = False) -> Unreachable:
-        fix = f"What runs there goes on: `invoke attach --host {self._host.name}`." if running else ""
+        fix = f"The run there continues: `invoke attach --host {self._host.name}`." if running else ""
         return Unreachable(f"unreachable: {why}.", where=self._host.name, fix=fix)
