@@ -75,4 +75,4 @@ def test_settings_are_shown_then_made_and_undone_on_a_real_systemd(capped: Lab) 
 def test_doctor_tells_a_cap_that_does_not_hold(capped: Lab) -> None:
     assert capped.run("provision", "--host", "spark1").code == 0
     shown = capped.run("doctor", "--host", "spark1").out
-    assert "clock cap 2000 MHz, which does not hold: it runs at 2411 MHz" in shown
+    assert "clock cap 2000 MHz, which is not in effect: it runs at 2411 MHz" in shown

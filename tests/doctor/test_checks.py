@@ -222,7 +222,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "not synchronized yet",
         "",
     ),
-    ("port", "port", {}, "ok", "none is needed: the head of the cluster answers requests", ""),
+    ("port", "port", {}, "ok", "no port is needed: the head of the cluster answers requests", ""),
     ("Ollama", "Ollama", {}, "ok", "Ollama is not running", ""),
     (
         "GPU power",
@@ -275,7 +275,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "GPU heat",
         {"nvidia-smi": "echo '60, 2405, Not Active, Not Active'", **CAPPED},
         "warning",
-        "does not hold: it runs at 2405 MHz",
+        "which is not in effect: it runs at 2405 MHz",
         "sudo systemctl restart sparkwright-clock-cap.service",
     ),
     (
@@ -298,7 +298,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "",
     ),
     ("updates", "updates", {OTA: "echo 'no network' >&2; exit 3"}, "unknown", r"\(exit 3\): no network", OTA),
-    ("updates", "updates", {OTA: None}, "unknown", "is not here", ""),
+    ("updates", "updates", {OTA: None}, "unknown", "is not installed", ""),
     (
         "fabric",
         "RDMA memory",

@@ -63,7 +63,7 @@ def test_near_ties_excuse_no_server_whose_every_text_parts_at_once(common: int, 
 def test_when_every_prompt_parts_at_no_tie_it_is_another_model() -> None:
     verdict, partings = reference.judge([ONE] * 3, [text("one zwei drei vier")] * 3)
     assert verdict == "another"
-    assert "parts at token 2, no near-tie: 'one two three four five si" in partings[0].sentence
+    assert "parts at token 2, not a near-tie: 'one two three four five si" in partings[0].sentence
     assert partings[0].sentence.endswith("is now 'one zwei drei vier'")
 
 

@@ -1,5 +1,5 @@
-"""`invoke doctor`: the checks of a host's setup before it serves. The host's side; it changes nothing.
+"""The host's side of `invoke doctor`, which checks a host's setup and changes nothing, and of `invoke diagnose`.
 
-findings.py: the result of a check. host.py: the host as the checks see it. known.py: known facts about DGX Sparks, with sources.
-checks/: one question a file. fixes.py: the few fixes that sparkwright may apply by itself.
+host.py has the host as the checks see it, their findings, and the few fixes that sparkwright may apply. known.py has known facts
+about DGX Sparks, with their sources. The checks are in checks/, and the diagnosis of a server in diagnosis/.
 """

@@ -1,4 +1,4 @@
-"""The fast links of a host as the kernel reports them: RDMA adapters with their interfaces, rates and addresses."""
+"""The fast links of a host, as reported by the kernel: RDMA adapters with their interfaces, rates and addresses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from sparkwright.doctor.host import Host
 
 ADAPTERS = "/sys/class/infiniband"
 INTERFACES = "/sys/class/net"
-#: more than any Spark has
+#: limits, which are higher than on any Spark
 MOST_ADAPTERS, MOST_GIDS, MOST_ADDRESSES = 16, 64, 8
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 RATE = re.compile(r"(\d{1,4}(?:\.\d)?) Gb/sec")
 FIRMWARE = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,6}")
-#: an IPv4 address as a GID spells it: ::ffff:a.b.c.d
+#: an IPv4 address as written in a GID, ::ffff:a.b.c.d
 MAPPED = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{4}):([0-9a-f]{4})")
-#: a ConnectX port of a Spark is two PCI functions; the twin is in PCI domain 2: rocep1s0f1 and roceP2p1s0f1
+#: name of an adapter: a ConnectX port of a Spark has two PCI functions, such as rocep1s0f1 and its twin roceP2p1s0f1 in PCI
+#: domain 2
 TWIN = re.compile(r"roce(?P<domain>P\d+)?(?P<path>p\d+s\d+(?:f\d+)?)")
 
 
@@ -36,16 +37,16 @@ class Link:
     mtu: int = 0
     carrier: bool | None = None
     firmware: str = ""
-    #: IPv4, with prefix length
+    #: IPv4 addresses with prefix lengths
     addresses: tuple[str, ...] = ()
-    #: the IPv4 addresses that have a RoCE v2 GID
+    #: IPv4 addresses that have a RoCE v2 GID
     gids: tuple[str, ...] = ()
-    #: as the kernel prints it, "32.0 GT/s PCIe x4"
+    #: speed of the PCI link as the kernel prints it, such as "32.0 GT/s PCIe x4"
     pci: str = ""
 
     @property
     def port(self) -> str:
-        """The part of the name that it shares with its twin; the whole name if it is not named after its PCI path."""
+        """The part of the name that the twins share, or the whole name if it is not derived from the PCI path."""
         found = TWIN.fullmatch(self.adapter)
         return found["path"] if found else self.adapter
 
@@ -54,14 +55,14 @@ class Link:
 
 
 def links(host: Host) -> list[Link]:
-    """Return the adapters of a host, in the order of their names; empty if it has none."""
+    """Return the adapters of a host, ordered by name; empty if there are none."""
     adapters = [name for name in host.names_in(ADAPTERS) if NAME.fullmatch(name)][:MOST_ADAPTERS]
     addresses = addresses_of(host) if adapters else {}
     return [_link(host, name, addresses) for name in adapters]
 
 
 def ports(found: list[Link]) -> dict[str, list[Link]]:
-    """Return the links by the port that they share, the one of PCI domain 0 first."""
+    """Return the links by port, the one in PCI domain 0 first."""
     by_port: dict[str, list[Link]] = {}
     for item in sorted(found, key=lambda link: "P" in link.adapter.removeprefix("roce")):
         by_port.setdefault(item.port, []).append(item)
@@ -69,7 +70,7 @@ def ports(found: list[Link]) -> dict[str, list[Link]]:
 
 
 def only_slower(name: str, found: Sequence[Link]) -> bool:
-    """Return True if an interface that is down is half of a port whose other half is up: the ranks connect, at half the rate."""
+    """Return True if an interface that is down is half of a port whose other half is up, which halves the ranks' rate."""
     down = next((link for link in found if link.interface == name), None)
     return down is not None and any(link.active and link.port == down.port for link in found if link is not down)
 
@@ -95,7 +96,7 @@ def _link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Li
 
 
 def gid_index(host: Host, adapter: str, address: str) -> int | None:
-    """Return the index of an address's RoCE v2 GID in an adapter's table, which changes; None if it has none."""
+    """Return the current index of an address's RoCE v2 GID in an adapter's table, or None."""
     rows = _gids(host, f"{ADAPTERS}/{adapter}").items()
     return next((index for index, found in rows if found == address), None)
 
@@ -116,7 +117,7 @@ def _pci(host: Host, at: str) -> str:
 
 
 def addresses_of(host: Host) -> dict[str, tuple[str, ...]]:
-    """Return the IPv4 addresses by interface, from `ip`; empty if it fails."""
+    """Return the IPv4 addresses by interface, as printed by `ip`; empty if it fails."""
     try:
         rows = json.loads(host.printed("ip", "-j", "-4", "addr") or "[]")
         return {row["ifname"]: tuple(_cidrs(row.get("addr_info") or ())) for row in rows}
@@ -137,9 +138,9 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 8 else 0
 
 
-#: IPv4 and ICMP headers of a ping of a whole frame
+#: size of the IPv4 and ICMP headers of a ping
 HEADERS_BYTES = 28
-#: two packets, a second apart, two seconds for each answer
+#: sends two packets a second apart, with two seconds for each answer
 PING = ("ping", "-n", "-q", "-c", "2", "-W", "2", "-M", "do")
 PING_S = 10.0
 
@@ -149,16 +150,16 @@ class Path:
     """The network path to a peer."""
 
     peer: str
-    #: of the route; empty while unknown
+    #: interface of the route; empty if unknown
     interface: str = ""
-    #: of that interface
+    #: MTU of that interface
     mtu: int = 0
-    #: a frame of that size came back in one piece; None: that could not be tried
+    #: True if a frame of that size came back unfragmented; None if that could not be tested
     reached: bool | None = None
 
 
 def to(host: Host, address: IPv4Address) -> Path:
-    """Return the path to an address, tested with two pings; takes a second."""
+    """Return the path to an address, tested with two pings, which takes a second."""
     peer = str(address)
     interface = str(_route(host, peer).get("dev") or "")
     if not NAME.fullmatch(interface):

@@ -1,4 +1,4 @@
-"""The host as the checks see it: its files, programs, engine, and what it is to serve; their findings, and the fixes."""
+"""The host as the checks see it, with its files, programs, Docker Engine and intended server; findings; and fixes."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ GB10 = "GB10"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The server that the host is to run; every field is empty for a host without a recipe."""
+    """The server that the host should run; all fields are empty for a host without a recipe."""
 
-    #: the host's, for commands of the laptop
+    #: name of the host, for commands on the laptop
     name: str = ""
     recipe: str = ""
     container: str = ""
     port: int = 0
     image: str = ""
-    #: of the locked image; None if the lock does not have them
+    #: platforms of the locked image; None if they are not in the lock
     platforms: tuple[str, ...] | None = None
-    #: the share of memory that the engine takes
+    #: share of the memory that the engine takes
     utilization: float | None = None
-    #: what must stay free in addition to the engine's memory
+    #: memory that must stay free in addition to the engine's
     reserve_bytes: int = 0
     ipc: str = ""
     model_dir: str = ""
     ollama: str = ""
-    #: what the recipe's server takes of the memory; see project/recipe/scope.engine_memory
+    #: memory that the recipe's server takes, see project/recipe/scope.engine_memory
     engine_memory: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Host:
-    """The host as the checks see it. A question that could not be asked has the answer None: unknown, not good."""
+    """The host as the checks see it. An answer of None means unknown, not good."""
 
     context: Context
     #: the login user
@@ -52,20 +52,20 @@ class Host:
     wanted: Wanted = field(default_factory=Wanted)
 
     def read(self, path: str) -> str | None:
-        """Return a file of the system; None if it does not exist or is not readable."""
+        """Return the content of a system file, or None if it does not exist or is not readable."""
         try:
             return self.context.machine.path(path).read_text(errors="replace")
         except OSError:
             return None
 
     def assignments(self, path: str) -> dict[str, str]:
-        """Return the NAME=value lines of a file, without quotes and comments; empty without the file."""
+        """Return the NAME=value lines of a file, without quotes and comments; empty if there is no file."""
         lines = (self.read(path) or "").splitlines()
         pairs = (line.strip().partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
         return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
 
     def rows(self, path: str) -> list[list[str]]:
-        """Return the fields of each line of a file like /etc/passwd; empty without the file."""
+        """Return the fields of each line of a file like /etc/passwd; empty if there is no file."""
         return [line.split(":") for line in (self.read(path) or "").splitlines()]
 
     def there(self, path: str) -> bool:
@@ -76,16 +76,16 @@ class Host:
             return False
 
     def names_in(self, folder: str) -> list[str]:
-        """Return the names in a folder; empty without it."""
+        """Return the names in a folder; empty if there is no folder."""
         try:
             return sorted(path.name for path in self.context.machine.path(folder).iterdir())
         except OSError:
             return []
 
     def output(self, *argv: str, timeout_s: float = PROGRAM_S) -> Completed | None:
-        """Run a program and return its result; None if it is missing or does not finish in time.
+        """Run a program and return its result, or None if it is missing or does not finish in time.
 
-        If the files are below another root, so are the programs: none of this machine's own is run.
+        If the files are below another root, programs of this machine are not run.
         """
         machine = self.context.machine
         program = argv[0]
@@ -99,12 +99,12 @@ class Host:
         return None if done is None or done.code in (126, 127) else done
 
     def printed(self, *argv: str) -> str | None:
-        """Return the output of a program; None if it fails, too."""
+        """Return the output of a program, or None if it fails or is missing."""
         answer = self.output(*argv)
         return answer.out if answer is not None and answer.ok else None
 
     def processes(self, name: str) -> list[list[str]]:
-        """Return the command lines of the processes of this name."""
+        """Return the command lines of the processes with this name."""
         found = []
         for pid in self.names_in("/proc"):
             if pid.isdigit() and (self.read(f"/proc/{pid}/comm") or "").strip() == name:
@@ -113,28 +113,28 @@ class Host:
         return found
 
     def gpu(self) -> tuple[str, str] | None:
-        """Return (name, driver version) from nvidia-smi; None if it returns no data."""
+        """Return the GPU's name and driver version from nvidia-smi, or None if it returns no data."""
         found = self.gpu_cells(nvidia_smi.IDENTITY)
         return (found["name"], found["driver"]) if found else None
 
     def gpu_cells(self, values: Sequence[str]) -> dict[str, str]:
-        """Return these values of the GPU as nvidia-smi printed them; empty if it returns no data."""
+        """Return values of the GPU as printed by nvidia-smi; empty if it returns no data."""
         return nvidia_smi.cells(self.printed(*nvidia_smi.query(values)) or "", values)
 
     def gpu_figures(self, values: Sequence[str]) -> dict[str, float | None]:
-        """Return these figures of the GPU; empty if nvidia-smi returns no data."""
+        """Return figures of the GPU; empty if nvidia-smi returns no data."""
         return nvidia_smi.figures(self.printed(*nvidia_smi.query(values)) or "", values)
 
     def engine_info(self) -> dict[str, Any] | None:
-        """Return the Docker Engine's /info; None if it does not answer."""
+        """Return the Docker Engine's /info, or None if it does not answer."""
         try:
             found: dict[str, Any] = self.context.docker().api.info()
-        except Exception:  # refused, down, or restarting: the check `docker` reports which
+        except Exception:  # it is refused, down or restarting; the check `docker` reports the reason
             return None
         return found
 
     def memory(self) -> dict[str, int] | None:
-        """Return /proc/meminfo in bytes."""
+        """Return the values in /proc/meminfo, in bytes."""
         try:
             return self.context.machine.meminfo()
         except (OSError, ValueError):
@@ -142,13 +142,13 @@ class Host:
 
 
 def version_in(text: str) -> str:
-    """Return the first version of two numbers or more in a text; empty if there is none."""
+    """Return the first version with at least two numbers in a text; empty if there is none."""
     found = re.search(r"(?<!\d)\d+(?:\.\d+)+", text)
     return found[0] if found else ""
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return a version for comparison: 580.95.05 is (580, 95, 5)."""
+    """Return a version as a comparable tuple: 580.95.05 is (580, 95, 5)."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
@@ -161,13 +161,13 @@ class Finding:
 
     check: str
     verdict: Verdict
-    #: what was seen, or what could not be seen
+    #: the observation, or the reason why there is none
     evidence: str
-    #: the one command that fixes it; empty if none does
+    #: the command that fixes it; empty if there is none
     fix: str = ""
-    #: where it is documented that it matters
+    #: source that documents why it matters
     source: str = ""
-    #: a name in `FIXES`, if sparkwright may do it itself
+    #: name in `FIXES`, if sparkwright may apply the fix
     repair: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -176,18 +176,19 @@ class Finding:
 
 # The fixes that sparkwright may apply by itself.
 #
-# Each is one idempotent command as root that restarts no engine and installs nothing; packages are left to the DGX Dashboard.
+# Each is an idempotent command, run as root, that restarts no engine and installs nothing. Packages are left to the DGX
+# Dashboard.
 
 USER = "{user}"
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A fix of a host."""
+    """A fix for a host's setup."""
 
-    #: what it changes
+    #: description of the change
     says: str
-    #: the command; {user} stands for the login user
+    #: the command, where {user} stands for the login user
     argv: tuple[str, ...]
 
     def command(self, user: str) -> list[str]:

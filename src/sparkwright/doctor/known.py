@@ -1,4 +1,4 @@
-"""Known facts about DGX Sparks and the software on them, as data; each row names its source. As of November 2026."""
+"""Known facts about DGX Sparks and their software, with sources, as of November 2026."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sparkwright.units import GB, GIB
 class Known:
     """A known fact."""
 
-    #: one clause for the evidence; empty if there is nothing to warn of
+    #: a clause for the evidence; empty if there is nothing to warn about
     says: str
-    #: where it is from
+    #: source of the fact
     source: str
 
 
@@ -21,7 +21,7 @@ NVCHECKUP = "NVCheckup README"
 WIKI = "DGX Spark community wiki"
 PLAYBOOKS = "NVIDIA dgx-spark-playbooks"
 
-#: releases of DGX OS by DGX_OTA_VERSION or DGX_SWBUILD_VERSION; the newest is the last
+#: releases of DGX OS by DGX_OTA_VERSION or DGX_SWBUILD_VERSION, newest last
 RELEASES: dict[str, Known] = {
     "7.2.3": Known("", PLAYBOOKS),
     "7.3.1": Known("", PLAYBOOKS),
@@ -29,12 +29,12 @@ RELEASES: dict[str, Known] = {
 }
 RELEASE_MAJOR = 7
 
-#: MemTotal of a GB10 (119.7 GiB in 2025, 121.7 in 2026); if it is clearly less, the firmware kept the rest
+#: MemTotal of a GB10 (119.7 GiB in 2025, 121.7 in 2026); if it is clearly less, the firmware has reserved the rest
 GB10_MEMORY_BYTES = int(119.7 * GIB)
 MEMORY_SLACK_BYTES = 3 * GIB
 MEMORY_SOURCE = "NVCheckup README; NVIDIA developer forum 383222"
 
-#: driver branches; there are no reports on others
+#: driver branches; there are no reports about others
 DRIVERS: dict[int, Known] = {
     580: Known("", NVCHECKUP),
     590: Known("CUDA graph bugs are reported with it", "NVCheckup README"),
@@ -43,15 +43,15 @@ DRIVER_PAIR = Known("an `apt upgrade` can leave driver and GSP firmware mismatch
 OPEN_MODULE = Known("a GB10 needs the open kernel modules", NVCHECKUP)
 
 
-#: kernels by major.minor, with the reports on their fast network
+#: kernels by major.minor, with reports about the fast network
 KERNELS: dict[str, Known] = {
     "6.11": Known("", WIKI),
     "6.14": Known("", WIKI),
     "6.17": Known("RoCE at 13 to 16 Gb/s is reported with it", WIKI),
-    "7.0": Known("", "NVIDIA NV-Kernels PR 590, 591"),  # its effect on RDMA memory has a check of its own
+    "7.0": Known("", "NVIDIA NV-Kernels PR 590, 591"),  # its effect on RDMA memory has its own check
 }
 
-#: one port of the ConnectX-7: two PCI functions that share 200 Gb/s
+#: rate of a ConnectX-7 port, which two PCI functions share
 LINK_GBPS = 200
 JUMBO_MTU = 9000
 BOTH_TWINS = Known(
@@ -72,16 +72,16 @@ NIC_FIRMWARE = Known(
     "NVIDIA developer forum 367853",
 )
 
-#: the power supply's negotiation failed: 500 to 850 MHz at 15 to 30 W where a healthy GPU draws 45 and more
+#: sign of a failed negotiation of the power supply: 500 to 850 MHz at 15 to 30 W, where a healthy GPU draws at least 45 W
 LOW_POWER = Known(
     "stuck in a low-power state, without an error",
     "eugr/spark-vllm-docker issue 260; model-serving-minefield PR 55; MiaAI-Lab DSpark-2x issue 146",
 )
 BUSY_PERCENT, LOW_CLOCK_MHZ, LOW_POWER_W = 90.0, 1400.0, 40.0
 
-#: as the health check judges it (health/judging/observation.py)
+#: temperature of the GPU from which it counts as too hot, also for the health check
 HOT_C = 90.0
-#: clocks have steps of 15 MHz, and are read a moment after they change
+#: tolerance for a clock above its cap, because clocks have steps of 15 MHz and are read with a delay
 CAP_SLACK_MHZ = 50.0
 HEAT = Known("it lowers its clock, and the server is slower", "MiaAI-Lab DSpark-2x issue 146; rwlove/home-ops PR 13053")
 
@@ -94,7 +94,7 @@ IDLE_PERCENT, SPIN_SHARE = 5.0, 0.7
 BUDGET = Known("the engine takes memory on the host's side too", "llamastash PR 81; vllm #46307, #56824")
 SHM = Known("it counts as used memory until it is removed", "tmpfs(5); tonyd2wild, 2x DGX Spark, issue 31")
 SHM_BYTES = 2 * GIB
-#: the least that NGC's containers need; Docker's default is 64 MiB
+#: minimum that NGC's containers need; Docker's default is 64 MiB
 SHM_LEAST_BYTES = GIB
 SHM_SMALL = Known(
     "processes of the engine exchange data there (`ipc: host`)",
@@ -107,7 +107,7 @@ DOCKER_GROUP = Known("by default the user is not in the docker group", PLAYBOOKS
 LIVE_LOGIN = Known("a login session keeps its groups, and so does a shared ssh connection", PLAYBOOKS)
 TOOLKIT = Known("nvidia-container-toolkit is preinstalled", PLAYBOOKS)
 CDI = Known("containers get the libraries of the driver that the specification names", "NVIDIA Container Toolkit, CDI")
-#: from this version on a service updates the specification
+#: version from which a service updates the specification
 CDI_REFRESH_SINCE = (1, 18)
 CDI_REFRESH = "nvidia-cdi-refresh.service"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
@@ -119,7 +119,7 @@ LOCALE = Known("programs warn and fall back to C", "locale(7); sparkwright itsel
 AVAHI = Known("an avahi bug increments the name (-2, -3 ... -528)", NVCHECKUP)
 OWN_NAME = Known("sudo and inference engines resolve the hostname", "hostname(7), sudo(8)")
 
-#: earlyoom(1): acts when memory AND swap are below their shares; kills at half of them
+#: default of earlyoom(1), which terminates processes when memory AND swap are below this share, and kills them at half of it
 EARLYOOM_DEFAULT_PERCENT = 10.0
 EARLYOOM = Known(
     "it chooses by resident memory, 2 GiB of an engine on a GB10: it ends somebody else and frees little, or ends the server",
@@ -129,7 +129,7 @@ EARLYOOM = Known(
 SWAP_USED_BYTES = 2 * GIB
 SWAP = Known("weights in swap decode slowly; never swapoff with a model loaded", WIKI)
 
-#: an image of 20 GB takes twice that while it is unpacked
+#: free space below which a disk is low; an image of 20 GB takes twice that while it is unpacked
 DISK_LOW_BYTES = 50 * GB
 DISK_OUT_BYTES = 5 * GB
 DISK = "a vLLM image takes about 20 GB, and the same again while unpacking"

@@ -1,1 +1,1 @@
-"""Measure a server on its own host: standard library only, tokens counted from usage, never from chunks."""
+"""Measuring a server on its own host, using only the standard library and counting tokens from usage, not chunks."""

@@ -1,6 +1,6 @@
-"""Requests to a server: prompts of a given length in tokens, with options that its engine accepts, and one long prefix.
+"""Requests to a server: prompts with a given number of tokens, options that the engine accepts, and a long prefix.
 
-A Ruler learns the number of tokens per word from two prompts whose tokens the server counted. These also serve as the warm-up.
+A `Ruler` learns the number of tokens per word from two prompts whose tokens the server counted, which also warm it up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Ruler:
 
     @classmethod
     def of(cls, few: tuple[int, int], many: tuple[int, int]) -> Ruler:
-        """Return the ruler for two prompts, each (words, tokens); the default one if the server does not count tokens."""
+        """Return a ruler from two prompts, given as (words, tokens), or the default if the server does not count tokens."""
         (words, tokens), (more_words, more_tokens) = few, many
         if tokens <= 0 or more_tokens <= tokens or more_words <= words:
             return cls()
@@ -39,20 +39,20 @@ class Ruler:
         return cls(per_word, max(0.0, tokens - per_word * words))
 
     def text(self, tokens: int) -> str:
-        """Return a prompt of about this many tokens that is unlike any before, so no cache holds it."""
+        """Return a new prompt of about this many tokens, which no cache can contain."""
         return words_text(max(0, round((tokens - self.fixed) / self.per_word)))
 
 
 @dataclass
 class Asker:
-    """A sender of requests to one server."""
+    """Sends requests to a server."""
 
     http: Http
     model: str
     base_url: str = ""
     api_key: str = field(default="", repr=False)
     ruler: Ruler = field(default_factory=Ruler)
-    #: options that the server has refused, learned by `run`
+    #: options that the server has refused, as learned by `run`
     left_out: tuple[str, ...] = ()
     temperature: float = 0.0
 
@@ -66,9 +66,9 @@ class Asker:
         return self.request(self.ruler.text(prompt_tokens), tokens, at_s=at_s, group=group)
 
     def run(self, request: Request, **how: Any) -> stream.Stream:
-        """Send a request now, and remember the options that the server refuses. Raises stream.StreamError.
+        """Send a request now, and record the options that the server refuses. Raises stream.StreamError.
 
-        Further keywords are passed to `stream.record`.
+        Other keyword arguments are passed to `stream.record`.
         """
         body = request.body
         while True:
@@ -86,12 +86,12 @@ class Asker:
 
 ANSWER_TOKENS = 4
 QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
-#: common words are at least one token each: this many words are at least as many tokens
+#: common words, each of which is at least one token
 COMMON = "the of and to in is was he for it with as his on be at by had not are but from or have an they which"  # words: data
 
 
 def words_text(words: int) -> str:
-    """Return a random text of this many words, which no prefix cache can hold."""
+    """Return a random text of this many words, which no prefix cache can contain."""
     choices = COMMON.split()
     pick = random.Random(secrets.randbits(64))
     return " ".join([secrets.token_hex(16), *(pick.choice(choices) for _ in range(words))])
@@ -108,17 +108,17 @@ def sight_prefix(
     timeout_s: float = 60,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Sighting]:
-    """Send a prefix repeatedly and return the sightings, the first one cold. Raises stream.StreamError.
+    """Send a prefix repeatedly and return the sightings, of which the first is cold. Raises stream.StreamError.
 
     Args:
         http: the engine's HTTP API.
-        base_url: of the server.
+        base_url: URL of the server.
         model: served name.
-        words: length of the prefix.
+        words: length of the prefix in words.
         counters: returns the current values of /metrics.
-        api_key: of the server.
-        timeout_s: of each request.
-        progress: called with the number of finished sightings, and the total.
+        api_key: key of the server.
+        timeout_s: time limit for each request.
+        progress: called with the number of finished sightings and the total.
     """
     prefix, found = words_text(words), []
     before = counters()

@@ -1,4 +1,4 @@
-"""Background tasks of a measurement on the same machine: GPU sampling, the client's lag, no garbage collection."""
+"""Background tasks during a measurement on the same machine: sampling the GPU and the client's lag, without GC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwright.measure.figures import percentile
 
 
 class Background(ABC):
-    """A sampler that runs during the `with` block; leaving it waits for the last sample."""
+    """A sampler that runs during a `with` block, whose end waits for the last sample."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -45,7 +45,7 @@ class Background(ABC):
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Suspend garbage collection during the `with` block, and collect after it."""
+    """Suspend garbage collection during a `with` block, and collect afterwards."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -55,10 +55,10 @@ def undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-# GPU state during decoding: clock, power, temperature and utilization, twice a second.
+# The GPU's state during decoding, sampled twice a second: clock, power, temperature and utilization.
 #
-# A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz and
-# reports nothing. A slow server on such a host is the host's fault.
+# A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz
+# without reporting anything. A slow server on such a host is the host's fault.
 
 EVERY_S = 0.5
 WORDS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
@@ -66,13 +66,13 @@ WORDS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 BUSY = 90.0
 SLOW_MHZ = 1500.0
 OF_BASELINE = 0.8
-#: share of the baseline's power; the noise of one stream stays well above it
+#: share of the baseline's power below which a busy GPU is stalled; the noise of a single stream stays well above it
 OF_BASELINE_POWER = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample in MHz, W, degrees C and percent. None stands for unknown."""
+    """A sample in MHz, W, degrees C and percent. None means unknown."""
 
     clock_mhz: float | None = None
     power_w: float | None = None
@@ -88,21 +88,21 @@ class State(Sample):
 
     @property
     def known(self) -> bool:
-        """True if clock and utilization were reported."""
+        """True if the clock and the utilization were reported."""
         return self.clock_mhz is not None and self.utilization_percent is not None
 
     def degraded(self, baseline_mhz: float | None) -> bool:
         """Return True if the GPU is busy but far below its clock.
 
         Args:
-            baseline_mhz: its clock when the baseline was measured.
+            baseline_mhz: clock when the baseline was measured.
         """
         if self.clock_mhz is None or self.utilization_percent is None or self.utilization_percent <= BUSY:
             return False
         return self.clock_mhz < SLOW_MHZ or (baseline_mhz is not None and self.clock_mhz < OF_BASELINE * baseline_mhz)
 
     def stalled(self, baseline_w: float | None) -> str:
-        """Return a sentence about a GPU that is busy at far less power than at its baseline, or an empty string."""
+        """Return a sentence if the GPU is busy with far less power than in the baseline; otherwise empty."""
         if not baseline_w or self.power_w is None or (self.utilization_percent or 0) <= BUSY:
             return ""
         if self.power_w >= OF_BASELINE_POWER * baseline_w:
@@ -122,10 +122,10 @@ class State(Sample):
 
 
 class Sampler(Background):
-    """Sample the GPU while the `with` block runs.
+    """Samples the GPU during a `with` block.
 
     Args:
-        query: returns the figures of one sample, by the names of Sample; empty if that fails.
+        query: returns the figures of a sample, by the field names of `Sample`; empty if that fails.
     """
 
     def __init__(self, query: Callable[[], Mapping[str, float | None]]) -> None:
@@ -134,7 +134,7 @@ class Sampler(Background):
         self.samples: list[Sample] = []
 
     def forget(self) -> None:
-        """Discard the samples taken before the decoding began."""
+        """Discard the samples taken so far, before decoding begins."""
         self.samples.clear()
 
     @property
@@ -150,7 +150,7 @@ class Sampler(Background):
 
 
 def sample_of(figures: Mapping[str, float | None]) -> Sample | None:
-    """Return the sample of these figures; None for a host without a GPU."""
+    """Return a sample with these figures, or None for a host without a GPU."""
     return Sample(**figures) if figures else None
 
 
@@ -164,14 +164,14 @@ def summed(samples: Sequence[Sample]) -> State:
 
 
 SLEEP_S = 0.005
-#: lag, as a share of the measured gaps, that spoils their percentiles
+#: lag that spoils the percentiles of the gaps, as a share of the gaps
 OF_GAP = 0.25
-#: lag, as a share of the decoding time, that spoils a rate: both of its ends may be late by the lag
+#: lag that spoils a rate, as a share of the decoding time, both of whose ends may be late by the lag
 OF_DECODING = 0.1
 
 
 class Lag(Background):
-    """The lag of this client, sampled while the `with` block runs."""
+    """Samples the lag of this client during a `with` block."""
 
     def __init__(self, samples_s: Iterable[float] = ()) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class Lag(Background):
 
     @property
     def p99_s(self) -> float:
-        """The 99th percentile, seconds."""
+        """The 99th percentile in seconds."""
         return percentile(sorted(self.samples_s), 99) if self.samples_s else 0.0
 
     @property
@@ -187,7 +187,7 @@ class Lag(Background):
         return max(self.samples_s, default=0.0)
 
     def spoils_percentiles(self, gap_s: float | None) -> bool:
-        """Return True if p99 figures of gaps of this length would measure the client instead of the server."""
+        """Return True if the p99 of gaps of this length would measure the client instead of the server."""
         return gap_s is not None and self.p99_s > OF_GAP * gap_s
 
     def spoils_rates(self, decoding_s: float | None) -> bool:

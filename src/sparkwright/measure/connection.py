@@ -1,4 +1,4 @@
-"""Connections to a server whose reads end at a deadline."""
+"""Connections to a server, with a deadline for all reads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sparkwright.transport.connection import Connection, Deadline, TimedOut, Tra
 
 
 class _Socket(socket.socket):
-    """A socket whose reads end at a deadline, however slowly the peer sends, and cost one system call each.
+    """A socket whose reads end at a deadline, however slowly the peer sends, and take one system call each.
 
-    `until_s` is a time by time.perf_counter, `silence_s` the longest wait. The kernel keeps the time: Python's own timeouts poll
-    first, and each extra call may wait for the interpreter's lock among many threads. The clock is checked again afterwards: a
-    kernel that was held up itself (a virtual machine waiting for its processor) wakes us before the deadline.
+    `until_s` is a time of time.perf_counter, and `silence_s` the longest wait. The kernel enforces the timeout, because
+    Python's own timeouts poll first and every extra call may wait for the GIL among many threads. The clock is checked again
+    afterwards, because a kernel that was itself delayed (in a virtual machine waiting for its CPU) wakes us too early.
     """
 
     until_s = float("inf")
@@ -49,7 +49,7 @@ class _Socket(socket.socket):
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """The same with TLS: the clock is read before each read, and Python keeps the time."""
+    """The same with TLS, where the clock is checked before each read and Python enforces the timeout."""
 
     until_s = float("inf")
     silence_s = 30.0
@@ -70,7 +70,7 @@ class _TlsSocket(ssl.SSLSocket):
 def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
     """Return an open connection without Nagle's delay.
 
-    Name lookup, connect and handshake together take at most timeout_s.
+    Name lookup, connecting and the handshake together take at most timeout_s.
 
     Raises:
         OSError: including TimeoutError.
@@ -104,6 +104,6 @@ def _secured(plain: socket.socket, host: str, deadline: Deadline) -> _TlsSocket:
 
 
 def ends(connection: http.client.HTTPConnection, until_s: float) -> None:
-    """End all reads at until_s, a time by time.perf_counter."""
+    """End all reads at until_s, a time of time.perf_counter."""
     if isinstance(connection.sock, _Socket | _TlsSocket):
         connection.sock.until_s = until_s

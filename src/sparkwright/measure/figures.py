@@ -1,7 +1,7 @@
 """Latency, gap, stall and rate figures of many streams.
 
-A percentile of per-request means hides a stall, and so does p99 of few gaps. The largest gap, the number of stalls and their time
-are therefore reported beside the percentiles.
+A percentile of per-request means hides stalls, and so does the p99 of few gaps. Therefore the largest gap, the number of stalls
+and their duration are reported in addition to the percentiles.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from sparkwright.measure.stream import Stream
 
-#: a gap longer than this many median gaps is a stall
+#: multiple of the median gap above which a gap is a stall
 STALL = 5.0
-#: share of the mean gap below which the median shows that chunks arrive together, because client or server are busy
+#: share of the mean gap below which the median shows that chunks arrive together, because the client or server is busy
 PIECES = 0.25
 
 
@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Return the spread of the values, or None without any."""
+        """Return the spread of the values, or None if there are none."""
         if not values:
             return None
         ordered = sorted(values)
@@ -40,7 +40,7 @@ class Spread:
         return cls(len(ordered), statistics.fmean(ordered), p50, p99, ordered[-1])
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """Return the times in milliseconds, with the name in each key (ttft_p50_ms), and their number (ttft_count)."""
+        """Return the times in milliseconds and their number, with the name in each key (ttft_p50_ms, ttft_count)."""
         kinds = {"mean": self.mean, "p50": self.p50, "p99": self.p99, "max": self.max}
         times = {f"{name}_{kind}_ms": round(value * 1000, 3) for kind, value in kinds.items()}
         return {f"{name}_count": self.count, **times}
@@ -68,7 +68,7 @@ class Figures:
     #: median decode rate of a stream
     stream_tok_per_s: float | None
     approximate: bool
-    bursts: int = 0  # streams whose tokens came in so few chunks that only their whole time is known
+    bursts: int = 0  # streams whose tokens came in so few chunks that only their total time is known
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON with units in the names."""
@@ -92,7 +92,7 @@ class Figures:
 
 
 def of(streams: Sequence[Stream]) -> Figures:
-    """Return the figures of finished streams. Streams without tokens count only in `streams`."""
+    """Return the figures of finished streams. Streams without tokens are only counted in `streams`."""
     spoke = [stream for stream in streams if stream.points]
     gaps = [gap for stream in spoke for gap in stream.gaps_s]
     itl = Spread.of(gaps)
@@ -122,16 +122,16 @@ def of(streams: Sequence[Stream]) -> Figures:
 
 
 def _usual_s(itl: Spread) -> float:
-    """Return the median gap; the mean if several chunks arrive at once, so that half of the gaps are zero."""
+    """Return the median gap, or the mean if several chunks arrive at once so that half of the gaps are zero."""
     return itl.p50 if itl.p50 >= itl.mean * PIECES else itl.mean
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return a percentile, interpolated linearly as numpy does by default.
+    """Return a percentile, with linear interpolation as in NumPy.
 
     Args:
         ordered: values in ascending order, not empty.
-        share: 0 to 100.
+        share: percentage from 0 to 100.
     """
     place = (len(ordered) - 1) * share / 100
     low = math.floor(place)

@@ -1,4 +1,4 @@
-"""Short HTTP requests to a model server, each with one deadline, and the counters that it exports."""
+"""Short HTTP requests to a model server, each with a single deadline, and the counters that it exports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Answer:
     #: HTTP status; 0 if there was no answer
     status: int
     body: bytes = b""
-    #: refused, timeout or reset, if there was no answer
+    #: reason if there was no answer: refused, timeout or reset
     error: str = ""
 
     def json(self) -> Any:
@@ -51,12 +51,12 @@ class Answer:
 
     @property
     def failure(self) -> str:
-        """The server's own error in the body, whatever the status; empty if there is none."""
+        """The server's own error in the body, regardless of the status; empty if there is none."""
         return message(self.json())
 
 
 def version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
-    """Return the engine's version as the server reports it, or None."""
+    """Return the engine's version as reported by the server, or None."""
     if not api.version:
         return None
     return api.version_of(ask(base_url, api.version, api_key=api_key, timeout_s=timeout_s).json()) or None
@@ -71,15 +71,15 @@ def ask_plainly(
     timeout_s: float = 5,
     path: str = openai_api.CHAT,
 ) -> Answer:
-    """Ask for text, and again with fewer options if the server refuses some. Never raises.
+    """Request text, and again with fewer options if the server refuses some. Never raises.
 
     Args:
         api: the engine's HTTP API.
-        base_url: of the server.
-        body: the request.
-        api_key: of the server.
-        timeout_s: for each attempt.
-        path: of the API.
+        base_url: URL of the server.
+        body: body of the request.
+        api_key: key of the server.
+        timeout_s: time limit for each attempt.
+        path: path of the API.
     """
     while True:
         answer = ask(base_url, path, body=body, api_key=api_key, timeout_s=timeout_s)
@@ -90,7 +90,7 @@ def ask_plainly(
 
 
 def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:
-    """Send one request on a connection of its own and return the answer, all within timeout_s. Never raises."""
+    """Send a request on its own connection and return the answer, all within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     payload = None if body is None else json.dumps(body).encode()
     try:
@@ -107,7 +107,7 @@ def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeou
 
 
 def _unanswered(error: TransportError) -> str:
-    """Return the reason that there was no answer, in a word if there is one."""
+    """Return the reason why there was no answer, in a word if possible."""
     if isinstance(error, ConnectFailed) and error.refused:
         return "refused"
     if isinstance(error, TimedOut):
@@ -121,13 +121,13 @@ def _unanswered(error: TransportError) -> str:
     return f"it {error}"
 
 
-# A server's own error in an answer with any status: vLLM, SGLang and llama.cpp send it in a stream under HTTP 200.
+# A server's own error in an answer with any status: vLLM, SGLang and llama.cpp send errors in streams with status 200.
 #
-# A body or a chunk is an error as {"error": ...} (all of them), as {"object": "error"} (vLLM before 0.11), or if a choice ended
-# with "error" or "abort". A line `error: {...}` instead of `data: {...}` comes from llama.cpp of 2025.
+# A body or chunk is an error if it has {"error": ...} (all servers) or {"object": "error"} (vLLM before 0.11), or if a choice
+# ended with "error" or "abort". llama.cpp of 2025 sends a line `error: {...}` instead of `data: {...}`.
 
 SERVER_ERROR_SHOWN_CHARS = 500
-#: finish reasons of a request that the server gave up
+#: finish reasons of requests that the server gave up
 GIVEN_UP = ("error", "abort")
 
 
@@ -157,15 +157,15 @@ PROMPT = "Say ok."
 def ask_token_check(
     http: Http, url: str, model: str, tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
 ) -> Answer:
-    """Ask for a few tokens, and again with fewer options if the server refuses some. Never raises.
+    """Request a few tokens, and again with fewer options if the server refuses some. Never raises.
 
     Args:
         http: the engine's HTTP API.
-        url: of the server.
+        url: URL of the server.
         model: served name.
-        tokens: to generate.
-        timeout_s: for each attempt.
-        api_key: of the server.
+        tokens: number of tokens to generate.
+        timeout_s: time limit for each attempt.
+        api_key: key of the server.
         priority: see `openai_api.generated`.
     """
     if http.task != GENERATE:
@@ -179,15 +179,15 @@ def ask_token_check(
 class TokenCheck:
     """The outcome of a request for a token."""
 
-    #: "none": not in time; "refused": the server wants an API key
+    #: "none" if not in time, "refused" if the server requires an API key
     token: Literal["made", "none", "refused", "error"]
     error: str = ""
-    #: how long it took, seconds
+    #: how long it took, in seconds
     token_s: float = 0.0
 
 
 def token_check(http: Http, url: str, model: str, *, timeout_s: float, api_key: str, priority: int) -> TokenCheck:
-    """Ask for one token, and judge the answer. Arguments as for `ask_token_check`. Never raises."""
+    """Request a token and judge the answer. Takes the arguments of `ask_token_check`. Never raises."""
     began_s = time.monotonic()
     answer = ask_token_check(http, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
     token_s = time.monotonic() - began_s
@@ -204,9 +204,9 @@ def token_check(http: Http, url: str, model: str, *, timeout_s: float, api_key: 
 
 
 def missing(http: Http, answer: Any) -> str:
-    """Return what a response with status 200 lacks, such as "without a token", or an empty string.
+    """Return what a response with status 200 lacks, such as "without a token"; empty if it lacks nothing.
 
-    A reranker's wrong order is no sign that it failed since; `verify_health` checks that.
+    A wrong order by a reranker is not an error here, because `verify_health` checks the order.
 
     Args:
         http: the engine's HTTP API.
@@ -222,7 +222,7 @@ IDLE = "Try again when the server is idle."
 
 
 def read_counters(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the counters by role and the cache's settings; both are empty if the server exports none."""
+    """Return the counters by role, and the cache's settings; both are empty if the server exports none."""
     if not http.metrics:
         return {}, {}
     answer = ask(base_url, http.metrics, api_key=api_key)
@@ -238,7 +238,7 @@ def busy_requests(counters: Mapping[str, float]) -> float | None:
 
 
 def wait_until_idle(counters: Callable[[], Mapping[str, float]], within_s: float) -> Mapping[str, float]:
-    """Return the counters of an idle server. Raises Inconclusive if it still serves others after within_s seconds."""
+    """Wait until the server is idle and return its counters. Raises Inconclusive if it is still busy after within_s seconds."""
     until_s = time.monotonic() + within_s
     while running := busy_requests(found := counters()):
         if time.monotonic() > until_s:
@@ -252,23 +252,23 @@ def wait_until_idle(counters: Callable[[], Mapping[str, float]], within_s: float
 MISMATCH = 0.01
 #: tokens that a server may still generate after the client has ended the request
 CUT_SHORT = 8
-#: delay of the server's count after the last token, seconds
+#: delay of the server's counters after the last token, in seconds
 SETTLES_S = 1.0
 
 
 def uncounted(served: float, streamed: int, capped: int) -> bool:
-    """Return True if the server generated tokens that this client did not ask for.
+    """Return True if the server generated tokens that this client did not request.
 
     Args:
-        served: tokens by the server's counters.
-        streamed: tokens by this client's count.
+        served: number of tokens by the server's counters.
+        streamed: number of tokens by this client's count.
         capped: number of requests that the client ended early.
     """
     return served - streamed > max(MISMATCH * served, CUT_SHORT * capped)
 
 
 def miscounted(served: float, streamed: int, capped: int) -> bool:
-    """Return True if the two counts disagree, in either direction. Arguments as for `uncounted`."""
+    """Return True if the two counts disagree in either direction. Takes the arguments of `uncounted`."""
     return uncounted(served, streamed, capped) or streamed - served > MISMATCH * served
 
 
@@ -280,7 +280,7 @@ def risen(before: Mapping[str, float], after: Mapping[str, float], name: str) ->
 def settled(
     read: Callable[[], Mapping[str, float]], wrong: Callable[[Mapping[str, float]], object]
 ) -> Mapping[str, float]:
-    """Return the counters after a measurement, read again while `wrong` holds: they may lag behind the last token."""
+    """Return the counters after a measurement. They are read again while `wrong` holds, as they may lag behind."""
     until_s = time.monotonic() + SETTLES_S
     while wrong(after := read()) and time.monotonic() <= until_s:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Measure one cell of the lab: send a load to a server and return the result as plain JSON with units in the names.
+"""Measuring a cell of the lab: send a load to a server and return the result as plain JSON with units in the names.
 
 It works with any base_url. The caller provides the server's counters and the GPU's state.
 """
@@ -21,14 +21,14 @@ from sparkwright.measure.http_probe import miscounted, risen, settled
 from sparkwright.measure.load import Outcome, Request
 from sparkwright.measure.workload import Load
 
-#: maximum share of prompt tokens from the cache: prompts are fresh, so more hits mean that they were not
+#: maximum share of prompt tokens from the cache, above which the prompts were not as new as they should be
 WARM = 0.05
-#: share of a gap above which the client's largest lag may explain it
+#: share of a gap from which the client's largest lag may explain the gap
 OWN = 0.5
 IDLE_S = 10.0
 FEW_WORDS, MANY_WORDS = 32, 256
 WARM_UP_TOKENS = 8
-#: number of streams whose single gaps are stored, and number of gaps of each
+#: number of streams whose individual gaps are stored, and number of gaps per stream
 SERIES = 4
 POINTS = 4000
 
@@ -41,12 +41,12 @@ class Target:
 
     #: the engine's HTTP API
     http: Http
-    #: such as http://127.0.0.1:8000
+    #: URL such as http://127.0.0.1:8000
     base_url: str
     #: served name
     model: str
     api_key: str = field(default="", repr=False)
-    #: returns the engine's current metrics by role; {} if there are none
+    #: returns the engine's current metrics by role; empty if there are none
     counters: Counters = dict
     #: returns a sample of the GPU; empty if there is none
     gpu_sample: Callable[[], Mapping[str, float | None]] = dict
@@ -60,14 +60,14 @@ def run(
     idle_s: float = IDLE_S,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Send a load and measure it. Return a cell as docs/lab.md describes it, without its key and arm.
+    """Send a load and measure it. Return a cell as described in docs/lab.md, without its key and arm.
 
     Args:
         target: the server to measure.
         wanted: the load.
         timeout_s: longest silence of a stream.
         idle_s: how long to wait for other requests to finish.
-        progress: called with the number of finished requests and of all.
+        progress: called with the number of finished requests and the total.
 
     Raises:
         Inconclusive: the server serves other requests.
@@ -104,7 +104,7 @@ def run(
 
 
 def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
-    """Learn how many tokens a word makes, and send each class of lengths once: the first request compiles kernels."""
+    """Learn the number of tokens per word, and send each class of lengths once, because the first request compiles kernels."""
     asker = Asker(target.http, target.model, target.base_url, target.api_key, temperature=wanted.temperature)
 
     def one(request: Request, why: str = "the warm-up was interrupted") -> int:
@@ -122,7 +122,7 @@ def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
 
 
 def _accepted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of speculation by the server's counters: accepted tokens of a draft, and the first position's share."""
+    """Return the figures of speculation from the server's counters: accepted tokens per draft, and the first position's share."""
     found = speculation.acceptance(before, after)
     if found is None:
         return {}
@@ -146,7 +146,7 @@ def _reported(
     lag: Lag,
     state: background.State,
 ) -> dict[str, Any]:
-    """Return the figures, all and by group, and everything that makes them doubtful."""
+    """Return the figures, in total and by group, and all doubts about them."""
     streams = [outcome.stream for outcome in outcomes if outcome.stream]
     errors = [outcome.error for outcome in outcomes if outcome.error]
     groups = sorted({outcome.request.group for outcome in outcomes})
@@ -243,14 +243,14 @@ def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
 def _meanwhile(short: stream.Stream, long: stream.Stream) -> int:
     """Return the number of chunks that a stream received during a long prompt's prefill.
 
-    With chunked prefill it is about one a step.
+    With chunked prefill it is about one per step.
     """
     begin_s = long.sent_s - short.sent_s
     return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in short.points)
 
 
 def _pair(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """Return a mean and its standard deviation, as llama-benchy's rows have them."""
+    """Return a mean and its standard deviation, as in llama-benchy's rows."""
     if not values:
         return {}
     return {name: round(statistics.fmean(values), 3), f"{name}_deviation": round(statistics.pstdev(values), 3)}
@@ -266,7 +266,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the single gaps of several streams, each with its end since the first request of the phase was sent."""
+    """Return the individual gaps of several streams, with their ends relative to the phase's first request."""
     sent = [(outcome.request.group, outcome.stream) for outcome in outcomes if outcome.stream]
     start_s = min((stream.sent_s for _, stream in sent), default=0.0)
     arrivals = [round(stream.sent_s - start_s, 4) for group, stream in sent if group == "long"]
@@ -281,7 +281,7 @@ def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def sentence(cell: dict[str, Any]) -> str:
-    """Return a cell in a line."""
+    """Return a cell as one line of text."""
     if cell["verdict"] == "failed":
         return f"every request failed: {'; '.join(cell['notes'])}"
     figures = cell["figures"]

@@ -1,4 +1,4 @@
-"""Run many streams at once: a thread and a connection each, all connections open before the clock starts."""
+"""Running many streams at once, each with a thread and a connection that is open before the clock starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
 
 STACK_BYTES = 256 * 1024
-#: seconds before its time at which a later request's connection is opened: servers close idle ones
+#: how long before its time a later request's connection is opened, in seconds, because servers close idle connections
 OPENED_BEFORE_S = 0.5
 
 
@@ -23,9 +23,9 @@ class Request:
     """A request of a load."""
 
     body: dict[str, Any]
-    #: when it is sent, seconds after the start; the earliest time if there are workers
+    #: time of sending in seconds after the start, or the earliest time if there are workers
     at_s: float = 0.0
-    #: group under which it is counted
+    #: group that it is counted in
     group: str = ""
 
 
@@ -49,19 +49,19 @@ def run(
     timeout_s: float = 120,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[Outcome]:
-    """Send all requests and wait for them. Return the outcomes in the order of the requests.
+    """Send all requests, wait for them, and return the outcomes in the order of the requests.
 
-    Errors are in the outcomes. Answers are parsed only after everything has arrived. Waiting for a worker is no part of a TTFT.
+    Errors are in the outcomes. Answers are parsed after everything has arrived. A TTFT does not include waiting for a worker.
 
     Args:
-        base_url: of the server.
-        requests: to send.
-        counted: keys of a chunk that hold the tokens so far.
-        api_key: of the server.
-        concurrency: number of workers, each taking the next request when its last is done; 0 sends all at their times.
+        base_url: URL of the server.
+        requests: requests to send.
+        counted: keys of a chunk that hold the number of tokens so far.
+        api_key: key of the server.
+        concurrency: number of workers, which take the next request when they are done; 0 to send all requests at their times.
         cap_s: seconds after which a stream is closed.
         timeout_s: longest silence of a stream.
-        on_done: called after each request with the number of finished ones.
+        on_done: called after each request with the number of finished requests.
     """
     workers = min(concurrency or len(requests), len(requests))
     queue = _Queue(base_url, requests, {"api_key": api_key, "cap_s": cap_s, "timeout_s": timeout_s}, on_done, workers)
@@ -132,7 +132,7 @@ class _Queue:
 
 
 def _sleep_until(at_s: float) -> None:
-    """Sleep until a time by time.perf_counter; return at once if it has passed."""
+    """Sleep until a time of time.perf_counter, or return immediately if it has passed."""
     wait_s = at_s - time.perf_counter()
     if wait_s > 0:
         time.sleep(wait_s)

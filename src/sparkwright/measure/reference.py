@@ -1,8 +1,8 @@
-"""Check that a server runs the expected model: greedy texts of a few fixed prompts, compared with earlier ones.
+"""Checking that a server runs the expected model, by comparing greedy texts for a few fixed prompts with earlier ones.
 
-Greedy decoding repeats itself except at near-ties: a batch, a cache or a kernel rounds differently, and the second best token
-wins. So at the first difference between two texts, the distance of the two tokens counts, by the log probabilities of both runs:
-docs/decisions/0015.
+Greedy decoding is repeatable except at near-ties, where a batch, a cache or a kernel may round differently so that the second
+best token wins. Therefore the first difference between two texts is judged by the distance of the two tokens in both runs' log
+probabilities (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -21,27 +21,29 @@ from sparkwright.visible import count, one_line
 
 Verdict = Literal["same", "doubtful", "another"]
 
-#: answered with more than TOKENS tokens, by each model in its own words; none depends on the date. Others are another
-#: PROMPT_SET.
+#: prompts that every model answers in its own words, with more than TOKENS tokens and regardless of the date. Changing them
+#: requires another PROMPT_SET.
 PROMPTS: tuple[str, ...] = (
     "Explain in three sentences why the sky is blue.",
     "List the planets of the solar system from the sun outwards, with one sentence about each.",
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
 )
 PROMPT_SET = 1
-#: additional prompt for clusters, some 2,000 tokens: a member with a shorter context still answers the short prompts
+#: additional prompt of some 2,000 tokens for clusters, because a member with a shorter context still answers short prompts
 LONG = "\n".join(
     (*(f"Item {n}: {n} times {n} is {n * n}." for n in range(1, 121)), "What do these lines have in common?")
 )
 LONG_NAME = "a long prompt"
 TOKENS = 32
 TOP = 5
-#: two tokens closer than that, in nats, in both runs are a near-tie: two steps of a bfloat16 logit between 16 and 32
+#: distance in nats below which two tokens are a near-tie, if that holds in both runs: two steps of a bfloat16 logit between 16
+#: and 32
 TIE = 0.25
-#: rounding hardly ever changes a text so early, and never all texts; without log probabilities it is a share of the text
+#: position up to which rounding hardly ever changes a text, and never all texts: a number of tokens, or without log
+#: probabilities a share of the text
 EARLY_TOKENS, EARLY_SHARE = 8, 0.25
 CONTEXT_CHARS = 24
-#: largest absolute log probability; servers return -9999 for none
+#: limit on the absolute log probability; servers return -9999 for none
 MOST = 1e4
 
 #: a token and its log probability
@@ -49,11 +51,11 @@ Choice = tuple[str, float]
 
 
 class Unanswered(Exception):
-    """A prompt got no text.
+    """Raised if a prompt got no text.
 
     Args:
         message: the error.
-        slow: it timed out, which other requests may cause.
+        slow: True if it timed out, which may be due to other requests.
     """
 
     def __init__(self, message: str, *, slow: bool = False) -> None:
@@ -66,7 +68,7 @@ class Text:
     """A generated text."""
 
     text: str
-    #: the likeliest tokens at each step, the generated one first; empty if the server returns no log probabilities
+    #: likeliest tokens at each step, the generated one first; empty if the server returns no log probabilities
     steps: tuple[tuple[Choice, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -84,32 +86,32 @@ class Parting:
     prompt: str
     before: str
     now: str
-    #: index of the first differing character, counted from 0
+    #: index of the first differing character
     char: int
-    #: number of the first differing token, counted from 1; 0 if only characters are known
+    #: number of the first differing token, starting with 1; 0 if only characters are known
     token: int = 0
-    #: distance of the two tokens in the run where it is larger, nats; None if unknown
+    #: distance of the two tokens in nats, in the run where it is larger; None if unknown
     gap: float | None = None
-    #: a near-tie: the tokens are closer than TIE in both runs
+    #: True for a near-tie, where the tokens are closer than TIE in both runs
     tied: bool = False
 
     @property
     def sentence(self) -> str:
         where = f"token {self.token}" if self.token else f"character {self.char + 1}"
-        how = "" if self.gap is None else f", {self.gap:.2f} nats apart" if self.gap < TIE else ", no near-tie"
+        how = "" if self.gap is None else f", {self.gap:.2f} nats apart" if self.gap < TIE else ", not a near-tie"
         return f"{self.prompt!r} parts at {where}{how}: {_about(self.before, self.char)} is now {_about(self.now, self.char)}"
 
 
 def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, long: bool = False) -> list[Text]:
-    """Return the texts of all prompts, asked one after the other. Raises Unanswered.
+    """Return the texts for all prompts, which are sent one by one. Raises Unanswered.
 
     Args:
         http: the engine's HTTP API.
-        base_url: of the server.
+        base_url: URL of the server.
         model: served name.
-        api_key: of the server.
-        timeout_s: of each request.
-        long: also ask LONG, unless the context is too short for it.
+        api_key: key of the server.
+        timeout_s: time limit for each request.
+        long: also send LONG, unless the context is too short for it.
     """
     texts = []
     for item in (*PROMPTS, *((LONG,) if long else ())):
@@ -133,7 +135,7 @@ def _text(answer: http_probe.Answer, timeout_s: float) -> Text:
 
 
 def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...], ...]:
-    """Return the candidates of each step, the likeliest first; empty if a step has no probabilities."""
+    """Return the candidates of each step, likeliest first; empty if a step has no probabilities."""
     steps = []
     for row in rows[:TOKENS]:
         choices = [(word, value) for word, given in row if (value := number_of(str(given), most=MOST)) is not None]
@@ -144,10 +146,10 @@ def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...
 
 
 def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Parting]]:
-    """Return the verdict on the texts of all prompts, and their first differences. Pure.
+    """Return the verdict on the texts for all prompts, and their first differences.
 
-    "another": all prompts differ, each at no near-tie or within its first tokens. "doubtful": some prompt differs at no near-tie,
-    or all prompts differ, which rounding alone hardly causes.
+    It is "another" if all texts differ, each within its first tokens or not at a near-tie. It is "doubtful" if a text differs
+    other than at a near-tie, or if all texts differ, which rounding alone hardly causes.
     """
     pairs = list(zip((*PROMPTS, LONG_NAME), before, now, strict=False))
     partings = [found for prompt, old, new in pairs if (found := parting(prompt, old, new)) is not None]
@@ -165,7 +167,7 @@ def _certain(removal: Parting) -> bool:
 
 
 def parting(prompt: str, before: Text, now: Text) -> Parting | None:
-    """Return the first difference between a prompt's texts, or None. Pure."""
+    """Return the first difference between two texts for a prompt, or None."""
     char = next((n for n, (a, b) in enumerate(zip(before.text, now.text, strict=False)) if a != b), None)
     if char is None and len(before.text) == len(now.text):
         return None
@@ -176,12 +178,12 @@ def parting(prompt: str, before: Text, now: Text) -> Parting | None:
         if old[0][0] != new[0][0]:
             gap = max(_gap(old, new[0][0]), _gap(new, old[0][0]))
             return Parting(prompt, before.text, now.text, char, n, gap, gap < TIE)
-    shorter = min(len(before.steps), len(now.steps))  # one of the texts ends here
+    shorter = min(len(before.steps), len(now.steps))  # where the shorter text ends
     return Parting(prompt, before.text, now.text, char, shorter + 1, float("inf"))
 
 
 def _gap(step: Sequence[Choice], word: str) -> float:
-    """Return how far another token is below the generated one, in nats; infinite if it is not among the likeliest."""
+    """Return how far another token is below the generated one in nats; infinite if it is not among the likeliest."""
     return next((step[0][1] - value for other, value in step if other == word), float("inf"))
 
 
@@ -191,15 +193,15 @@ def _about(text: str, char: int) -> str:
     return repr(("…" if start else "") + text[start : char + CONTEXT_CHARS])
 
 
-# Checks of a server's first answers: questions with one right answer, and texts that no working model writes.
+# Checks of a server's first answers, with questions that have one right answer, and for texts that no working model writes.
 #
-# A reference text is compared with an earlier one. These questions are asked before there is anything to compare with, so that
-# a broken kernel, damaged weights or another model's template never become the reference (seen on a GB10: `'s't's't` for every
-# prompt, with status 200 and at full speed; NVIDIA/dgx-spark-playbooks 76).
+# Reference texts are compared with earlier ones. These questions are asked before there is anything to compare with, so that a
+# broken kernel, damaged weights or another model's template never become the reference (on a GB10, `'s't's't` was returned
+# for every prompt, with status 200 and at full speed; NVIDIA/dgx-spark-playbooks 76).
 
 AnswersVerdict = Literal["sane", "doubtful", "garbage"]
 
-#: an answer is a word or a number; a model that always thinks needs the rest
+#: token limit of an answer, which is a word or a number; a model that always thinks needs the rest
 ANSWERS_TOKENS = 160
 SHOWN_CHARS = 60
 SEARCHED_CHARS = 1 << 14
@@ -214,14 +216,14 @@ class Question:
 
 
 def _needle() -> str:
-    """Return a prompt with one fact in the middle of some 2,000 tokens of others."""
+    """Return a prompt of some 2,000 tokens with one fact in the middle of others."""
     items = [f"Item {n}: {n} times {n} is {n * n}." for n in range(1, 121)]
     items.insert(70, "The password of the lighthouse is marigold.")
     return "\n".join((*items, "What is the password of the lighthouse? Answer with one word."))
 
 
 NEEDLE = Question(_needle(), r"\bmarigold\b")
-#: each answer differs from the others, so that one answer to all of them is at most once right
+#: questions with different answers, so that giving the same answer to all is right at most once
 QUESTIONS: tuple[Question, ...] = (
     Question("What is 17 + 25? Answer with the number only.", r"\b42\b"),
     Question("What is 9 times 6? Answer with the number only.", r"\b54\b"),
@@ -236,15 +238,17 @@ QUESTIONS: tuple[Question, ...] = (
     Question("Count from 1 to 5.", r"1\D{1,9}2\D{1,9}3\D{1,9}4\D{1,9}5"),
     NEEDLE,
 )
-#: right answers. A model with random weights, or one whose kernels are broken, gets none (vLLM 0.32.0 and llama-server b11549 on
-#: a CPU). A small one that works gets most: Qwen3-0.6B's published GSM8K is 59.6, in several steps each; these take one.
+#: numbers of right answers from which a model is sane, and up to which it returns garbage. A model with random weights or broken
+#: kernels gets none (vLLM 0.32.0 and llama-server b11549 on a CPU), a small working model most: Qwen3-0.6B's published GSM8K is
+#: 59.6, with several steps each, and these take one.
 SANE, GARBAGE = 7, 1
 
-#: marks of a tokenizer or a template that are never part of an answer
+#: marks of tokenizers and templates that are never part of an answer
 CONTROL = re.compile(r"<\|[\w ]{1,40}\|>|</?s>|<(?:pad|unk|bos|eos|mask)>|\[(?:PAD|UNK|MASK|CLS|SEP)\]|\ufffd{2,}")
-#: pieces of a text: words, and runs of other characters
+#: pieces of a text, which are words and runs of other characters
 PIECES = re.compile(r"\w+|[^\w\s]+")
-#: pieces, or characters without spaces, of a text that is checked for loops, and the distinct ones below which it is a loop
+#: least number of pieces, or of characters without spaces, for a text to be checked for loops, and the share of distinct ones
+#: below which it is a loop
 LONG_PIECES, DIFFERENT_SHARE = 12, 0.25
 LONG_SIGNS, DIFFERENT_SIGNS = 24, 4
 
@@ -260,7 +264,7 @@ class Judged:
 
 
 def nonsense(text: str) -> str:
-    """Return the reason that no working model writes such a text, as half a sentence, or an empty string."""
+    """Return the reason why no working model writes such a text, as a clause; empty if there is none."""
     text = text[:SEARCHED_CHARS]
     pieces, signs = PIECES.findall(text), re.sub(r"\s", "", text)
     if not signs:
@@ -275,11 +279,11 @@ def nonsense(text: str) -> str:
 
 
 def judge_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> Judged:
-    """Judge a server's first answers. Pure.
+    """Judge a server's first answers.
 
     Args:
-        answers: to QUESTIONS, in their order.
-        texts: answers to different other prompts for which no right answer is known.
+        answers: answers to QUESTIONS, in order.
+        texts: answers to other prompts, for which no right answer is known.
     """
     pairs = list(zip(QUESTIONS, answers, strict=True))
     wrong = [
@@ -304,7 +308,7 @@ def judge_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> Judged:
 
 
 def from_cache(judged: Judged, new: str, cached: str) -> Judged:
-    """Return the judgement after the longest question was asked again, with its prompt in the prefix cache."""
+    """Return the judgement after the longest question was repeated, with its prompt in the prefix cache."""
     right = [bool(re.search(NEEDLE.answer, text[:SEARCHED_CHARS], re.I)) for text in (new, cached)]
     if judged.verdict != "sane" or right[0] == right[1]:
         return judged
@@ -320,10 +324,10 @@ def ask_answers(
 ) -> str:
     """Return the answer to a question, decoded greedily by default, and without thinking if that can be turned off.
 
-    If a model thinks anyway and does not reach an answer, its thinking is judged.
+    If a model thinks anyway and does not reach an answer, its thinking is returned.
 
     Raises:
-        reference.Unanswered: if there is no answer, with the server's own message.
+        reference.Unanswered: there is no answer; the message is the server's own.
     """
     body = {**openai_api.generated(http, model, question, ANSWERS_TOKENS), "temperature": temperature}
     reply = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
@@ -336,5 +340,5 @@ def ask_answers(
     return content or thinking
 
 
-#: answer in place of a refused longest question: a context that is too short for it proves nothing against a model
+#: answer used if the longest question is refused, because a context that is too short for it is not the model's fault
 NEEDLE_LEFT_OUT = "marigold"

@@ -1,8 +1,8 @@
-"""The throughput smoke test, and its criteria for a regression.
+"""The throughput smoke test and its criteria for a regression.
 
-A discarded warm-up, then the median of three runs; four more if the result is unclear. Thresholds: the simulation in
-docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are judged as shares of their baseline, prompt by prompt:
-with speculation the rate depends on the prompt.
+It discards a warm-up and takes the median of three runs, or of seven if the result is unclear. The thresholds come from the
+simulation in docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are judged as shares of the baseline for their
+prompt, because with speculation the rate depends on the prompt.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from sparkwright.measure.asker import Asker
 
 Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]
 
-#: prompts; the first three runs use each of them once
+#: prompts, each of which is used once in the first three runs
 PROMPTS: dict[str, str] = {
     "prose": "Write a long story about a lighthouse keeper who counts ships.",
     "code": "Write a Python module with a binary heap, a trie and a graph search, each with its docstring.",
     "reasoning": "A ferry, a bus and a bicycle meet every 84, 36 and 63 minutes. Explain step by step when, and check it.",
 }
 PROMPT_SET = 1
-CLIENT = 2  # version of this client: figures of other versions are not comparable
+CLIENT = 2  # version of this client, whose figures are only comparable with those of the same version
 
-#: docs/measuring.md and the module's docstring explain the number of runs and their rate of false alarms
+#: number of runs, explained in docs/measuring.md and the module's docstring
 RUNS = 3
 MORE_RUNS = 4
 CAP_S = 4.0
-#: a baseline needs more runs, but shorter ones; with speculation each prompt twice
+#: number of runs for a baseline, which are shorter; with speculation each prompt is used twice
 BASELINE_RUNS = RUNS + 2
 BASELINE_RUNS_SPECULATING = 2 * RUNS
 BASELINE_TOKENS = 80
@@ -42,7 +42,7 @@ WARM_UP_CAP_S = 8.0
 
 FLOOR = 0.5
 MIN_TOLERANCE, MAX_TOLERANCE = 0.10, 0.20
-#: four standard deviations, estimated from the median absolute deviation
+#: four standard deviations in units of the median absolute deviation
 SPREAD = 4 * 1.4826
 
 
@@ -50,7 +50,7 @@ SPREAD = 4 * 1.4826
 class Run:
     """One measured request."""
 
-    #: its name in PROMPTS
+    #: name of the prompt in PROMPTS
     prompt: str
     tok_per_s: float
     ttft_s: float
@@ -59,11 +59,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The rates that this host reached before."""
+    """The rates that this host has reached before."""
 
-    #: median tok/s of each prompt
+    #: median tok/s by prompt
     rates: Mapping[str, float]
-    #: MAD as a share of the median
+    #: median absolute deviation as a share of the median
     deviation: float
     runs: int
     #: GPU clock during the runs; None if unknown
@@ -80,13 +80,13 @@ class Baseline:
         clock_mhz: float | None = None,
         acceptance: Sequence[float] = (),
     ) -> Baseline:
-        """Return the baseline of a verified server's runs.
+        """Return the baseline from a verified server's runs.
 
         Args:
             runs: the measured runs.
-            by_prompt: keep a rate for each prompt, as speculation needs.
+            by_prompt: keep a rate per prompt, which speculation requires.
             clock_mhz: GPU clock during the runs.
-            acceptance: acceptance of speculation, by position.
+            acceptance: acceptance of speculation by position.
         """
         names = {run.prompt for run in runs}
         everything = statistics.median(run.tok_per_s for run in runs)
@@ -100,12 +100,12 @@ class Baseline:
 
     @property
     def median(self) -> float:
-        """The median over the prompts, tok/s."""
+        """The median over the prompts in tok/s."""
         return statistics.median(self.rates.values())
 
     @property
     def tolerance(self) -> float:
-        """The share by which a run may fall below the baseline and still be noise."""
+        """The share by which a run may fall below the baseline and still count as noise."""
         return min(max(SPREAD * self.deviation, MIN_TOLERANCE), MAX_TOLERANCE)
 
     def share(self, run: Run) -> float:
@@ -129,11 +129,11 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The expected and the possible decode rate of one stream."""
+    """The expected and the possible decode rate of a single stream."""
 
-    #: rate that the recipe expects, tok/s
+    #: rate that the recipe expects, in tok/s
     expected: float | None = None
-    #: rate that the memory bandwidth allows without speculation, tok/s
+    #: rate that the memory bandwidth allows without speculation, in tok/s
     ceiling: float | None = None
     speculation: bool = False
 
@@ -144,10 +144,10 @@ class Bounds:
 
 @dataclass
 class Taken:
-    """The measured requests, one stream at a time."""
+    """Measured requests, one stream at a time."""
 
     runs: list[Run] = field(default_factory=list)  # with a decode rate
-    burst_rates: list[float] = field(default_factory=list)  # requests in bursts: tokens over their whole time, tok/s
+    burst_rates: list[float] = field(default_factory=list)  # rates of requests in bursts: tokens over their total time
     tokens: int = 0  # all generated tokens, including the warm-up
     thinking_tokens: int = 0  # thinking tokens before the first other token
     capped: int = 0  # requests that the client ended
@@ -166,7 +166,7 @@ class Taken:
 
     @property
     def decoding_s(self) -> float | None:
-        """The median decoding time of a run, seconds."""
+        """The median decoding time of a run in seconds."""
         return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
 
     def count(self, got: stream.Stream) -> None:
@@ -178,7 +178,7 @@ class Taken:
         self.prompt_tokens += got.prompt_tokens
 
     def take(self, name: str, got: stream.Stream) -> None:
-        """Add a stream of a prompt. A stream without a decode rate is no run."""
+        """Add a stream for a prompt. A stream without a decode rate is not a run."""
         self.count(got)
         if got.in_bursts and got.request_tok_per_s:
             self.burst_rates.append(got.request_tok_per_s)
@@ -188,7 +188,7 @@ class Taken:
 
 @dataclass
 class Measured(Taken):
-    """The measured requests and the verdict of `judge` on them."""
+    """Measured requests with the verdict of `judge`."""
 
     verdict: Verdict = "unclear"
     reason: str = ""
@@ -223,17 +223,17 @@ def measure(
     progress: Callable[[int, int], None] = lambda done, total: None,
     decoding: Callable[[], None] = lambda: None,
 ) -> Measured:
-    """Measure one stream's decode rate and judge it. Raises stream.StreamError.
+    """Measure the decode rate of a single stream and judge it. Raises stream.StreamError.
 
     Args:
         http: the engine's HTTP API.
-        base_url: of the server.
+        base_url: URL of the server.
         model: served name.
         bounds: expected and possible rate.
-        baseline: of this host; None if there is none.
-        tokens: of a run.
-        api_key: of the server.
-        progress: called with the chunks so far and about how many there will be.
+        baseline: baseline of this host; None if there is none.
+        tokens: number of tokens per run.
+        api_key: key of the server.
+        progress: called with the number of chunks so far and the estimated total.
         decoding: called when the warm-up is over.
     """
     result = Measured()
@@ -267,9 +267,9 @@ def measure(
 def judge(
     runs: Sequence[Run], bounds: Bounds, baseline: Baseline | None, *, last: bool = False
 ) -> tuple[Verdict, str, str]:
-    """Return the verdict on the runs, its reason, and a note or an empty string.
+    """Return the verdict on the runs, the reason, and a note, which may be empty.
 
-    "unclear" asks for more runs; it is never returned for the last ones.
+    "unclear" requests more runs, and is never returned if these are the last.
     """
     if not runs:
         return "misconfigured", "no run returned two tokens", ""
@@ -294,15 +294,15 @@ def judge(
 
 
 def judge_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
-    """Return the verdict on requests whose tokens came in bursts, and its reason. There is no baseline or comparison for them.
+    """Return the verdict on requests whose tokens came in bursts, and the reason. There is no baseline for them.
 
     Args:
-        rates: tokens over the whole time of each request, tok/s.
-        bounds: of the recipe; a whole request must reach at least half of the expected rate.
+        rates: tokens over the total time of each request, in tok/s.
+        bounds: bounds of the recipe; a request must reach at least half of the expected rate.
     """
     median = statistics.median(rates)
     reason = (
-        "the server sends its tokens in bursts (as a reasoning parser or a proxy does), so that no decode rate can be told: "
+        "the server sends its tokens in bursts (as a reasoning parser or a proxy does), so no decode rate can be determined: "
         f"{median:.1f} tok/s from the request to the last token"
     )
     if bounds.expected and median < FLOOR * bounds.expected:
@@ -316,5 +316,5 @@ def speculates(http: Http, key: Mapping[str, Any]) -> bool:
 
 
 def prompt(name: str = "prose") -> str:
-    """Return a prompt that begins with fresh random words, so that no prefix cache can help."""
+    """Return a prompt that begins with new random words, so that no prefix cache can help."""
     return f"{secrets.token_hex(16)} {PROMPTS[name]}"

@@ -1,4 +1,4 @@
-"""Checks of speculative decoding: acceptance at each position, and answers with many streams and a temperature."""
+"""Checks of speculative decoding: the acceptance by position, and the answers with several streams and temperatures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sparkwright.measure import reference
 from sparkwright.measure.http_probe import risen
 from sparkwright.measure.reference import Unanswered
 
-#: number of streams and their temperature; the first, a single greedy client, is the reference for the others
+#: numbers of streams and temperatures; the first cell, a single greedy client, is the reference for the others
 CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
-#: one for each stream
+#: questions, one per stream
 QUESTIONS = reference.QUESTIONS[:8]
-#: minimum of right answers to QUESTIONS for a comparison
+#: minimum number of right answers to QUESTIONS for a comparison
 KNOWS = 4
-#: minimum of drafts for an acceptance
+#: minimum number of drafts for an acceptance
 LEAST_DRAFTS = 50
-#: the first position's acceptance, as a share of its baseline's, below which it is a regression. Prompts and decoding are the
-#: same, so it hardly moves; what breaks a drafter takes most of it (0.15 instead of 0.5; NVFP4 drafters near 0)
+#: share of the baseline's acceptance at the first position below which there is a regression. With the same prompts and decoding
+#: it hardly changes, while a broken drafter loses most of it (0.15 instead of 0.5; NVFP4 drafters near 0).
 FALLEN = 0.75
 
 
@@ -32,9 +32,9 @@ class Acceptance:
     """The acceptance of a server's drafts during a measurement, from its counters."""
 
     drafts: float
-    #: accepted tokens of a draft; None if they are not counted
+    #: mean number of accepted tokens per draft; None if they are not counted
     per_draft: float | None
-    #: the share of drafts whose token at each position was accepted, the first position first; empty if they are not counted
+    #: share of drafts whose token was accepted, by position; empty if they are not counted
     positions: tuple[float, ...]
 
 
@@ -51,7 +51,7 @@ def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Accep
 
 
 def fallen(now: Acceptance | None, before: Sequence[float]) -> str:
-    """Return how far the acceptance of the first position fell below its baseline; empty if it did not, or is unknown."""
+    """Describe a fall of the first position's acceptance below its baseline; empty if there is none or it is unknown."""
     if now is None or now.drafts < LEAST_DRAFTS or not now.positions or not before or not before[0]:
         return ""
     if now.positions[0] >= FALLEN * before[0]:
@@ -60,7 +60,7 @@ def fallen(now: Acceptance | None, before: Sequence[float]) -> str:
 
 
 def shown(positions: Sequence[float]) -> str:
-    """Return the acceptance by position as text: 0.91, 0.74."""
+    """Return the acceptance by position as text, for example "0.91, 0.74"."""
     return ", ".join(f"{share:.2f}" for share in positions)
 
 
@@ -70,11 +70,11 @@ class Cell:
 
     streams: int
     temperature: float
-    #: questions answered right
+    #: number of right answers
     right: int
-    #: answers that no working model writes
+    #: number of answers that no working model writes
     nonsense: int
-    #: the server's error for a missing answer; empty if there are all answers
+    #: the server's error for a missing answer; empty if none is missing
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -94,15 +94,15 @@ def probe(
     timeout_s: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Cell]:
-    """Ask the same questions with each of CELLS, up to the first that the server does not answer.
+    """Ask the same questions in each of CELLS, up to the first cell that the server does not answer.
 
     Args:
         http: the engine's HTTP API.
-        base_url: of the server.
+        base_url: URL of the server.
         model: served name.
-        api_key: of the server.
-        timeout_s: for one answer.
-        progress: called with the number of finished cells and of all.
+        api_key: key of the server.
+        timeout_s: time limit for an answer.
+        progress: called with the number of finished cells and the total.
     """
     found: list[Cell] = []
     for streams, temperature in CELLS:
@@ -130,9 +130,9 @@ def _judged(streams: int, temperature: float, texts: Sequence[str]) -> Cell:
 
 
 def failure(cells: Sequence[Cell]) -> str:
-    """Return the reason that speculation fails, as a clause, or an empty string if it works.
+    """Return the reason why speculation fails, as a clause; empty if it works.
 
-    The first cell is the reference. A model that answers few questions in it is judged only by degenerate texts and failures.
+    The first cell is the reference. If it has few right answers, only degenerate texts and failures are judged.
     """
     alone = cells[0]
     for cell in cells:

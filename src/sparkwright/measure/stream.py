@@ -1,8 +1,8 @@
-"""Measure one stream: the connection is opened beforehand, the clock read before anything is parsed.
+"""Measuring a single stream: the connection is opened beforehand, and the clock is read before anything is parsed.
 
-`record` only receives and reads the clock; `read` extracts the tokens afterwards. Tokens come from the cumulative usage of each
-chunk, else from the final usage. Else chunks are counted and the result is marked as approximate: one chunk can carry many
-tokens. Everything generated counts: content, thinking, tool calls. A chunk with only the role does not.
+`record` only receives and reads the clock; `read` extracts the tokens afterwards. Tokens come from the cumulative usage in each
+chunk, or else from the final usage. If there is neither, chunks are counted and the result is marked as approximate, because a
+chunk can carry many tokens. Everything generated counts: content, thinking, and tool calls, but not a chunk with only the role.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
 READ_BYTES = 1 << 16
-#: a chunk has 300 bytes, one of many tokens a few kB
+#: size limit of a chunk; one has 300 bytes, or a few kB with many tokens
 EVENT_BYTES = 1 << 20
 MOST_BYTES = 256 << 20
-#: pieces of a stream that are kept: ten thousand tokens a second for a minute, each by itself
+#: limit on the pieces of a stream: a minute of ten thousand tokens per second, one in each
 MOST_PIECES = 600_000
 ERROR_BYTES = 1 << 16
-#: keys of a chunk that hold the tokens so far; an engine may have further ones
+#: keys of a chunk that hold the number of tokens so far, to which an engine may add others
 Counted = Sequence[tuple[str, str]]
 USAGE: Counted = (("usage", "completion_tokens"),)
-#: speculation puts up to 16 tokens into a chunk; a larger chunk was held back by a parser of the server or a proxy
+#: limit on the tokens in a chunk: with speculation there are up to 16, while larger chunks were held back by the server's parser
+#: or a proxy
 BURST_TOKENS = 16
-#: of a stream's tokens: with as many in such chunks, or at one moment, its times say when the server flushed, not when it decoded
+#: shares of a stream's tokens in such chunks, or at one moment, from which the times show flushing instead of decoding
 BURST_SHARE, MOMENT_SHARE = 0.5, 0.8
-#: more than any server generates in one answer
+#: limit on the tokens of an answer, more than any server generates
 MOST_TOKENS = 10**9
 
 
 class StreamError(Exception):
-    """The server refused, or the stream broke off.
+    """Raised if the server refused or the stream broke off.
 
     Args:
         message: the error.
         status: the HTTP status; 0 if there was none.
-        tokens: generated until then.
+        tokens: number of tokens generated until then.
     """
 
     def __init__(self, message: str, status: int = 0, tokens: int = 0) -> None:
@@ -57,17 +58,17 @@ class StreamError(Exception):
 class Stream:
     """The tokens of one stream and the times at which they arrived."""
 
-    #: (seconds since the request was sent, cumulative tokens) of each chunk with new tokens
+    #: chunks with new tokens, as (seconds since the request was sent, cumulative tokens)
     points: list[tuple[float, int]] = field(default_factory=list)
     approximate: bool = False
     prompt_tokens: int = 0
-    #: when the request was sent, by time.perf_counter
+    #: time of time.perf_counter at which the request was sent
     sent_s: float = 0.0
-    #: tokens that the server reports, including a last token that decodes to nothing
+    #: number of tokens that the server reports, including a last token that decodes to nothing
     total: int = 0
-    #: ended by the client
+    #: True if the client ended the stream
     capped: bool = False
-    #: thinking tokens before the first other token
+    #: number of thinking tokens before the first other token
     thought: int = 0
 
     @property
@@ -76,7 +77,7 @@ class Stream:
 
     @property
     def in_bursts(self) -> bool:
-        """True if most tokens came in few chunks, so that neither a decode rate nor a time between tokens can be measured."""
+        """True if most tokens came in few chunks, so that neither a decode rate nor times between tokens can be measured."""
         counts = [count for _, count in self.points]
         chunks = [(at_s, count - before) for (at_s, count), before in zip(self.points, [0, *counts], strict=False)]
         held_back = sum(tokens for _, tokens in chunks if tokens > BURST_TOKENS)
@@ -90,17 +91,17 @@ class Stream:
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to first token, seconds; None for a stream in bursts."""
+        """The time to the first token in seconds; None for a stream in bursts."""
         return self.points[0][0] if self.points and not self.in_bursts else None
 
     @property
     def e2el_s(self) -> float | None:
-        """Seconds from the request to its last token."""
+        """The time from the request to the last token in seconds."""
         return self.points[-1][0] if self.points else None
 
     @property
     def tok_per_s(self) -> float | None:
-        """Decode rate: tokens after the first chunk over their time. None with fewer than two chunks, or in bursts."""
+        """The decode rate, which is tokens after the first chunk over their time; None for fewer than two chunks or bursts."""
         if len(self.points) < 2 or self.points[-1][0] <= self.points[0][0] or self.in_bursts:
             return None
         (first_s, first), (last_s, last) = self.points[0], self.points[-1]
@@ -108,17 +109,17 @@ class Stream:
 
     @property
     def request_tok_per_s(self) -> float | None:
-        """All tokens over the time from the request to the last token; known for a stream in bursts too."""
+        """All tokens over the time from the request to the last token, which is known even for a stream in bursts."""
         return self.tokens / self.points[-1][0] if self.points and self.points[-1][0] > 0 else None
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds per token after the first chunk: the inverse of the rate."""
+        """The time per token after the first chunk in seconds, which is the inverse of the rate."""
         return 1 / self.tok_per_s if self.tok_per_s else None
 
     @property
     def gaps_s(self) -> list[float]:
-        """The times between chunks, seconds; empty for a stream in bursts."""
+        """The times between chunks in seconds; empty for a stream in bursts."""
         if self.in_bursts:
             return []
         return [b[0] - a[0] for a, b in zip(self.points, self.points[1:], strict=False)]
@@ -135,7 +136,7 @@ class Recording:
 
 
 def request_bytes(base_url: str, body: dict[str, Any], api_key: str, path: str = openai_api.CHAT) -> bytes:
-    """Return the whole request, built before the clock starts and sent in one piece."""
+    """Return the complete request, which is built before the clock starts and sent in one piece."""
     payload, where = json.dumps(body).encode(), urlsplit(base_url)
     lines = [
         f"POST {where.path.rstrip('/')}{path} HTTP/1.1",  # a server's URL may have a prefix
@@ -148,7 +149,7 @@ def request_bytes(base_url: str, body: dict[str, Any], api_key: str, path: str =
 
 
 def run(base_url: str, body: dict[str, Any], *, counted: Counted = USAGE, **how: Any) -> Stream:
-    """Send one streaming request and time its chunks. Raises StreamError. Further keywords are those of `record`."""
+    """Send a streaming request and time its chunks. Raises StreamError. Other keyword arguments are those of `record`."""
     return read(record(base_url, body, **how), counted)
 
 
@@ -163,19 +164,19 @@ def record(
     connection: http.client.HTTPConnection | None = None,
     path: str = openai_api.CHAT,
 ) -> Recording:
-    """Send one streaming request and record its chunks without parsing them.
+    """Send a streaming request and record its chunks without parsing them.
 
     Raises StreamError if the stream never begins. If it breaks off later, `broken` holds the error.
 
     Args:
-        base_url: of the server.
-        body: the request.
-        api_key: of the server.
-        cap_s: seconds after which the connection is closed, which is no error.
+        base_url: URL of the server.
+        body: body of the request.
+        api_key: key of the server.
+        cap_s: seconds after which the connection is closed, which is not an error.
         timeout_s: longest silence.
         on_chunk: called with the number of pieces so far.
         connection: an open connection to use.
-        path: of the API.
+        path: path of the API.
     """
     found, data = Recording(), request_bytes(base_url, body, api_key, path)
     try:
@@ -203,7 +204,7 @@ def record(
 
 
 def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, on_chunk: Callable[[int], None]) -> None:
-    """The hot loop: receive, read the clock, store."""
+    """Receive pieces and store them with their times. This is the hot loop."""
     pieces, sent_s, clock, receive = found.pieces, found.sent_s, time.perf_counter, answer.read1
     count, size = 0, 0
     while size <= MOST_BYTES and count < MOST_PIECES:
@@ -225,8 +226,8 @@ def read(recording: Recording, counted: Counted = USAGE) -> Stream:
     """Return the tokens of a recording. Raises StreamError if it broke off or holds the server's own error.
 
     Args:
-        recording: of the stream.
-        counted: keys of a chunk that hold the tokens so far.
+        recording: recording of the stream.
+        counted: keys of a chunk that hold the number of tokens so far.
     """
     reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped), counted)
     rest = b""
@@ -245,7 +246,7 @@ def read(recording: Recording, counted: Counted = USAGE) -> Stream:
 
 
 def chunks(recording: Recording) -> list[dict[str, Any]]:
-    """Return the JSON of each chunk of a recording. Raises StreamError as `read` does."""
+    """Return the JSON of each chunk in a recording. Raises StreamError as `read` does."""
     read(recording)
     lines = b"".join(piece for _, piece in recording.pieces).split(b"\n")
     data = (line[5:].strip() for line in lines if line.startswith(b"data:"))
@@ -294,7 +295,7 @@ def events_in(content: bytes, last: Collection[str]) -> list[dict[str, Any]]:
 
 
 class _Reader:
-    """Convert lines of server-sent events to points."""
+    """Converts lines of server-sent events to points."""
 
     def __init__(self, stream: Stream, counted: Counted) -> None:
         self.stream = stream
@@ -358,7 +359,7 @@ class _Reader:
 
 
 def _object(data: bytes, tokens: int = 0) -> dict[str, Any]:
-    """Return a chunk's JSON. Raises StreamError, with the tokens that came before it."""
+    """Return a chunk's JSON. Raises StreamError with the number of tokens before it."""
     try:
         chunk = bounds.json_of(data)
     except ValueError:
@@ -373,7 +374,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _document(data: bytes) -> Any:
-    """Return the JSON, or the text if it is not JSON."""
+    """Return the data as JSON, or as text if it is not JSON."""
     try:
         return bounds.json_of(data)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The loads of the lab as data, and the requests with prompts of the lengths that they ask for; the steps of a load proof.
+"""The loads of the lab as data, the requests with prompts of the required lengths, and the steps of a load proof.
 
-Every prompt begins with fresh random text, so that no prefix cache can help.
+Every prompt begins with new random text, so that no prefix cache can help.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from sparkwright.units import gib
 
 KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed", "depth")
 
-#: version of these loads: figures of other versions are not comparable
+#: version of these loads, whose figures are only comparable with those of the same version
 WORKLOAD = 1
 
-#: ShareGPT as vLLM's own benchmark takes it: one turn, prompt and answer of 4 to 1024 tokens, 230 and 203 of them on average
-#: (vLLM #18566, 1000 requests). The shape is a model: log-normal with these (median, sigma), cut there, has these means.
+#: ShareGPT as used by vLLM's own benchmark: one turn, with prompts and answers of 4 to 1024 tokens, 230 and 203 on average (vLLM
+#: #18566, 1000 requests). It is modelled by log-normal distributions with these (median, sigma), truncated to these limits, which
+#: have the same means.
 SHORTEST, LONGEST = 4, 1024
 PROMPT_LENGTHS = (170.0, 1.2)
 ANSWER_LENGTHS = (145.0, 0.95)
@@ -32,19 +33,19 @@ ANSWER_LENGTHS = (145.0, 0.95)
 class Load:
     """The load of a cell. Numbers that its kind does not use are 0."""
 
-    #: one of KINDS
+    #: kind, one of KINDS
     kind: str
-    #: requests at a time
+    #: number of concurrent requests
     concurrency: int = 0
     #: arrivals per second, Poisson distributed, instead of a concurrency
     rate: float = 0.0
-    #: number of requests, or of runs with `smoke`
+    #: number of requests, or of runs for `smoke`
     requests: int = 0
-    #: of each request; 0 with `serve`: ShareGPT's lengths
+    #: prompt tokens per request; for `serve`, 0 means ShareGPT's lengths
     prompt_tokens: int = 0
-    #: of each request; 0 with `serve`: ShareGPT's lengths
+    #: output tokens per request; for `serve`, 0 means ShareGPT's lengths
     output_tokens: int = 0
-    #: streams that decode when a long prompt arrives
+    #: number of streams that decode when a long prompt arrives
     streams: int = 0
     #: tokens of a long prompt
     long_tokens: int = 0
@@ -54,13 +55,13 @@ class Load:
     shorts: int = 0
     #: seconds after which the long prompt arrives
     after_s: float = 0.0
-    #: with `itl`, seconds between long prompts
+    #: seconds between long prompts, for `itl`
     every_s: float = 0.0
-    #: of lengths, order and arrivals
+    #: random seed for lengths, order and arrivals
     seed: int = 1
-    #: sampling temperature; 0: greedy
+    #: sampling temperature; 0 for greedy
     temperature: float = 0.0
-    #: (prompt, output tokens) of a data set, instead of random prompts
+    #: prompts of a data set as (prompt, output tokens), instead of random prompts
     prompts: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -68,12 +69,12 @@ class Load:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The load as results store it: the number of prompts in place of their texts."""
+        """The load as stored in results, with the number of prompts instead of their texts."""
         return {**self.to_json(), "prompts": len(self.prompts)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Load:
-        """Return the load of its JSON. Raises TypeError if it is none, ValueError for an unknown kind."""
+        """Parse a load from JSON. Raises TypeError for an invalid load, and ValueError for an unknown kind."""
         fields = {**data, "prompts": tuple((str(text), int(tokens)) for text, tokens in data.get("prompts") or ())}
         load = cls(**fields)
         if load.kind not in KINDS:
@@ -86,7 +87,7 @@ class Phase:
     """Requests that are sent together."""
 
     requests: tuple[Request, ...]
-    #: requests at a time; 0 sends all at their times
+    #: number of concurrent requests; 0 to send all at their times
     concurrency: int = 0
 
 
@@ -105,25 +106,25 @@ def _serve(load: Load, asker: Asker) -> list[Phase]:
     times = arrivals(load)
     made = []
     for (text, prompt_tokens, tokens), at_s in zip(wanted, times, strict=False):
-        # prompts of a data set keep their words; only the prefix is new
+        # prompts of a data set keep their text, and only the prefix is new
         prompt = f"{secrets.token_hex(16)} {text}" if text else asker.ruler.text(prompt_tokens)
         made.append(asker.request(prompt, tokens, at_s=at_s, group="request"))
     return [Phase(tuple(made), 0 if load.rate else load.concurrency)]
 
 
 def _hol1(load: Load, asker: Asker) -> list[Phase]:
-    """Return streams that decode, and one long prompt that arrives meanwhile."""
+    """Return decoding streams, and a long prompt that arrives while they decode."""
     return [Phase((*_decoding(load, asker), _long(load, asker, load.after_s)))]
 
 
 def _itl(load: Load, asker: Asker) -> list[Phase]:
-    """Return streams that decode, and long prompts that arrive at intervals."""
+    """Return decoding streams, and long prompts that arrive at intervals."""
     longs = [_long(load, asker, load.after_s + n * load.every_s) for n in range(load.longs)]
     return [Phase((*_decoding(load, asker), *longs))]
 
 
 def _hol2(load: Load, asker: Asker) -> list[Phase]:
-    """Return short prompts alone, then a long one with short ones right behind it."""
+    """Return short prompts alone, followed by a long one with short ones right behind it."""
     behind = _alike(load, asker, load.shorts, "short", load.after_s)
     return [Phase(_alike(load, asker, load.shorts, "short alone")), Phase((_long(load, asker, 0.0), *behind))]
 
@@ -139,7 +140,7 @@ def _mixed(load: Load, asker: Asker) -> list[Phase]:
 
 
 def _depth(load: Load, asker: Asker) -> list[Phase]:
-    """Return prompts of one length, as many at once as there are streams."""
+    """Return prompts of the same length, one per stream, sent at once."""
     return [Phase(_alike(load, asker, load.concurrency * load.requests, "stream"), load.concurrency)]
 
 
@@ -167,7 +168,7 @@ def _long(load: Load, asker: Asker, at_s: float) -> Request:
 
 
 def arrivals(load: Load) -> Iterator[float]:
-    """Yield the time of each request, seconds: all at once, or as a Poisson process of the load's rate."""
+    """Yield the times of the requests in seconds: all at once, or as a Poisson process with the load's rate."""
     pick, at_s = random.Random(load.seed), 0.0
     while True:
         yield at_s
@@ -175,7 +176,7 @@ def arrivals(load: Load) -> Iterator[float]:
 
 
 def _lengths(load: Load) -> Iterator[tuple[str, int, int]]:
-    """Yield (prompt text, its tokens, tokens of its answer), endlessly."""
+    """Yield an endless sequence of (prompt text, prompt tokens, answer tokens)."""
     if load.prompts:
         yield from ((text, 0, load.output_tokens or tokens) for text, tokens in itertools.cycle(load.prompts))
     pick = random.Random(load.seed)
@@ -185,7 +186,7 @@ def _lengths(load: Load) -> Iterator[tuple[str, int, int]]:
 
 
 def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
-    """Return a length between the shortest and the longest; one outside is drawn again."""
+    """Return a random length between the shortest and the longest, drawing again if it is outside."""
     median, sigma = lengths
     while True:
         drawn = round(median * pick.lognormvariate(0.0, sigma))
@@ -194,27 +195,27 @@ def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
 
 
 def classes(load: Load) -> Sequence[int]:
-    """Return the prompt tokens of each class of lengths that needs a warm-up."""
+    """Return the prompt tokens for each class of lengths that needs a warm-up."""
     if load.kind == "depth":
-        return ()  # it would take as long as the measurement
+        return ()  # the warm-up would take as long as the measurement
     usual = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
     return sorted({usual, load.long_tokens} - {0})
 
 
-#: parts of the context that are sent one after the other, before all streams at once
+#: divisors of the context for the prompts that are sent one by one, before all streams at once
 PARTS = (8, 4, 2, 1)
 SHORTEST_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step of the ladder: number and length of simultaneous prompts, and the outcome."""
+    """A step of the ladder: the number and length of simultaneous prompts, and the outcome."""
 
     context: int
     streams: int
-    #: median decode rate of one stream; None if there were too few tokens
+    #: median decode rate of a stream; None if there were too few tokens
     tok_per_s: float | None = None
-    #: the longest time to a first token, seconds
+    #: longest time to a first token, in seconds
     ttft_s: float | None = None
     #: lowest MemAvailable during the step
     lowest_bytes: int | None = None
@@ -227,13 +228,13 @@ class Rung:
 
 
 def ladder(context: int, streams: int) -> list[Rung]:
-    """Return the steps up to a context with this many streams, the shortest first."""
+    """Return the steps up to a context with this many streams, shortest first."""
     lengths = dict.fromkeys(max(SHORTEST_TOKENS, context // part) for part in PARTS)
     return [Rung(tokens, 1) for tokens in lengths] + ([Rung(context, streams)] if streams > 1 else [])
 
 
 def ladder_shown(rows: object) -> str:
-    """Return the last of the recorded steps as text, or an empty string if there is none."""
+    """Return the last recorded step as text; empty if there is none."""
     last = rows[-1] if isinstance(rows, list) and rows else None
     if not isinstance(last, Mapping) or not isinstance(last.get("context"), int):
         return ""

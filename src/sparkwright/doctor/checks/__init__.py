@@ -1,4 +1,4 @@
-"""The checks of a host, all in parallel: functions of a Host that yield findings and change nothing."""
+"""The checks of a host, which run in parallel: functions of a Host that yield findings and change nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AT_ONCE = 6
 
 
 def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
-    """Return the findings in the order of the checks. A check that raises is `unknown`, and hides no other."""
+    """Return the findings in the order of the checks. A check that raises is `unknown` and does not hide the others."""
 
     def one(named: tuple[str, Check]) -> list[Finding]:
         name, check = named
@@ -60,11 +60,11 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
 
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         found = [finding for findings in pool.map(one, checks.items()) for finding in findings]
-    pretended = host.context.machine.sandbox  # its `sudo` would be this machine's
+    pretended = host.context.machine.sandbox  # a sandbox's `sudo` would be this machine's
     return [replace(finding, repair="") for finding in found] if pretended else found
 
 
 def sentence(findings: Sequence[Finding]) -> str:
-    """Return the number of findings that are bad, warnings, unknown and ok, as one sentence."""
+    """Return a sentence with the numbers of findings that are bad, warnings, unknown and ok."""
     counts = Counter(finding.verdict for finding in findings)
     return ", ".join(f"{counts[word]} {word}" for word in ("bad", "warning", "unknown", "ok") if counts[word])

@@ -1,4 +1,4 @@
-"""Checks of the GPU: its driver and toolkit, its power and temperature, and idle engines that keep it warm."""
+"""Checks of the GPU: the driver and toolkit, power and temperature, and idle engines that keep it warm."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _branch(name: str, driver: str) -> Finding:
 
 
 def _firmware(driver: str, loaded: str, folders: list[str]) -> Finding:
-    """Compare the driver with its GSP firmware, which is in a folder of its version."""
+    """Compare the driver with its GSP firmware, whose folder is named after its version."""
     firmware = [name for name in folders if version_in(name) == name and numbers(name)[0] >= min(known.DRIVERS)]
     source = known.DRIVER_PAIR.source
     if loaded and loaded != driver:
@@ -67,7 +67,7 @@ def _firmware(driver: str, loaded: str, folders: list[str]) -> Finding:
 TOOLKIT_NAME = "container toolkit"
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
 CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-#: a library of the driver has its version at its end
+#: a library of the driver, whose name ends with the version
 LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
@@ -96,7 +96,7 @@ def check_toolkit(host: Host) -> Iterator[Finding]:
 
 
 def _cdi(host: Host, driver: str, version: str) -> Finding:
-    """Check the CDI specification by the driver that it names; its date would only be that of a copy."""
+    """Check the CDI specification by the driver that it names, because its date may only be that of a copy."""
     specs = _specs(host)
     new = numbers(version) >= known.CDI_REFRESH_SINCE
     refresh = new and host.printed("systemctl", "cat", known.CDI_REFRESH) is not None
@@ -106,7 +106,7 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
     if found:
         evidence = f"{path} is for driver {found}, but {driver} is installed: {known.CDI.says}"
         written = path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
-        if written:  # this very file is written by that command
+        if written:  # that command writes this file
             return Finding("CDI", "bad", evidence, fix, known.CDI.source, repair)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
     if any(specs.values()):
@@ -117,7 +117,7 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
 
 
 def _specs(host: Host) -> dict[str, str]:
-    """Return the path of each specification of nvidia, with the driver that it names ("" for none)."""
+    """Return the paths of NVIDIA's specifications, with the drivers that they name ("" for none)."""
     found: dict[str, str] = {}
     for folder in known.CDI_FOLDERS:
         for name in host.names_in(folder):
@@ -134,7 +134,7 @@ POWER_NAME = "GPU power"
 
 
 def figures(host: Host) -> tuple[float, float, float] | None:
-    """Return utilization in percent, SM clock in MHz, power in watts; None if one of them is not known."""
+    """Return the utilization in percent, the SM clock in MHz and the power in watts; None if one of them is unknown."""
     match tuple(host.gpu_figures(nvidia_smi.LOAD).values()):
         case (float(used), float(clock), float(power)):
             return used, clock, power
@@ -159,7 +159,7 @@ HEAT_NAME = "GPU heat"
 
 
 def cap_mhz(host: Host) -> int | None:
-    """Return the clock cap that `provision` set; None for none."""
+    """Return the clock cap that `provision` set, or None."""
     found = re.search(settings_table.CAP, host.read(settings_table.PATHS[settings_table.CLOCK]) or "")
     return int(found[1]) if found else None
 
@@ -167,7 +167,7 @@ def cap_mhz(host: Host) -> int | None:
 def check_heat(host: Host) -> Iterator[Finding]:
     """Check the GPU's temperature and clock cap.
 
-    A value that the driver does not report ("[N/A]") is not judged; without a temperature the result is unknown.
+    Values that the driver does not report ("[N/A]") are not judged. Without a temperature the result is unknown.
     """
     about, cap = known.HEAT, cap_mhz(host)
     values = host.gpu_figures(nvidia_smi.HEAT)
@@ -181,7 +181,7 @@ def check_heat(host: Host) -> Iterator[Finding]:
     if cap and clock is not None and clock > cap + known.CAP_SLACK_MHZ:
         fix = f"sudo systemctl restart {settings_table.CLOCK_UNIT}"
         yield Finding(
-            HEAT_NAME, "warning", f"{shown}, which does not hold: it runs at {clock:.0f} MHz", fix, about.source
+            HEAT_NAME, "warning", f"{shown}, which is not in effect: it runs at {clock:.0f} MHz", fix, about.source
         )
     elif slowed or celsius > known.HOT_C:
         name = host.wanted.name or "HOST"
@@ -194,7 +194,7 @@ def check_heat(host: Host) -> Iterator[Finding]:
 
 IDLE_NAME = "idle engine"
 WINDOW_S = 0.5
-#: fields 14 and 15 of /proc/PID/stat, counted after the name, which may hold spaces
+#: fields 14 and 15 of /proc/PID/stat, as indices after the name, which may contain spaces
 USER, SYSTEM = 11, 12
 MOST = 64
 
@@ -243,7 +243,7 @@ def _spinning(host: Host, pids: list[str]) -> Finding:
 
 
 def _ticks(host: Host, pid: str) -> int | None:
-    """Return a process's CPU time so far, clock ticks; None if it is gone or hidden."""
+    """Return a process's CPU time in clock ticks; None if it is gone or hidden."""
     fields = (host.read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     try:
         return int(fields[USER]) + int(fields[SYSTEM])

@@ -22,7 +22,7 @@ GUARD, WAKE = "memory guard", "wake on request"
 
 
 def check(host: Host) -> Iterator[Finding]:
-    """Yield the memory that the recipe's server would leave or lacks, and the state of the host's own services."""
+    """Yield the findings about the recipe's memory budget and about sparkwright's services on the host."""
     yield from _budget(host)
     yield from _wake(host)
     if good_states.last(host.context.state) and not host.context.machine.sandbox:
@@ -30,16 +30,16 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _guard(host: Host) -> Finding:
-    """Check the guard of the service: nothing else stops a server that grows before the host is lost."""
+    """Check the memory guard, without which nothing stops a growing server before the host goes down."""
     source, state = known.BUDGET.source, host.context.state
     if service_guard.running(state):
         return Finding(GUARD, "ok", "it runs", source=source)
-    evidence = "no guard of the memory runs: a server that grows while it serves takes the host down with it"
+    evidence = "the memory guard is not running: a server that grows while it serves would take the host down"
     return Finding(GUARD, "warning", evidence, f"invoke health.install --host {host.wanted.name or 'HOST'}", source)
 
 
 def _wake(host: Host) -> Iterator[Finding]:
-    """Yield the state of the wake service; nothing if no request may wake a verified server of this host."""
+    """Yield the state of the wake service, unless requests can't wake any verified server on this host."""
     state = host.context.state
     waking = [server.server for server in state.servers() if restart_plans.wake(server).get("on_request")]
     if not waking:
@@ -48,7 +48,7 @@ def _wake(host: Host) -> Iterator[Finding]:
     if turns.running(state):
         yield Finding(WAKE, "ok", f"a request wakes {names}")
         return
-    evidence = f"the service does not run that switches to {names} when a request asks for it"
+    evidence = f"the service that switches to {names} on request is not running"
     yield Finding(WAKE, "warning", evidence, f"invoke health.install --host {host.wanted.name or 'HOST'}")
 
 
@@ -63,7 +63,7 @@ def _budget(host: Host) -> Iterator[Finding]:
         return
     engine = found.of("server")
     if not engine:
-        yield Finding(NAME, "unknown", f"what {host.wanted.recipe} takes is not known", source=source)
+        yield Finding(NAME, "unknown", f"it is not known how much memory {host.wanted.recipe} takes", source=source)
         return
     sides = f"{host.wanted.recipe} takes {gib(engine)} GiB on both sides"
     if found.fits:
@@ -78,7 +78,7 @@ def _budget(host: Host) -> Iterator[Finding]:
 
 
 def of_host(host: Host) -> Budget | None:
-    """Return the budget of the recipe's server on this host; None without a recipe, or if the host can't be read."""
+    """Return the budget of the recipe's server on this host; None if there is no recipe or the host can't be read."""
     if not host.wanted.engine_memory or host.memory() is None:
         return None
     stay = host.wanted.ollama == "leave"
@@ -141,7 +141,7 @@ def check_shm(host: Host) -> Iterator[Finding]:
 
 
 def _size_bytes(host: Host) -> int | None:
-    """Return the capacity of /dev/shm; None if it can't be read, or on a simulated host, whose folder is on a disk."""
+    """Return the capacity of /dev/shm; None if it can't be read, or on a simulated host, where the folder is on a disk."""
     if host.context.machine.root:
         return None
     try:
@@ -152,7 +152,7 @@ def _size_bytes(host: Host) -> int | None:
 
 
 def _bytes(host: Host, path: str) -> int:
-    """Return how much memory a file takes; 0 if it is gone."""
+    """Return the memory that a file takes; 0 if it is gone."""
     try:
         return host.context.machine.path(path).lstat().st_blocks * BLOCK_BYTES
     except OSError:
@@ -168,7 +168,7 @@ def check_earlyoom(host: Host) -> Iterator[Finding]:
     running = host.processes("earlyoom")
     memory = host.memory()
     if not running:
-        seen = host.read("/proc/1/comm") is not None  # a /proc that hides others' processes hides init too
+        seen = host.read("/proc/1/comm") is not None  # a /proc that hides other users' processes hides init too
         words = "earlyoom is not running" if seen else "cannot list processes"
         yield Finding(EARLYOOM_NAME, "ok" if seen else "unknown", words, source=source)
     elif memory is None:
@@ -182,7 +182,10 @@ def check_earlyoom(host: Host) -> Iterator[Finding]:
 
 
 def threshold_bytes(words: Sequence[str], total: int) -> int | None:
-    """Return the available memory below which it acts, bytes; None if its options can't be parsed. -m PERCENT, -M KiB."""
+    """Return the available memory in bytes below which earlyoom acts (-m PERCENT, -M KiB).
+
+    Returns None if its options can't be parsed.
+    """
     value, kind = "", "-m"
     for at, word in enumerate(words):
         if word in ("-m", "-M"):
@@ -231,7 +234,7 @@ def check_disk(host: Host) -> Iterator[Finding]:
 
 
 def _room(host: Host, what: str, folder: Path, seen: set[int]) -> Finding | None:
-    """Return the finding of one disk; None for a disk that was checked already."""
+    """Return the finding about a disk, or None if the disk was already checked."""
     try:
         place = next(parent for parent in (folder, *folder.parents) if _there(parent))
         device = place.stat().st_dev

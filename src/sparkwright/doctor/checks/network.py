@@ -1,4 +1,4 @@
-"""Checks of the network: the fast links, names, and the port that the recipe publishes."""
+"""Checks of the network: the fast links, name resolution, and the port that the recipe publishes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def check_fabric(host: Host) -> Iterator[Finding]:
     found = fabric.links(host)
     up = {port: links for port, links in fabric.ports(found).items() if any(link.active for link in links)}
     if not up:
-        verdict: Verdict = "ok" if found else "unknown"  # a Spark has adapters, with and without a cable
+        verdict: Verdict = "ok" if found else "unknown"  # a Spark has adapters even if no cable is plugged in
         shown = "no link is up" if found else "no RDMA adapter seen"
         yield Finding(
             FABRIC_NAME, verdict, f"{shown}: needed only for a model over several hosts", source=known.PLAYBOOKS
         )
         yield from (
             finding for finding in memory(host) if finding.verdict == "bad"
-        )  # the driver's allocations fail, too
+        )  # the driver's allocations fail too
         return
     for port, links in up.items():
         problems = list(problems_of(links))
@@ -40,7 +40,7 @@ def check_fabric(host: Host) -> Iterator[Finding]:
 
 
 def problems_of(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
-    """Yield the problems of one port: verdict, evidence, fix, source."""
+    """Yield the problems of a port as (verdict, evidence, fix, source)."""
     up = [link for link in links if link.active]
     down = [link.adapter for link in links if not link.active]
     if down:
@@ -83,7 +83,7 @@ def _shown(links: list[Link]) -> str:
 
 
 def memory(host: Host) -> Iterator[Finding]:
-    """Check for a kernel that keeps its CMA for itself and reports more of it as free than exists."""
+    """Check for a kernel that reserves its CMA and reports more of it as free than exists."""
     release = (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100]
     memory, about = host.memory() or {}, known.CMA
     if "CmaFree" not in memory or "CmaTotal" not in memory:
@@ -124,7 +124,7 @@ def _own(host: Host, own: str) -> Finding:
 
 
 def _avahi(host: Host, own: str) -> Iterator[Finding]:
-    """Check the name that avahi-daemon took, from its own title: avahi-daemon: running [spark-2.local]."""
+    """Check the name that avahi-daemon took, according to its process title: avahi-daemon: running [spark-2.local]."""
     titles = " ".join(word for words in host.processes("avahi-daemon") for word in words)
     found = re.search(r"running \[([^\]]{1,255})\]", titles)
     if not found:
@@ -140,12 +140,12 @@ def _avahi(host: Host, own: str) -> Iterator[Finding]:
 
 
 def _hub(host: Host) -> Finding:
-    """Check that the hub's name can be resolved, or that of the proxy on the way to it; an address needs no resolution."""
+    """Check that the name of the hub, or of the proxy to it, can be resolved, unless it is an address."""
     machine = host.context.machine
     proxy = machine.env.get("HTTPS_PROXY") or machine.env.get("https_proxy") or ""
     name = urlsplit(proxy if "://" in proxy else machine.hub_url).hostname or ""
     if not name or re.fullmatch(r"[\d.]+|.*:.*", name):
-        return Finding("DNS", "ok", f"{name} is an address already")
+        return Finding("DNS", "ok", f"{name} is an address")
     answer = host.output("getent", "ahosts", name)
     if answer is None:
         return Finding("DNS", "unknown", f"timed out resolving {name}", "resolvectl status", "getent(1)")
@@ -160,7 +160,7 @@ PORTS_NAME = "port"
 def check_ports(host: Host) -> Iterator[Finding]:
     wanted = host.wanted
     if not wanted.port and wanted.recipe:
-        yield Finding(PORTS_NAME, "ok", "none is needed: the head of the cluster answers requests")
+        yield Finding(PORTS_NAME, "ok", "no port is needed: the head of the cluster answers requests")
         return
     if not wanted.port:
         yield Finding(PORTS_NAME, "unknown", "the host has no recipe, so no port to check")

@@ -1,4 +1,4 @@
-"""Checks of the operating system: its release, kernel and updates, its clock, and logins."""
+"""Checks of the operating system: release, kernel, updates, clock, and logins."""
 
 from __future__ import annotations
 
@@ -89,16 +89,16 @@ def _fast_links(host: Host) -> list[str]:
 
 UPDATES_NAME = "updates"
 PROGRAM = "nvidia-spark-ota-check"
-#: it asks NVIDIA's servers
+#: time limit for the program, which contacts NVIDIA's servers, in seconds
 TIMEOUT_S = 20.0
 SHOWN_CHARS = 160
 
 
 def check_updates(host: Host) -> Iterator[Finding]:
-    """Show the program's output without a verdict: its exit codes are not documented."""
+    """Show the program's output without a verdict, because its exit codes are not documented."""
     answer = host.output(PROGRAM, timeout_s=TIMEOUT_S)
     if answer is None:
-        yield Finding(UPDATES_NAME, "unknown", f"{PROGRAM} is not here, or does not answer", source=known.OTA)
+        yield Finding(UPDATES_NAME, "unknown", f"{PROGRAM} is not installed or does not answer", source=known.OTA)
         return
     lines = [line.strip() for line in (answer.out or answer.err).splitlines() if line.strip()]
     words = one_line(lines[-1], at_most=SHOWN_CHARS) if lines else "no output"
@@ -131,9 +131,9 @@ def check_clock(host: Host) -> Iterator[Finding]:
 
 
 def against(host_s: float, laptop_s: float, user: str) -> Finding:
-    """Compare the host's clock with the laptop's, both seconds since the epoch at the same moment.
+    """Compare the clocks of the host and the laptop, in seconds since the epoch at the same moment.
 
-    It does not decide which is right.
+    It is not decided which one is right.
     """
     off_s, source = host_s - laptop_s, known.CLOCK.source
     if abs(off_s) <= known.CLOCK_WARNING_S:
@@ -172,8 +172,8 @@ def check_session(host: Host) -> Iterator[Finding]:
 
 
 def _remove_ipc(host: Host) -> tuple[str, str]:
-    """Return (the value of RemoveIPC, its source); the last file by name counts, and the default is yes."""
-    drop_ins = {  # the same name in /etc overrides the others
+    """Return the value of RemoveIPC and its source. The last file by name counts, and the default is yes."""
+    drop_ins = {  # a file in /etc overrides those of the same name elsewhere
         name: f"{folder}/logind.conf.d/{name}"
         for folder in reversed(FOLDERS)
         for name in host.names_in(f"{folder}/logind.conf.d")
@@ -216,7 +216,7 @@ def check_language(host: Host) -> Iterator[Finding]:
 
 
 def _wanted(host: Host) -> tuple[str, str]:
-    """Return (the locale of a login, its source): the one that ssh sends overrides the host's own files."""
+    """Return the locale of a login and its source. The locale that ssh sends overrides the host's files."""
     if not host.context.machine.root:
         for name in ("LC_CTYPE", "LANG"):
             if os.environ.get(name) and os.environ[name] != _configured(host)[0]:

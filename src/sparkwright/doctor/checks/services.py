@@ -1,4 +1,4 @@
-"""Checks of Docker and of other programs: Ollama, other ways in which the server is started, the runtime of `become`."""
+"""Checks of Docker and other programs: Ollama, other scripts that start the server, and the runtime for `become`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_docker(host: Host) -> Iterator[Finding]:
 
 
 def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, live: bool) -> Finding:
-    """Return the finding for a Docker that does not answer: no permission to use it, or it is not running."""
+    """Return the finding for a Docker Engine that can't be used: there is no permission, or it is not running."""
     if not isinstance(error, SocketDenied) or live:
         return Finding(DOCKER_NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
     if member:
@@ -64,27 +64,27 @@ def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, liv
 
 
 def _group(host: Host) -> tuple[str, list[str]]:
-    """Return the group's number and members, as a new login would have them."""
+    """Return the group's number and its members, as of a new login."""
     rows = [row for row in host.rows("/etc/group") if len(row) == 4 and row[0] == GROUP]
     return (rows[0][2], rows[0][3].split(",")) if rows else ("", [])
 
 
 def _live_groups(host: Host) -> list[str]:
-    """Return the groups of this very login, by number."""
+    """Return the numbers of the current login's groups."""
     return next((row[1].split() for row in host.rows("/proc/self/status") if row[0] == "Groups"), [])
 
 
-# Mounts of our containers whose source a container could replace, or is now a link.
+# Mounts of our containers whose source is a link or could be replaced by a container.
 #
-# A start by sparkwright refuses them, or creates the folder anew. This shows them before Docker starts the container by itself,
-# as it does after a reboot.
+# When sparkwright starts a container, it refuses them or recreates the folder. This check reveals them before Docker starts
+# the container by itself, as it does after a reboot.
 
 MOUNTS_NAME = "mounts"
 DOCKER_SOURCE = "decision 35: Docker follows links in the source of a bind mount at each start"
 
 
 def check_mounts(host: Host) -> Iterator[Finding]:
-    """Inspect the mounts of every container that sparkwright created, running or not."""
+    """Check the mounts of all containers that sparkwright created, even if they are not running."""
     found = _own_containers(host)
     if found is None:
         yield Finding(MOUNTS_NAME, "unknown", "Docker does not answer", source=DOCKER_SOURCE)
@@ -95,7 +95,7 @@ def check_mounts(host: Host) -> Iterator[Finding]:
         name = str(container["Name"]).lstrip("/")
         for inner, outer in mount_sources.nested(container):
             suspect += 1
-            evidence = f"{name}: {inner} lies in {outer}, where it can write, and so replace it by a link"
+            evidence = f"{name}: {inner} is inside {outer}, which it can write to, so it could replace it with a link"
             yield Finding(MOUNTS_NAME, "warning", evidence, fix, DOCKER_SOURCE)
         try:
             mount_sources.refuse(host.context, container)
@@ -109,12 +109,12 @@ def check_mounts(host: Host) -> Iterator[Finding]:
 
 
 def _own_containers(host: Host) -> list[dict[str, Any]] | None:
-    """Return the inspects of the containers that sparkwright created; None if Docker does not answer."""
+    """Return the inspection of the containers that sparkwright created, or None if Docker does not answer."""
     try:
         client = host.context.docker()
         rows = [row for row in client.api.containers(all=True) if is_ours(row)]
         return [inspected for row in rows if (inspected := containers.inspect(client, str(row["Id"]))) is not None]
-    except Exception:  # refused, down or restarting: the check `docker` has the reason
+    except Exception:  # it is refused, down or restarting; the check `docker` reports the reason
         return None
 
 
@@ -127,7 +127,7 @@ CONTAINERS_SOURCE = "decision 61: a new container is created before the server i
 
 
 def check_containers(host: Host) -> Iterator[Finding]:
-    """Name the containers that were created to replace a server and never started."""
+    """Check for containers that were created to replace a server but never started."""
     found = _own_containers(host)
     if found is None:
         yield Finding(CONTAINERS_NAME, "unknown", "Docker does not answer", source=CONTAINERS_SOURCE)
@@ -181,7 +181,7 @@ def check_ollama(host: Host) -> Iterator[Finding]:
 
 
 def _open(host: Host) -> Iterator[Finding]:
-    """Check the address: a service that listens on every one lets anybody load a model into the engine's memory."""
+    """Check the address, because a service that listens on all addresses lets anyone load models into the engine's memory."""
     words = (host.printed("systemctl", "show", ollama.SERVICE, "-p", "Environment", "--value") or "").split()
     host_is = next((word.strip('"').partition("=")[2] for word in words if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in host_is or "[::]" in host_is:
@@ -189,13 +189,13 @@ def _open(host: Host) -> Iterator[Finding]:
         yield Finding("Ollama's address", "warning", evidence, "sudo systemctl edit ollama", known.OLLAMA_OPEN.source)
 
 
-# Other ways in which the recipe's server is started on this host: scripts, units, compose files, cron.
+# Other files that start the recipe's server on this host: scripts, units, compose files, crontabs.
 #
-# A server that was once fixed is often started from somewhere else later, after a reboot or by a colleague, with the old
-# settings.
+# A server that was fixed is often started later from somewhere else with the old settings, after a reboot or by a
+# colleague.
 
 STARTS_NAME = "other starts"
-#: below the home, and below the root
+#: patterns of files below the home folder, and below the root
 OF_HOME = (
     "*.sh",
     "*/*.sh",
@@ -220,18 +220,18 @@ OF_SYSTEM = (
     "srv/*/*compose*.y*ml",
 )
 MOST_FILES, MOST_BYTES, SHOWN = 400, 1 << 16, 3
-#: text that starts a server, or describes one that a program starts
+#: text that starts a server or describes one to start
 STARTS = re.compile(
     r"\b(?:docker|podman)(?:\s|-)+(?:run|start|create|restart|compose)\b|\bvllm\s+serve\b|\bvllm\.entrypoints\b"
     r"|\bllama-server\b|\bsglang\.launch_server\b|^\s*image:|^Image=",
     re.MULTILINE,
 )
-#: the mark of files that sparkwright itself writes
+#: mark of the files that sparkwright itself writes
 OURS = "Written by sparkwright"
 
 
 def check_starts(host: Host) -> Iterator[Finding]:
-    """Inspect the files that usually hold such starts; those that this login can't read are skipped."""
+    """Search the files that usually contain such starts, skipping those that this login can't read."""
     wanted = host.wanted
     if not wanted.recipe:
         yield Finding(STARTS_NAME, "unknown", "the host has no recipe, so no server to look for")
@@ -248,7 +248,7 @@ def check_starts(host: Host) -> Iterator[Finding]:
 
 
 def _texts(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield the files with their text, and this login's cron table."""
+    """Yield the files with their texts, and this login's crontab."""
     machine = host.context.machine
     for folder, prefix, globs in ((machine.home, "~", OF_HOME), (machine.path("/"), "", OF_SYSTEM)):
         paths = (path for glob in globs for path in _paths(folder, glob))
@@ -271,7 +271,7 @@ def _paths(folder: Path, glob: str) -> Iterator[Path]:
 
 
 def _start(text: str, wanted: Wanted) -> tuple[int, str] | None:
-    """Return the line and the kind of a start of the recipe's server in a file; None if there is none."""
+    """Return the line and kind of a start of the recipe's server in a file; None if there is none."""
     lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
     if not STARTS.search("\n".join(lines)):
         return None
@@ -283,7 +283,7 @@ def _start(text: str, wanted: Wanted) -> tuple[int, str] | None:
 
 
 def _signs(wanted: Wanted) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """Yield the signs by which a start is recognized as this server's: its model, its container's name, its port."""
+    """Yield patterns that identify a start as this server's: the model, the container's name, the port."""
     if wanted.model_dir:
         yield "with this model", re.compile(rf"{re.escape(wanted.model_dir)}(?![\w.-])")
         yield "with this model", re.compile(rf"(?<![\w.-]){re.escape(Path(wanted.model_dir).name)}(?![\w.-])")
@@ -299,8 +299,10 @@ FIX = "sparkwright runtime.install --host {}"
 
 
 def check_become(host: Host) -> Iterator[Finding]:
-    """Check for a runtime folder of root's own. Without one, root's tasks are as trusted as the account, which may be
-    intended."""
+    """Check for a runtime folder that belongs to root.
+
+    Without one, root's tasks are only as trustworthy as the account, which may be intended.
+    """
     if host.memory() is None:
         yield Finding(BECOME_NAME, "unknown", "the files of this host cannot be read")
         return

@@ -1,6 +1,6 @@
-"""The diagnosis of a host's server: inspect it, probe it, measure it if that disturbs no requests, and explain the result.
+"""Diagnosing a host's server: inspect it, probe it, measure it if that does not disturb requests, and explain the result.
 
-The result is one sentence, with ranked causes.
+The result is a sentence with ranked causes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
-#: how long a server may take to exit at a request, seconds
+#: how long a server may take to exit after a request, in seconds
 ENDS_S = 2.0
 AGAIN_S = 0.2
 
@@ -41,20 +41,20 @@ AGAIN_S = 0.2
 class Answer:
     """The diagnosis of a host's server."""
 
-    #: the server
+    #: observation of the server
     seen: DiagnosisInput
-    #: the state of the server
+    #: state of the server
     place: ServerState
-    #: the rate that one stream should have
+    #: expected rate of a single stream
     expected: Expected = field(default_factory=Expected)
-    #: None if nothing was measured
+    #: the measurement; None if nothing was measured
     measured: Measured | None = None
-    #: ranked; those that could not be determined have the verdict unknown
+    #: ranked causes; those that could not be determined have the verdict unknown
     causes: Sequence[Cause] = ()
     gpu: background.State = field(default_factory=background.State)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON: the schema of `diagnose --json`, docs/diagnose.md."""
+        """Return the diagnosis as plain JSON, in the schema of `diagnose --json` (docs/diagnose.md)."""
         rate = self.measured.tok_per_s if self.measured else None
         box = self.seen.box
         return {
@@ -79,7 +79,7 @@ class Answer:
 
 
 def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
-    """Diagnose this host's server. Changes nothing; it asks an idle server for a token and a few short answers."""
+    """Diagnose this host's server without changing anything. An idle server is asked for a token and a few short answers."""
     good, limits = good_states.last(context.state), Settings.of(context.state).limits
     if facts.token_s:
         limits = replace(limits, token_s=facts.token_s)
@@ -100,13 +100,13 @@ class _Diagnosis:
     #: the last verified state
     good: Mapping[str, Any]
     limits: Limits
-    #: of the server
+    #: URL of the server
     url: str
     #: the server's API key
     key: str
 
     def of(self, seen: DiagnosisInput) -> Answer:
-        """Probe the server, and measure it if that disturbs no requests."""
+        """Probe the server, and measure it if that does not disturb requests."""
         if (place := server_state.worker_standing(self.context, self.good, seen)) is not None:
             return self._not_measured(seen, place)
         asking = ServerProbe(seen.engine.http, self.url, self.key, self.limits, CheckHistory.of(self.context.state))
@@ -123,7 +123,7 @@ class _Diagnosis:
         return self._measured(seen, model) if place is None else self._not_measured(seen, place)
 
     def _with_token(self, asking: ServerProbe, seen: DiagnosisInput, model: str) -> DiagnosisInput:
-        """Add the result of a token request, unless others use the server. If it exited at the request, it is inspected again."""
+        """Add the result of a token request, unless others are using the server. It is inspected again if it exited."""
         probe = asking.others(seen.probe, seen)
         if not probe.running:
             words = list((seen.inspected.get("Config") or {}).get("Cmd") or ())
@@ -132,7 +132,7 @@ class _Diagnosis:
         return self._after_an_error(seen) if probe.token == "error" else seen
 
     def _after_an_error(self, seen: DiagnosisInput) -> DiagnosisInput:
-        """Inspect the server again after an error, in case it exited at the request.
+        """Inspect the server again after an error, in case it exited because of the request.
 
         Its process outlives its last answer by a moment.
         """
@@ -164,19 +164,19 @@ class _Diagnosis:
         host = self._of_host(seen, Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization_percent))
         why = slow_causes.causes(replace(about, share=share, slow=slow))
         rows = slow_causes.ranked([*host, *down_causes.before_now(seen), *why])
-        if slow:  # other problems, which slow no token down, come after the measured causes
+        if slow:  # problems that do not slow tokens down come after the measured causes
             rows.sort(key=lambda cause: cause.verdict != "found" or not cause.of_rate)
         return Answer(seen, verdict(expected, found, slow, rows), expected, found, _named_once(rows), state)
 
     def _of_host(self, seen: DiagnosisInput, now: Gpu) -> list[Cause]:
-        """Return the causes that lie in the Docker Engine and the host."""
+        """Return the causes in the Docker Engine and the host."""
         granted = seen.box.policy and not seen.broken and not seen.asleep
         policy = str((self.good.get("spec") or {}).get("restart", "")) if granted else ""
         return [*_docker(seen), *down_causes.host_causes(self.context, seen, now, policy, self.limits)]
 
 
 def _of_another_task(seen: DiagnosisInput) -> ServerState | None:
-    """Return the state of a server that answers but generates no text, so that there is no rate to measure; None if it does."""
+    """Return the state of a server that answers but does not generate text and so has no rate; None if it generates."""
     other, noun = tasks.aside(seen.engine.http), tasks.noun(seen.engine.http)
     return ServerState("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
 
@@ -191,7 +191,7 @@ def _with_listener(seen: DiagnosisInput, context: Context, url: str) -> Diagnosi
 
 
 def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> ServerState:
-    """Return the sentence about a measured server, or why it could not be measured."""
+    """Return the state of a measured server, or the reason why it could not be measured."""
     worst = next((cause for cause in rows if cause.verdict == "found"), None)
     rate = found.tok_per_s
     if found.error or rate is None:
@@ -225,7 +225,7 @@ def _because(cause: Cause | None) -> str:
 
 
 def _docker(seen: DiagnosisInput) -> list[Cause]:
-    """Return the causes in the Docker Engine itself, and what could not be inspected because of it."""
+    """Return the cause in the Docker Engine itself if it does not answer."""
     if not seen.engine_error:
         return []
     message = f"{seen.engine_error}; cannot read its container or log"
@@ -233,7 +233,7 @@ def _docker(seen: DiagnosisInput) -> list[Cause]:
 
 
 def _named_once(rows: Sequence[Cause]) -> list[Cause]:
-    """Drop a cause with the name of an earlier one: two rules may see the same, and the first explains more."""
+    """Drop causes with the name of an earlier one, because two rules may find the same and the first explains more."""
     kept: dict[str, Cause] = {}
     for cause in rows:
         kept.setdefault(cause.name, cause)

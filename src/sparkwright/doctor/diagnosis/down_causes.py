@@ -1,4 +1,4 @@
-"""The causes of a server that does not serve, and faults of its host or settings. Pure."""
+"""Causes for a server that does not serve, and faults of its host or settings. The functions have no side effects."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sparkwright.health.record import Gpu
 from sparkwright.host.module import Context
 from sparkwright.visible import count
 
-#: the exit code of a process that was killed (128 + SIGKILL), and of one that exited on request (128 + SIGTERM)
+#: exit codes of a process that was killed (128 + SIGKILL), and of one that exited on request (128 + SIGTERM)
 KILLED, TERMINATED = 137, 143
-#: the exit code that Docker sets for a container that was running before the engine started and is not any more
+#: exit code that Docker sets for a container that was running before the Docker Engine started and no longer is
 FOUND_DEAD = 255
-#: how soon after a boot the engine finds out, seconds
+#: how soon after a boot the Docker Engine detects this, in seconds
 BOOT_S = 600.0
 
 
@@ -33,7 +33,7 @@ def causes(seen: DiagnosisInput) -> list[Cause]:
 
 
 def failed(seen: DiagnosisInput) -> bool:
-    """Return True if the engine exited because of its own failure, as far as Docker and its log show."""
+    """Return True if the engine exited because of its own failure, as far as Docker and the log show."""
     ended = seen.box.status in ("exited", "dead", "restarting") and seen.end.code not in (
         None,
         0,
@@ -44,14 +44,14 @@ def failed(seen: DiagnosisInput) -> bool:
 
 
 def before_now(seen: DiagnosisInput) -> list[Cause]:
-    """Return the restarts of a server that serves: a cause if they are a loop, otherwise a note."""
+    """Return the restarts of a serving server, as a cause if they are a loop and otherwise as a note."""
     verdict: Verdict = "found" if seen.loop else "noted"
     restarts = (replace(restart, verdict=verdict) for restart in _restarts(seen))
     return [replace(restart, of_rate=False) for restart in (*_cut_off(seen), *restarts)]
 
 
 def last_words(seen: DiagnosisInput) -> Reading:
-    """Return why the engine failed: from the log of its present start or, if nothing answers, of the previous one."""
+    """Return the reason why the engine failed, from the log of its current start or, if nothing answers, of the previous one."""
     if seen.log is not None and seen.log.failure.value:
         return seen.log.failure
     return seen.failure if seen.probe.health != 200 else UNKNOWN
@@ -84,7 +84,7 @@ def _port(seen: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _stopped(seen: DiagnosisInput) -> Iterator[Cause]:
-    """Yield a manual stop: with such a policy Docker restarts a container that exits by itself, but not one that was stopped."""
+    """Yield a manual stop, which the policy shows: Docker restarts containers that exit by themselves, but not stopped ones."""
     if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken or seen.asleep:
         return
     if seen.end.code == FOUND_DEAD:
@@ -98,16 +98,14 @@ def _stopped(seen: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _host_went_down(seen: DiagnosisInput) -> Iterator[Cause]:
-    """Yield the end of the host or the Docker Engine while the server ran: nobody stopped it."""
+    """Yield the end of the host or the Docker Engine while the server was running."""
     if seen.box.status != "exited" or seen.end.code != FOUND_DEAD:
         return
     says = f"exit code {FOUND_DEAD}: Docker found it dead when the engine started"
     since_s = seen.end.at_s - seen.booted_s if seen.end.at_s is not None and seen.booted_s is not None else None
     if since_s is not None and 0 <= since_s <= BOOT_S:
         evidence = f"{says}; the host had booted {units.about(since_s)} before{f': {seen.lost}' if seen.lost else ''}"
-        fix = (
-            "`journalctl -b -1 -k` shows the kernel's log of the boot before; `invoke restart` starts the server again"
-        )
+        fix = "`journalctl -b -1 -k` shows the kernel's log of the previous boot; `invoke restart` starts the server again"
         yield Cause("the host went down under it", "found", evidence, fix, 175)
         return
     fix = "`journalctl -u docker` shows when the engine ended; `invoke restart` starts the server again"
@@ -157,7 +155,7 @@ def _slow_start(seen: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _restarts(seen: DiagnosisInput) -> Iterator[Cause]:
-    """Yield the exits of the server by itself: Docker does not count manual restarts."""
+    """Yield the server's own exits, which Docker counts without manual restarts."""
     if seen.box.restarts and seen.box.status != "exited" and not last_words(seen).value:
         when = f", the last one {units.about(seen.now_s - seen.end.at_s)} ago" if seen.end.at_s is not None else ""
         sentence = f"{seen.box.restarts} restarts{when} with exit code {seen.end.code}; its last line: {seen.last_line}"
@@ -170,7 +168,7 @@ ASKED: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
 )
 
 
-#: the question of health/judging/questions.py, the cause for a bad answer, and the fix
+#: name and fix of the cause for a bad answer, by question of health/judging/questions.py
 MEMORY = "stop other processes (`invoke plan` lists what holds memory)"
 ASKED_OF_HOST = {
     "temperature": ("the GPU is too hot", "check fans and airflow; the GPU throttles when it gets hotter"),
@@ -183,13 +181,13 @@ ASKED_OF_HOST = {
         "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
     ),
 }
-#: those that can make tokens slow
+#: questions whose bad answers can slow tokens down
 OF_RATE = frozenset(("temperature", "memory", "swap", "drift"))
 WEIGHT = 70
 
 
 def host_causes(context: Context, seen: DiagnosisInput, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
-    """Return what is bad or unknown of the host, each with its evidence. policy: the verified restart policy."""
+    """Return the bad and unknown findings about the host, with evidence. policy: the verified restart policy."""
     observed = Observation(
         seen.now_s,
         container=seen.box,

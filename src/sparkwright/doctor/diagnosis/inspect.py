@@ -1,4 +1,4 @@
-"""The inspection of a server's container: its state, its exit, its log; and the facts that explain a rate. Changes nothing."""
+"""Inspecting a server's container, with its state, exit and log, and the facts that explain a rate, without any changes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from sparkwright.measure import http_probe
 from sparkwright.measure.http_probe import risen
 from sparkwright.visible import one_line
 
-#: lines read from the end of a log
+#: number of lines read from the end of a log
 LINES = 2000
-#: kept of Docker's error for a failed start: the reason is at its end
+#: number of characters kept from the end of Docker's error for a failed start, where the reason is
 ERROR_CHARS = 500
-#: Docker waits at least this long before it restarts a container, seconds
+#: how long Docker waits at least before it restarts a container, in seconds
 RESTARTS_S = 0.1
 
 
@@ -68,7 +68,7 @@ def inspect_server(
 
 
 def _booted_s(context: Context, now_s: float) -> float | None:
-    """Return when the host booted; None if its uptime can't be read."""
+    """Return the time of the host's last boot, or None if its uptime can't be read."""
     try:
         return now_s - float(context.machine.path("/proc/uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -76,7 +76,7 @@ def _booted_s(context: Context, now_s: float) -> float | None:
 
 
 def url_of(seen: DiagnosisInput, good: Mapping[str, Any]) -> str:
-    """Return the server's URL: as its container publishes it, else as the verified one did; empty if neither is known."""
+    """Return the URL that the server's container publishes, or else the verified server's; empty if neither is known."""
     if seen.inspected:
         return containers.url_of(dict(seen.inspected))
     return url_of_spec(good["spec"]) if good else ""
@@ -88,7 +88,7 @@ def again(seen: DiagnosisInput, context: Context, good: Mapping[str, Any]) -> Di
 
 
 def _with_runs(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
-    """Add the run that works on the host, or the one that was cut off."""
+    """Add the run that is in progress on the host, or the one that was interrupted."""
     owner, alive = lock.inspect(context.state)
     if owner is None or owner.run == context.run_id:
         return seen
@@ -106,7 +106,7 @@ def _with_container(seen: DiagnosisInput, context: Context, good: Mapping[str, A
         box = snapshot.container_of(inspected, str(good.get("container_id", "")))
     except SparkwrightError as error:
         return replace(seen, engine_error=_engine_error(context, error), engine_fix=error.fix)
-    except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
+    except Exception as error:  # exceptions of docker and requests, for an engine that hangs or sends an invalid answer
         return replace(seen, engine_error=engine_socket.silent(error))
     broken = CheckHistory.of(context.state).stopped_for(box.id, good)
     loops = box.exit_code or box.status != "exited"
@@ -131,10 +131,12 @@ def _engine_error(context: Context, error: SparkwrightError) -> str:
 
 
 def end_of(inspected: Mapping[str, Any]) -> End:
-    """Return how the container's last start exited, as Docker keeps it; empty if none did."""
+    """Return the last exit of the container, as recorded by Docker; empty if it has never exited."""
     state = inspected["State"]
     at_s = containers.moment(str(state.get("FinishedAt") or ""))
-    known = at_s is not None and state.get("Status") != "running"  # Docker forgets it once it has started it again
+    known = (
+        at_s is not None and state.get("Status") != "running"
+    )  # Docker discards it when it starts the container again
     code = state.get("ExitCode") if known and isinstance(state.get("ExitCode"), int) else None
     why = one_line(str(state.get("Error") or ""), at_most=ERROR_CHARS)
     return End(code, at_s, out_of_memory=state.get("OOMKilled") is True, error=why)
@@ -144,12 +146,12 @@ def end_of(inspected: Mapping[str, Any]) -> End:
 
 
 def _with_log(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
-    """Add the log of the present start and the failure of the last start that exited."""
+    """Add the log of the current start, and the failure of the last start that exited."""
     box = seen.box
     try:
         now = evidence.log(context, box.name) if box.status != "created" else None
         before = _before(seen, context)
-    except Exception:  # a log driver without logs, an engine that goes away: the rest is reported nevertheless
+    except Exception:  # a log driver without logs, or an engine that goes away; the rest is still reported
         return seen
     reader = Reader(seen.engine.log)
     reader.push("\n".join(before).encode())
@@ -160,7 +162,7 @@ def _with_log(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
 
 
 def _before(seen: DiagnosisInput, context: Context) -> list[str]:
-    """Return the last lines of the start that exited last, without those of the present one."""
+    """Return the last lines of the start that exited last, without those of the current start."""
     if seen.box.status == "running" and not seen.box.restarts:
         return []
     raw = log_reader.end(context.docker(), seen.box.name, LINES, until_s=_until_s(seen))
@@ -168,7 +170,7 @@ def _before(seen: DiagnosisInput, context: Context) -> list[str]:
 
 
 def _until_s(seen: DiagnosisInput) -> float | None:
-    """Return when the last exited start wrote its last line, as a later one may have begun since; None if none can have."""
+    """Return the time at which the last exited start ended, if another start may have followed; otherwise None."""
     if seen.box.status == "running":
         return containers.moment(str(seen.inspected["State"].get("StartedAt") or ""))
     if seen.box.status == "restarting" and seen.end.at_s is not None:
@@ -193,7 +195,7 @@ def seen(
     found: Measured | None,
     url: str,
 ) -> slowness.Seen:
-    """Return the facts of an inspected server. found, url: of a server that was measured."""
+    """Return the facts about an inspected server. found, url: the measurement and URL, if it was measured."""
     config = server.inspected.get("Config") or {}
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
     command, advises = server.engine.command([str(word) for word in words]), server.engine.advice
@@ -230,7 +232,10 @@ def seen(
 
 
 def _on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None, str]:
-    """Return (True if a running container computes on the GPU that it requests, the evidence); None: unknown or not requested."""
+    """Return whether a running container computes on the GPU that it requests, and the evidence.
+
+    The first value is None if that is unknown, or if it requests no GPU.
+    """
     asks = (server.inspected.get("HostConfig") or {}).get("DeviceRequests")
     if not asks or server.box.status != "running":
         return None, ""
@@ -239,14 +244,14 @@ def _on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None, str]
 
 
 def _version(server: DiagnosisInput, url: str) -> str | None:
-    """Return the engine's version from its log, else from the server."""
+    """Return the engine's version from the log, or else from the server."""
     answer = server.log.value("version") if server.log is not None else None
     found = answer or (http_probe.version(server.engine.http, url) if url else None)
     return str(found) if found else None
 
 
 def _model_folder(context: Context, good: Mapping[str, Any], server: DiagnosisInput, model: str) -> Path | None:
-    """Return the model's folder on the host: the source of the mount with the engine's model path."""
+    """Return the model's folder on the host, which is the source of the mount at the engine's model path."""
     for bind in (server.inspected.get("HostConfig") or {}).get("Binds") or ():
         source, _, target = str(bind).partition(":")
         inside = target.partition(":")[0]

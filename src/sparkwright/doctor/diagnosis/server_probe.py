@@ -1,4 +1,4 @@
-"""Requests to the server: /health, its counters, one token and one measured stream, if that disturbs no other requests."""
+"""Requests to the server: /health, its counters, and a token and a measured stream if that disturbs no other requests."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ AGAIN_S = 0.5
 class ServerProbe:
     """Probes a server."""
 
-    #: the HTTP interface of its engine
+    #: HTTP interface of the engine
     http: Http
-    #: of the server
+    #: URL of the server
     url: str
     #: the server's API key
     key: str
     #: the limits of a healthy server
     limits: Limits
-    #: what the last check left
+    #: history saved by the last health check
     remembered: CheckHistory
-    #: waits, seconds
+    #: waits for a number of seconds
     pause: Callable[[float], None] = time.sleep
 
     def health(self) -> Probe:
@@ -52,13 +52,13 @@ class ServerProbe:
         return Probe(self.url, health=found.status, error=found.error)
 
     def served_name(self, known: str) -> str:
-        """Return the model name for requests: the verified one, else the first that the server lists."""
+        """Return the model name for requests, which is the verified one or else the first that the server lists."""
         answer = http_probe.ask(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_S)
         names = openai_api.served(self.http, answer.json())
         return known if known in names else next(iter(names), known)
 
     def others(self, probe: Probe, seen: DiagnosisInput) -> Probe:
-        """Detect other clients and their token rate: read the counters twice, and for longer if nothing moves."""
+        """Detect other clients and their token rate, by reading the counters twice, and for longer if nothing moves."""
         before, at_s = self._counters(), time.monotonic()
         if roles.RUNNING not in before:
             return probe
@@ -71,7 +71,7 @@ class ServerProbe:
         return self._watched(replace(probe, running=running), seen, before)
 
     def token(self, probe: Probe, model: str, priority: int) -> Probe:
-        """Ask for one token."""
+        """Request one token."""
         limit_s = self.limits.token_s
         made = http_probe.token_check(
             self.http, self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority
@@ -79,7 +79,7 @@ class ServerProbe:
         return replace(probe, token=made.token, error=made.error, waited_s=limit_s if made.token == "none" else 0.0)
 
     def _watched(self, probe: Probe, seen: DiagnosisInput, before: Mapping[str, float]) -> Probe:
-        """Watch requests that get no token until one does, they end, or the time is long enough to be sure."""
+        """Watch requests that get no tokens until one gets a token, they end, or enough time has passed to be sure."""
         still_s = self._still_already_s(seen, _beats(before))
         began_s = time.monotonic() - still_s
         most_s = min(self.limits.frozen_s, max(still_s + AGAIN_S, self.limits.token_s * 2))
@@ -93,12 +93,12 @@ class ServerProbe:
         return replace(probe, still_s=time.monotonic() - began_s)
 
     def _still_already_s(self, seen: DiagnosisInput, beats: float) -> float:
-        """Return how long the counter has been unchanged, according to the last check of the same start."""
+        """Return how long the counter has been unchanged, according to the last check, if the server was not restarted since."""
         since_s = self.remembered.still_since_s(start_of(seen.box), beats)
         return 0.0 if since_s is None else max(0.0, seen.now_s - since_s)
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
-        """Return the tokens a second meanwhile; None if there were none, or the engine counts them only when a request ends."""
+        """Return the tokens per second in between; None if there were none, or if the engine counts them when a request ends."""
         generated = after.get(roles.GENERATED, 0.0) - before.get(roles.GENERATED, 0.0)
         return generated / (time.monotonic() - since_s) if generated > 0 and not self.http.apart else None
 
@@ -115,21 +115,21 @@ WARM_UP_TOKENS = 8
 CAP_S = 4.0
 THINKS_TOKENS = 32
 THINKS_S = 2.0
-#: below this share of the expected rate one stream is proof enough
+#: share of the expected rate below which a single stream is conclusive
 PLAIN = 0.5
-#: this share below the recipe's rate is still as fast as expected
+#: share by which a rate may be below the recipe's and still be as expected
 RECIPE_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The rate that one stream should have."""
+    """The expected rate of a single stream."""
 
-    #: tokens a second
+    #: tokens per second
     tok_per_s: float | None = None
-    #: the share that is noise
+    #: share that counts as noise
     tolerance: float = RECIPE_TOLERANCE
-    #: where the rate is from; empty for none
+    #: source of the rate; empty for none
     source: Literal["", "baseline", "recipe"] = ""
     baseline: Baseline | None = None
 
@@ -137,7 +137,7 @@ class Expected:
     def of(
         cls, context: Context, good: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
     ) -> Expected:
-        """Return the baseline if this is the verified server, else the rate that the recipe expects."""
+        """Return the baseline if this is the verified server, or else the rate that the recipe expects."""
         serve = good.get("serve") or {}
         key = serve.get("baseline_key") or {}
         if verified and key:
@@ -149,7 +149,7 @@ class Expected:
         return cls(float(expected), source="recipe") if expected else cls()
 
     def share(self, runs: list[Run]) -> float | None:
-        """Return the runs as a share of the expected rate; None if there is none."""
+        """Return the rate of the runs as a share of the expected rate; None if no rate is expected."""
         if not runs or not self.tok_per_s:
             return None
         return statistics.median(
@@ -162,35 +162,35 @@ class Measured(Taken):
     """The measurement of a stream, and what may have disturbed it."""
 
     gpu: background.State = field(default_factory=background.State)
-    #: None if its clock is not known
+    #: True if the GPU is in a low-power state; None if its clock is unknown
     gpu_degraded: bool | None = None
-    #: reasoning tokens among `answered`, of a stream that set no option for reasoning
+    #: reasoning tokens among `answered`, from a stream that set no option for reasoning
     thought: int | None = None
     answered: int = 0
-    #: why there is no rate
+    #: reason why there is no rate
     error: str = ""
-    #: why the rate proves nothing
+    #: reason why the rate is inconclusive
     doubt: str = ""
-    #: the server's counters before it
+    #: the server's counters before the measurement
     before: Mapping[str, float] = field(default_factory=dict)
-    #: the server's counters after it
+    #: the server's counters after the measurement
     after: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tok_per_s(self) -> float | None:
-        """The median of the runs."""
+        """The median rate of the runs."""
         return statistics.median(run.tok_per_s for run in self.runs) if self.runs else None
 
     @property
     def acceptance(self) -> float | None:
-        """Accepted tokens per draft; None without speculation."""
+        """The number of accepted tokens per draft; None without speculation."""
         counters = (roles.DRAFTS, roles.ACCEPTED_TOKENS)
         drafts, accepted = (risen(self.before, self.after, name) or 0.0 for name in counters)
         return accepted / drafts if drafts > 0 else None
 
 
 def measure(context: Context, http: Http, url: str, model: str, key: str, expected: Expected) -> Measured:
-    """Measure a warm-up, one stream, and two more if the first is not conclusive."""
+    """Measure a warm-up and a stream, and two more if the first is inconclusive."""
     found = Measured(before=http_probe.read_counters(http, url, key)[0])
     asker = Asker(http, model, url, key)
 
@@ -230,7 +230,7 @@ def _think(found: Measured, http: Http, url: str, model: str, key: str) -> None:
 
 
 def _others(found: Measured, after: Mapping[str, float]) -> str:
-    """Describe the traffic of other clients meanwhile; empty if none is seen."""
+    """Describe the traffic of other clients during the measurement; empty if there was none."""
     served = risen(found.before, after, roles.GENERATED)
     if served is not None and not found.approximate and uncounted(served, found.tokens, found.capped):
         return f"other traffic: it generated {served:.0f} tokens, only {found.tokens} for this measurement"

@@ -1,4 +1,4 @@
-"""The observation of a server that a diagnosis is made from, and the state that a table of questions gives it. No I/O."""
+"""The observation of a server for a diagnosis, and the table of questions that determines its state, without I/O."""
 
 from __future__ import annotations
 
@@ -28,106 +28,106 @@ from sparkwright.visible import count
 class End:
     """The last exit of a container."""
 
-    #: the exit code; None if it is not known
+    #: exit code; None if unknown
     code: int | None = None
     #: seconds since the epoch
     at_s: float | None = None
     out_of_memory: bool = False
-    #: why Docker could not start it
+    #: reason why Docker could not start it
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The answers of the server to a probe."""
+    """A server's answers to a probe."""
 
     url: str = ""
-    #: HTTP status of /health; 0 if nothing answered, None if it was not asked
+    #: HTTP status of /health; 0 if nothing answered, None if it was not requested
     health: int | None = None
-    #: as in health.record.Server, or "ended" if the server exited at the request
+    #: as in `health.record.Server`, or "ended" if the server exited because of the request
     token: Literal["", "made", "none", "refused", "error", "ended"] = ""
-    #: how long the probe waited for a token
+    #: how long the probe waited for a token, in seconds
     waited_s: float = 0.0
     error: str = ""
-    #: requests in progress, waiting ones included
+    #: number of requests in progress, including waiting ones
     running: float | None = None
-    #: tokens a second over all of them
+    #: their total tokens per second
     rate: float | None = None
-    #: how long no token was generated while they ran
+    #: how long no token was generated while they were running, in seconds
     still_s: float | None = None
 
 
 @dataclass(frozen=True)
 class DiagnosisInput:
-    """The observation of a server at one moment."""
+    """The observation of a server at a moment."""
 
     #: seconds since the epoch
     now_s: float
     name: str = ""
-    #: the run that holds the host's lock, in words
+    #: description of the run that holds the host's lock; empty for none
     busy: str = ""
-    #: a run that was cut off before its end, in words
+    #: description of a run that was interrupted; empty for none
     cut_off: str = ""
-    #: a server was verified on this host once
+    #: True if a server was ever verified on this host
     known: bool = False
-    #: why the Docker Engine does not answer
+    #: reason why the Docker Engine does not answer
     engine_error: str = ""
-    #: what to do about that
+    #: the fix for that
     engine_fix: str = ""
     box: Container = field(default_factory=Container)
     inspected: Mapping[str, Any] = field(default_factory=dict)
     end: End = field(default_factory=End)
-    #: of the present start; None if it could not be read
+    #: state from the log of the current start; None if it could not be read
     log: EngineState | None = None
-    #: why the previous start exited, or this one if it did
+    #: reason for the exit of this start or the previous one
     failure: Reading = UNKNOWN
-    #: the last line of that start's log
+    #: last line of that start's log
     last_line: str = ""
-    #: why its restarts are a loop
+    #: reason why the restarts count as a crash loop
     loop: str = ""
-    #: why an earlier check stopped it
+    #: reason why an earlier check stopped it
     broken: str = ""
-    #: the server whose turn it is in place of this one; empty for none
+    #: the server whose turn it is instead of this one; empty for none
     asleep: str = ""
-    #: when the host booted, seconds since the epoch
+    #: time of the host's last boot, in seconds since the epoch
     booted_s: float | None = None
-    #: the sentence about a host that went down with this server; empty for none
+    #: sentence about a host that went down with this server; empty for none
     lost: str = ""
-    #: how long a start may take
+    #: how long a start may take, in seconds
     allowed_s: float = 0.0
-    #: the last measured start
+    #: how long the last measured start took, in seconds
     ready_s: float | None = None
     port: int | None = None
-    #: the process on the port that a container, which does not run, would publish
+    #: process that uses the port of a container that is not running
     listener: str = ""
-    #: what differs from the verified state
+    #: differences from the verified state
     drift: tuple[str, ...] = ()
     drift_error: str = ""
     probe: Probe = field(default_factory=Probe)
-    #: of the container, else of the verified one
+    #: engine of the container, or else of the verified server
     engine: Engine = field(default_factory=lambda: engines.of(engines.USUAL))
 
     @property
     def age_s(self) -> float | None:
-        """The time since this start of the container, seconds; None if it is not known."""
+        """The time since the container was started, in seconds; None if unknown."""
         return None if self.box.started_s is None else max(0.0, self.now_s - self.box.started_s)
 
 
 @dataclass(frozen=True)
 class RecipeFacts:
-    """The facts from the user's files, as far as they can be read; all are optional."""
+    """Facts from the user's files, all optional because a file may be unreadable."""
 
-    #: its name
+    #: name of the container
     container: str = ""
-    #: the server's URL, for one whose container does not publish its port
+    #: the server's URL, if its container does not publish a port
     base_url: str = ""
     model: str = ""
-    #: on the hub
+    #: id of the model on the hub
     model_id: str = ""
-    #: the rate that the recipe expects of one stream
+    #: rate of a single stream that the recipe expects
     tok_per_s: float | None = None
     platform: Literal["gb10", "ascend"] = "gb10"
-    #: how long a token may take, seconds; 0 for the limit of the health checks
+    #: how long a token may take, in seconds; 0 for the limit of the health checks
     token_s: float = 0.0
     key: str = ""
 
@@ -135,7 +135,7 @@ class RecipeFacts:
 Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
 State = Literal["ok", "asleep", "busy", "in progress", "starting", "unknown", Bad]
 
-#: the exit code of `diagnose` for each
+#: exit codes of `diagnose`, by state
 EXITS: dict[State, Exit] = {
     **dict.fromkeys(("ok", "asleep"), Exit.OK),
     **dict.fromkeys(("busy", "in progress", "starting", "unknown"), Exit.INCONCLUSIVE),
@@ -150,9 +150,9 @@ class ServerState:
     """The state of a server."""
 
     state: State
-    #: one sentence, complete by itself
+    #: a complete sentence
     message: str
-    #: the command that helps, if one does
+    #: command that helps; empty if there is none
     fix: str = ""
 
 
@@ -161,14 +161,16 @@ def standing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
     found = next((server_state for ask in QUESTIONS if (server_state := ask(seen, limits)) is not None), None)
     if not seen.busy:
         return found
-    meanwhile = found.message if found is not None else "/health answers; not measured meanwhile"
+    meanwhile = found.message if found is not None else "/health answers; not measured during the run"
     message = f"in progress: {seen.busy}; {meanwhile}"
     return ServerState("in progress", message, "Run `invoke diagnose` again when it has finished.")
 
 
 def is_slow(seen: DiagnosisInput, limits: Limits) -> bool:
-    """Return True if this start takes longer than the last measured one explains; False while Docker may still call it a
-    restart."""
+    """Return True if this start takes longer than the last measured one explains.
+
+    Returns False as long as Docker may still consider it a restart.
+    """
     if seen.box.status != "running" or seen.age_s is None:
         return False
     return seen.age_s > (max(SETTLED_S, limits.ready_factor * seen.ready_s) if seen.ready_s else seen.allowed_s)
@@ -179,7 +181,7 @@ def _down(message: str, fix: str) -> ServerState:
 
 
 def _engine(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Judge a server without the Docker Engine: only its port tells if it runs; if that answers, it is measured nevertheless."""
+    """Judge a server without the Docker Engine, by its port alone. If the port answers, the server is measured anyway."""
     if not seen.engine_error or seen.probe.health == 200:
         return None
     if seen.probe.health is None:
@@ -207,7 +209,7 @@ def _container(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
     if box.status == "created":
         why = f": {seen.end.error}" if seen.end.error else ""
         return _down(f"{box.name} was created but never started{why}", RESTART)
-    if seen.broken:  # Docker would restart it, so it was stopped manually, whatever happened before
+    if seen.broken:  # Docker would restart it, so it was stopped manually, regardless of what happened before
         message = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
         return ServerState("crash-looping", message, SEE_LOGS)
     if box.status in ("exited", "dead"):
@@ -216,7 +218,7 @@ def _container(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _loop(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Judge a crash loop: Docker keeps restarting the container, and it does not answer."""
+    """Judge a crash loop, in which Docker keeps restarting a container that does not answer."""
     box, restarts = seen.box, seen.box.restarts or 0
     if seen.engine_error or seen.probe.health == 200:
         return None
@@ -229,7 +231,7 @@ def _loop(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _start(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Judge a start: nothing answers at the port of a running container, or its engine reports that it does not serve yet."""
+    """Judge a start, in which the port of a running container does not answer or reports that it is not ready yet."""
     name, health, age_s = seen.box.name, seen.probe.health, seen.age_s
     loading = health in seen.engine.http.loading
     if health is None:
@@ -281,7 +283,7 @@ def _token(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _others(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Judge by the requests of others: they are not disturbed, and the counters show if they get tokens."""
+    """Judge by other clients' requests, which are not disturbed: the counters show whether they get tokens."""
     probe = seen.probe
     if not probe.running:
         return None
@@ -307,7 +309,7 @@ WAIT = "Wait, then try again."
 
 
 def _ended(seen: DiagnosisInput, more: str = "") -> str:
-    """Return a sentence like: exited (1) 20 s ago, its last line: "..."; more: inserted before that line."""
+    """Return a clause such as `exited (1) 20 s ago, its last line: "..."`. more: inserted before that line."""
     end = seen.end
     how = "was OOM-killed" if end.out_of_memory else "exited"
     code = f" ({end.code})" if end.code is not None else ""
@@ -324,7 +326,7 @@ def _stage(seen: DiagnosisInput) -> str:
 
 
 def worker_standing(context: Context, good: Mapping[str, Any], seen: DiagnosisInput) -> ServerState | None:
-    """Return the state of a worker; None if the server is not one. good: the last verified state."""
+    """Return the state of a worker, or None if the server is not a worker. good: the last verified state."""
     labels = (good.get("spec") or {}).get("labels")
     if not container_labels.membership_of_labels(labels).rank:
         return None
@@ -333,5 +335,5 @@ def worker_standing(context: Context, good: Mapping[str, Any], seen: DiagnosisIn
     if seen.busy:
         return ServerState("in progress", f"in progress: {seen.busy}; {message}")
     known: dict[str, State] = {**{str(name): name for name in EXITS}, "up": "ok"}
-    fix = f"`invoke restart --host {rank.cluster}` starts the cluster again as one." if state == "down" else ""
+    fix = f"`invoke restart --host {rank.cluster}` restarts the whole cluster." if state == "down" else ""
     return ServerState(known.get(state, "unknown"), message, fix)
