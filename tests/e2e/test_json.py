@@ -163,7 +163,7 @@ def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: Desk
 
 def test_every_command_that_prints_json_has_its_schema_and_the_others_are_named() -> None:
     assert set(json_schemas.COMMANDS) == {name for name, command in commands() if takes_json(command)}
-    (others,) = re.findall(r"takes `--json` but (.*?)\.\s", (TOP / "docs/json.md").read_text(), re.S)
+    (others,) = re.findall(r"takes `--json` except (.*?)\.\s", (TOP / "docs/json.md").read_text(), re.S)
     assert set(re.findall(r"`(.+?)`", others)) == {name for name, command in commands() if not takes_json(command)}
 
 

@@ -28,15 +28,17 @@ AGAIN = "Measure with a smaller `--depth`, or give it a shorter context or a sma
 
 
 class Bench(Module["Bench.Args"]):
-    """One cell of the lab: a load is sent to a server and measured, and the cell is kept on the host.
+    """Send one load of the lab to a server, measure it, and store the result on the host as a cell.
 
-    Prompts begin with fresh random text; every class of prompt lengths is warmed up first, uncounted. Tokens are counted from the
-    stream's usage. A cell that was finished before, in the same series, is not measured again.
+    Prompts begin with fresh random text; every class of prompt lengths gets an uncounted warm-up. Tokens are counted from
+    the stream's usage. A cell that was finished before in the same series is not measured again.
 
-    Other traffic before it is inconclusive (exit 4). A cell with doubts (counters of the server that differ by more than 1 %,
-    prompts that a cache answered, a GPU held at a low clock) is told, and not kept: the next command measures it again.
+    Other traffic before the measurement is inconclusive (exit code 4). A doubtful cell (server counters that differ by more
+    than 1 %, prompts answered from a cache, a GPU held at a low clock) is reported but not stored: the next command measures
+    it again.
 
-    A load of kind `depth` is sent under the guard of the memory (docs/memory.md), which kills the server before the host is lost.
+    A load of kind `depth` is sent under the guard of the memory (docs/memory.md), which kills the server before the host is
+    lost.
 
     Returns: cell (docs/lab.md; figures with units in their names), kept (whether it was measured before).
     """
@@ -48,10 +50,10 @@ class Bench(Module["Bench.Args"]):
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         load: dict[str, Any] = arg("what to send: kind, and the numbers of that kind (docs/lab.md)")
-        series: str = arg("the experiment that it belongs to")
+        series: str = arg("the experiment")
         key: str = arg("the cell's name in its series")
-        arm: str = arg("what serves, as the experiment calls it", default="")
-        repetition: int = arg("of the same load on the same arm, from 1", default=1)
+        arm: str = arg("name of the arm in the experiment", default="")
+        repetition: int = arg("number of the repetition of this load on this arm, from 1", default=1)
         timeout_s: float = arg("the longest silence of a stream, seconds", default=600.0)
         idle_s: float = arg("how long to wait for other requests to finish, seconds", default=10.0)
         api_key_secret: str = server_key.secret_arg()
@@ -135,15 +137,15 @@ def _load(data: dict[str, Any]) -> Load:
 
 
 class BenchCells(Module["BenchCells.Args"]):
-    """List the cells of an experiment that are finished on this host. It changes nothing.
+    """List the finished cells of an experiment on this host. Changes nothing.
 
-    Returns: cells (the finished ones by key).
+    Returns: cells (the finished ones, by key).
     """
 
     @dataclass(frozen=True)
     class Args:
         series: str = arg("the experiment")
-        keys: list[str] = arg("the cells that are asked for", default_factory=list)
+        keys: list[str] = arg("only these cells", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
         found = baselines.found_cells(context.state, args.series, args.keys)
@@ -151,25 +153,25 @@ class BenchCells(Module["BenchCells.Args"]):
 
 
 class BenchFailed(Module["BenchFailed.Args"]):
-    """Write down that an arm could not be measured, and why; the experiment goes on with the others.
+    """Record that an arm could not be measured, and why; the experiment continues with the others.
 
     Returns: arm, why.
     """
 
     @dataclass(frozen=True)
     class Args:
-        arm: str = arg("which arm")
-        why: str = arg("what happened, a sentence")
+        arm: str = arg("name of the arm")
+        why: str = arg("what happened, in one sentence")
 
     def run(self, args: Args, context: Context) -> Result:
         return Result(msg=f"arm {args.arm} skipped: {args.why}", data={"arm": args.arm, "why": args.why})
 
 
 class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
-    """The lab's own container of this name is gone; one that is not the lab's stays as it is.
+    """Remove the lab's own container of this name; a container that is not the lab's is kept.
 
-    A container is the lab's when it has the label sparkwright.bench, and is not the last one that was verified: a deploy may
-    have taken an arm over.
+    A container is the lab's if it has the label sparkwright.bench and is not the last verified one, because a deploy may
+    have adopted an arm.
     """
 
     @dataclass(frozen=True)

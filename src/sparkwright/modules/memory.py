@@ -19,34 +19,38 @@ from sparkwright.units import GIB, gib
 
 
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
-    """The new server will find its memory once the previous one and Ollama's models are gone; else nothing is stopped for it.
+    """Check that the new server will have enough memory once the previous one and Ollama's models are gone.
 
-    The budget adds up what the engine takes on the GPU's side and on the host's (as measured at its last verified start here,
-    else assumed), what a cold start compiles with, the host's other servers, the host itself, and the reserve. The host itself
-    holds what is taken now, without what goes: the running server (as recorded when it was verified, else as its processes show
-    it) and, unless Ollama is left alone, its models. Where that is not known, `memory` sees it once the server has stopped. Of a
-    host with several servers all of them must fit together, running or not; only the largest counts of those that take turns.
-    Limits (/dev/shm) are shown and not added. A start with whose image and arguments the host went down before is refused, until
-    a person says `--anyway`.
+    Nothing is stopped if it will not. The budget adds up what the engine takes on the GPU's side and on the host's (as
+    measured at its last verified start here, otherwise assumed), the peak of compilation in a cold start, the host's other
+    servers, the host itself, and the reserve. The host itself is the memory in use now, minus what will be stopped: the
+    running server (as recorded when it was verified, otherwise as its processes show) and, unless Ollama is left alone, its
+    models. If that is unknown, `memory` checks it once the server has stopped. All servers of a host must fit together,
+    running or not; of those that take turns only the largest counts. Limits (/dev/shm) are shown but not added. If the host
+    went down before in a start with the same image and arguments, the start is refused unless `--anyway` is given.
 
-    Returns: budget (rows with name, size_bytes, source, assumed, at_most; need_bytes, left_bytes, total_bytes), available_bytes,
-    freed_bytes (null: not known), need_bytes; on a refusal holders.
+    Returns: budget (rows with name, size_bytes, source, assumed, at_most; need_bytes, left_bytes, total_bytes),
+    available_bytes, freed_bytes (null: unknown), need_bytes; if refused, holders.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container that will be stopped")
-        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; without engine_memory", default=0.0)
-        needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
-        engine_memory: dict[str, Any] = arg("what it takes, as `engine_memory` in scope has it", default_factory=dict)
+        utilization: float = arg(
+            "share of MemTotal that the engine takes, 0 to 1; used without engine_memory", default=0.0
+        )
+        needs_bytes: int = arg("memory of an engine without such a share, bytes", default=0)
+        engine_memory: dict[str, Any] = arg(
+            "the engine's memory use, as `engine_memory` in scope", default_factory=dict
+        )
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
-        ollama: Literal["unload", "stop", "leave"] = arg("leave: Ollama's models stay", default="unload")
+        ollama: Literal["unload", "stop", "leave"] = arg("leave: keep Ollama's models", default="unload")
         beside: list[dict[str, Any]] = arg(
             "the host's other servers: name, utilization, needs_bytes, engine_memory, on_demand (true: it takes turns)",
             default_factory=list,
         )
         turns: list[dict[str, Any]] = arg(
-            "of one that is on demand all that take turns with it, as `host.turns` holds them: the largest counts",
+            "for a server on demand: all that take turns with it, as in `host.turns`; the largest counts",
             default_factory=list,
         )
 
@@ -134,27 +138,31 @@ class _Release:
 
 
 class Memory(Module["Memory.Args"]):
-    """The memory that the engine will want is free, seen in MemAvailable: nothing else is believed on shared memory.
+    """Check that the memory for the engine is available, by MemAvailable, the only reliable figure on shared memory.
 
-    The budget is that of `assert_memory_fits`, with all that is held now as one row. A container that was stopped, or a model
-    that Ollama let go, gives its memory back a little later, so this waits. A model that Ollama has loaded since it was asked to
-    unload is unloaded again: one in the first phase of its load is not listed, and comes after all. Where all that the stopped
-    server and Ollama's models held would not be enough, it waits only while memory is being released. What still does not fit is
-    refused with a table of who holds the memory and what frees it.
+    The budget is that of `assert_memory_fits`, with everything in use now as one row. A stopped container, or a model that
+    Ollama unloaded, releases its memory with some delay, so this waits. A model that Ollama has loaded since the unload is
+    unloaded again, because a model in the first phase of loading is not listed. If everything that the stopped server and
+    Ollama's models held would not be enough, it waits only while memory is being released. If it still does not fit, it is
+    refused with a table of what uses the memory and what frees it.
 
-    Returns: budget, available_bytes, need_bytes (of the engine, on both sides), waited_s; on a refusal holders.
+    Returns: budget, available_bytes, need_bytes (of the engine, on both sides), waited_s; if refused, holders.
     """
 
     safe_in_check = False
 
     @dataclass(frozen=True)
     class Args:
-        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; without engine_memory", default=0.0)
-        needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
-        engine_memory: dict[str, Any] = arg("what it takes, as `engine_memory` in scope has it", default_factory=dict)
+        utilization: float = arg(
+            "share of MemTotal that the engine takes, 0 to 1; used without engine_memory", default=0.0
+        )
+        needs_bytes: int = arg("memory of an engine without such a share, bytes", default=0)
+        engine_memory: dict[str, Any] = arg(
+            "the engine's memory use, as `engine_memory` in scope", default_factory=dict
+        )
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         timeout_s: float = arg("how long to wait for memory to be released, seconds", default=60.0)
-        ollama: Literal["unload", "stop", "leave"] = arg("leave: a model that Ollama loads stays", default="unload")
+        ollama: Literal["unload", "stop", "leave"] = arg("leave: keep models that Ollama loads", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:
         server = Server.of("", args.engine_memory, args.utilization, args.needs_bytes)
@@ -223,12 +231,12 @@ RISE_BYTES = 64 * 2**20
 
 
 class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
-    """The memory of the stopped server is available again: MemAvailable rose by as much, within a tolerance.
+    """Wait until the memory of the stopped server is available again: MemAvailable rose by as much, within a tolerance.
 
-    What it held was recorded when it was verified; where it was not, this waits until no more is released. On shared memory a
-    CUDA context, or what the driver leaks, can outlive its process; so this waits, and names who holds what is missing. It does
-    not fail: whether the next server fits is for `memory` to say, and what a driver has leaked would keep the previous server out
-    just as well.
+    Its memory use was recorded when it was verified; if it was not, this waits until no more is released. On shared memory a
+    CUDA context, or memory that the driver leaks, can outlive its process; so this waits, and reports what holds the missing
+    memory. It does not fail: `memory` decides whether the next server fits, and leaked driver memory would keep the previous
+    server out just as well.
 
     Returns: back (false: some is missing; null: nothing to compare with), missing_bytes, waited_s, holders.
     """
@@ -237,7 +245,7 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        tolerance: float = arg("share of its memory that may stay unreleased, 0 to 1", default=0.05)
+        tolerance: float = arg("share of its memory that may remain unreleased, 0 to 1", default=0.05)
         timeout_s: float = arg("how long to wait for memory to be released, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:

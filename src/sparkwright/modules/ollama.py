@@ -21,15 +21,16 @@ BACK = 0.9
 
 
 class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
-    """Ollama holds no model in the memory that CPU and GPU share. Ollama itself stays up; no Ollama at all is fine.
+    """Unload Ollama's models from the memory that CPU and GPU share.
 
-    Every Ollama of the host is asked: the service (where its unit says), containers, a user's own process, OLLAMA_HOST. Each
-    model is asked to go, the list is polled until it is empty, and who is still there is asked again: an unload can be lost
-    while a model loads. Then it waits until what they held is available again, for a list is empty before the memory is; what
-    does not come back is said, and whether the engine fits is for the `memory` module to say.
+    Ollama itself keeps running; no Ollama at all is not a failure. All instances on the host are handled: the service (at
+    the address in its unit), containers, a user's own process, OLLAMA_HOST. Each model is unloaded, the list is polled until
+    it is empty, and remaining models are unloaded again, because an unload can be lost while a model loads. Then it waits
+    until their memory is available again, because the list is empty before the memory is released. Memory that is not
+    released is reported; the `memory` module decides whether the engine fits.
 
-    Returns: unloaded (names), models (what `ollama_reload` needs to bring them back). Fails when a model is in use and stays
-    (it names it), or when Ollama does not answer.
+    Returns: unloaded (names), models (what `ollama_reload` needs to load them again). Fails if a model is in use and stays
+    (with its name), or if Ollama does not answer.
     """
 
     @dataclass(frozen=True)
@@ -116,18 +117,18 @@ GONE_S = 15.0
 
 
 class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
-    """No Ollama runs on the host, so that nothing can load a model beside the engine. No Ollama at all is fine.
+    """Stop Ollama on the host, so that it cannot load a model while the engine runs. No Ollama at all is not a failure.
 
-    A service is stopped through systemctl: its unit says `Restart=always`, so that a killed one is back after 3 s. It is not
-    disabled: a reboot brings it back. A container is stopped by its engine, a user's process is asked to end.
-    A service, or a process of another user, needs root (`become: true`, or sudo without a password).
+    A service is stopped through systemctl, because its unit has `Restart=always` and a killed one is back after 3 s. It is
+    not disabled: a reboot starts it again. A container is stopped by its engine, a user's process gets a signal to end. A
+    service, or a process of another user, needs root (`become: true`, or sudo without a password).
 
-    Returns: stopped (kind and name of each, for `ollama_reload`). Fails when one stays.
+    Returns: stopped (kind and name of each, for `ollama_reload`). Fails if one keeps running.
     """
 
     @dataclass(frozen=True)
     class Args:
-        mode: Literal["unload", "stop", "leave"] = arg("only stop stops it", default="stop")
+        mode: Literal["unload", "stop", "leave"] = arg("stop: stop it; otherwise do nothing", default="stop")
 
     def read(self, args: Args, context: Context) -> list[Place]:
         return list(ollama.inspect(context, timeout_s=2).present) if args.mode == "stop" else []
@@ -190,20 +191,20 @@ COMES_S = 20.0
 
 
 class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
-    """The models that were unloaded for a deploy are in memory again, each one that still fits beside the engine.
+    """Load the models again that were unloaded for a deploy, if they still fit in memory next to the engine.
 
-    Call it when the engine is verified: it has taken its memory by then, so MemAvailable tells the truth. An Ollama that
-    was stopped is started again (service and container; a user's process is started by its user). A model comes back with its
-    context length, and pinned when it was. What does not fit, is of unknown size, or does not come, is said; it is no
-    failure: the engine serves.
+    Use it after the engine is verified: it has allocated its memory by then, so MemAvailable is accurate. An Ollama that was
+    stopped is started again (service and container; a user's process must be started by its user). A model gets its former
+    context length, and is pinned if it was. Models that do not fit, have an unknown size, or fail to load are reported,
+    which is not a failure, because the engine serves.
 
     Returns: loaded, left_out (names).
     """
 
     @dataclass(frozen=True)
     class Args:
-        models: list[Any] = arg("what `ollama_unload` returned as models")
-        stopped: list[Any] = arg("what `ollama_stop` returned as stopped", default_factory=list)
+        models: list[Any] = arg("`models` as returned by `ollama_unload`")
+        stopped: list[Any] = arg("`stopped` as returned by `ollama_stop`", default_factory=list)
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         timeout_s: float = arg("how long one may take to load, seconds", default=300.0)
 
@@ -271,11 +272,12 @@ def _load(row: dict[str, Any], timeout_s: float, context: Context) -> bool:
 
 
 class OllamaPs(Module["OllamaPs.Args"]):
-    """List the models that the host's Ollama instances hold in memory, and how each instance runs. Changes nothing; a host
-    without Ollama is fine.
+    """List the models that the host's Ollama instances hold in memory, and how each instance runs. Changes nothing.
 
-    Returns: models (name, size_bytes or null, url, kind, place), present, hanging (what does not answer: it loads a model, or
-    hangs).
+    A host without Ollama is not a failure.
+
+    Returns: models (name, size_bytes or null, url, kind, place), present, hanging (instances that do not answer: they load a
+    model, or hang).
     """
 
     @dataclass(frozen=True)

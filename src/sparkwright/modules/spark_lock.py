@@ -34,16 +34,16 @@ UNKNOWN: dict[str, Any] = {"manifests": [], "engine_version": None, "created": N
 
 
 class LockImage(Module["LockImage.Args"]):
-    """Ask the registry what a tag means now: its digest, and a manifest for each platform. Pulls nothing.
+    """Resolve a tag at the registry: its digest, and a manifest for each platform. Pulls nothing.
 
-    The registry's own API is asked for the depth (with docker's credentials), and the Docker Engine when the API can't be
-    reached from here: then manifests, engine_version, created and size_bytes are unknown. When nobody answers, or the tag is
-    gone, an image of that tag on the host is taken, and it says so.
+    The registry's API is used (with Docker's credentials), or the Docker Engine if the API cannot be reached from here: then
+    manifests, engine_version, created and size_bytes are unknown. If nothing answers, or the tag is gone, an image with that
+    tag on the host is used, and the message says so.
 
     Returns: digest, platforms, manifests (platform, digest, config, size_bytes), engine_version, created, size_bytes (null
-    where not known), gone (whether the pinned digest is no longer in the registry; null when that was not asked).
+    if unknown), gone (whether the pinned digest is no longer in the registry; null if not checked).
 
-    Refused when the image has nothing for this host's platform. Fails when the tag is not there, or nobody answers, and the
+    Refused if the image has nothing for this host's platform. Fails if the tag does not exist, or nothing answers, and the
     host has no such image.
     """
 
@@ -51,8 +51,8 @@ class LockImage(Module["LockImage.Args"]):
     class Args:
         ref: str = arg("repository:tag")
         mirror: str = arg("a mirror, as HOST[:PORT]; used when the tag's registry is down", default="")
-        pinned: str = arg("the digest that the lock holds: is it still in the registry?", default="")
-        engine: EngineName = arg("the engine in the image, whose version is asked for", default="vllm")
+        pinned: str = arg("the digest in the lock, to check that it is still in the registry", default="")
+        engine: EngineName = arg("the engine in the image, to read its version", default="vllm")
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
@@ -123,19 +123,20 @@ COMMIT = re.compile("[0-9a-f]{40}")
 
 
 class LockModel(Module["LockModel.Args"]):
-    """Ask the hub what a branch means now: its commit and its files with their hashes. Downloads nothing.
+    """Resolve a branch at the hub: its commit and its files with their hashes. Downloads no weights.
 
-    When the hub does not answer, and `or_here` allows it, the copy on the host is taken if every file of it was proved and
-    has not changed since; it says so, and with which commit.
+    If the hub does not answer, and `or_here` allows it, the copy on the host is used if every file of it was verified and
+    has not changed since; the message says so, with the commit.
 
-    Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id), chat
-    (what its chat template and its sampling defaults tell, in files of their own or in a GGUF file; null: not read), adapter (of
-    a LoRA adapter: its base model, its rank, the sizes of its matrices).
+    Returns: commit, config (the keys of its config.json that identify the kind of model), files (path, size_bytes, sha256,
+    blob_id), chat (properties of its chat template and its sampling defaults, from their own files or a GGUF file; null: not
+    read), adapter (for a LoRA adapter: its base model, its rank, the sizes of its matrices).
 
-    Refused where the engine serves single files, and the patterns do not name one of them, and where a LoRA adapter is wanted
-    and the repository has none.
+    Refused if the engine serves single files and the patterns select none, and if a LoRA adapter is wanted and the
+    repository has none.
 
-    Fails: no such model or revision, gated (says where to accept the licence), hub down and no whole copy here.
+    Fails: no such model or revision, gated (the message says where to accept the licence), hub down and no complete copy
+    here.
     """
 
     @dataclass(frozen=True)
@@ -144,12 +145,12 @@ class LockModel(Module["LockModel.Args"]):
         revision: str = arg("branch, tag or commit", default="main")
         allow: list[str] = arg("only files that match one of these patterns", default_factory=list)
         ignore: list[str] = arg("no files that match one of these patterns", default_factory=list)
-        file: str = arg("of an engine that serves single files: the model's, by pattern", default="")
-        mmproj: str = arg("the same for the file that reads images and sound", default="")
-        draft: str = arg("the same for a smaller model that drafts tokens", default="")
+        file: str = arg("for an engine that serves single files: pattern of the model's file", default="")
+        mmproj: str = arg("pattern of the file for images and sound", default="")
+        draft: str = arg("pattern of the file of a drafter", default="")
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         engine: EngineName = arg("the engine that will serve it", default="vllm")
-        adapter: bool = arg("it is a LoRA adapter of another model", default=False)
+        adapter: bool = arg("whether it is a LoRA adapter of another model", default=False)
         or_here: bool = arg("use the host's complete copy if the hub does not answer", default=False)
 
     def run(self, args: Args, context: Context) -> Result:

@@ -32,13 +32,13 @@ class PruneCachesFound:
 
 
 class PruneCaches(StateModule["PruneCaches.Args", PruneCachesFound]):
-    """Compile caches that nothing needs are removed, and what was moved aside.
+    """Remove compile caches that are not needed, and those that were moved aside.
 
-    Never removed: the cache of a container, running or not; that of the last verified state, and of the one that a rollback goes
-    to. What a container wrote as root is removed by a container.
+    Never removed: the cache of a container, running or not; that of the last verified state, and of the state that a
+    rollback returns to. Files that a container wrote as root are removed by a container.
 
-    Returns: caches (name, container, image, model, size_bytes, used_s, kept, why_aside), freed_bytes (in check mode: what would
-    be).
+    Returns: caches (name, container, image, model, size_bytes, used_s, kept, why_aside), freed_bytes (in check mode: what
+    would be freed).
     """
 
     @dataclass(frozen=True)
@@ -86,19 +86,19 @@ class PruneImagesFound:
 
 
 class PruneImages(StateModule["PruneImages.Args", PruneImagesFound]):
-    """Images that nothing needs are removed, the compile caches made with them too, and the disk has their room again.
+    """Remove images that are not needed, and the compile caches made with them.
 
-    Never removed: an image that a container uses, running or not; the image of the last good state, which a roll back goes
-    to; one that the lock pins for this host. The engine is never told to force: it refuses too when a container turns up.
+    Never removed: an image that a container uses, running or not; the image of the last verified state, which a rollback
+    needs; one that the lock pins for this host. Removal is never forced: the engine also refuses if a container appears.
 
-    Returns: images (id, names, frees_bytes, kept), freed_bytes (what would be, in check mode).
+    Returns: images (id, names, frees_bytes, kept), freed_bytes (in check mode: what would be freed).
     """
 
     @dataclass(frozen=True)
     class Args:
         repositories: list[str] = arg("only images of these repositories; [] for all", default_factory=list)
         pinned: dict[str, list[str]] = arg(
-            "repository:tag@digest to keep, with the Ids that the lock allows for it", default_factory=dict
+            "images to keep, as repository:tag@digest, with the Ids that the lock allows", default_factory=dict
         )
         only: list[str] | None = arg("the confirmed Ids; default: all that may be removed", default=None)
 
@@ -190,12 +190,12 @@ def _unique_bytes(api: Any) -> dict[str, int]:
 
 
 class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
-    """A model's files are gone from this host: those that sparkwright proved there, and what transfers left.
+    """Remove a model's files from this host: those that sparkwright verified there, and leftovers of transfers.
 
-    Files of others in the same folder stay, and are counted; so does what a link in it leads to elsewhere. A folder that any
-    container mounts, running or not, is refused: the previous server needs its model to be restored.
+    Files of others in the same folder are kept, and counted; so are targets of links in it. A folder that any container
+    mounts, running or not, is refused, because the previous server needs its model to be restored.
 
-    Returns: dir, freed_bytes, left (files of others that are still there).
+    Returns: dir, freed_bytes, left (files of others that remain).
     """
 
     @dataclass(frozen=True)
@@ -239,10 +239,10 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
 
 
 class Models(Module["Models.Args"]):
-    """List the models on this host: every folder that sparkwright proved, and the containers that use it. Changes nothing.
+    """List the models on this host: every folder that sparkwright verified, and the containers that use it. Changes nothing.
 
-    Returns: models, each with dir, id, commit, files, size_bytes (on the disk), changed (files not as they were proved), used_by
-    (containers, running or not, that mount it).
+    Returns: models, each with dir, id, commit, files, size_bytes (on disk), changed (files that differ from the verified
+    ones), used_by (containers, running or not, that mount it).
     """
 
     @dataclass(frozen=True)

@@ -27,25 +27,26 @@ LOOPBACK = "lo"
 
 
 class FabricReady(Module["FabricReady.Args"]):
-    """Check that the host's fabric has what the ranks of a cluster need, while the previous servers still serve. Changes nothing.
+    """Check that the host's fabric has what the ranks of a cluster need. Changes nothing.
 
-    Looks at: the interfaces and the address that the host's file names, the adapters with a RoCE v2 GID on each half of the port,
-    the kernel's memory for RDMA, the way to each other member with a frame of the whole MTU, the master port (held by what), and
-    ranks of other clusters that still run here. All problems are listed; one refuses the run. What is only slower is told: a link
-    of 100 Gb/s, one half of the port down, MTU 1500. Of an IPv6 address neither GID nor way is checked.
+    It runs while the previous servers still serve. Checks: the interfaces and the address in the host's file, the adapters
+    with a RoCE v2 GID on each half of the port, the kernel's memory for RDMA, the path to each other member with a frame of
+    the full MTU, the master port (and what uses it), and ranks of other clusters that still run here. All problems are
+    listed; any of them refuses the run. Problems that only reduce speed are reported: a link of 100 Gb/s, one half of the
+    port down, MTU 1500. For an IPv6 address neither GID nor path is checked.
 
-    Returns: firmware (of the named interfaces' adapters), mtu (of the interfaces); each is empty where it is not known.
+    Returns: firmware (of the named interfaces' adapters), mtu (of the interfaces); each is empty if unknown.
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the container's name: what it holds, the start takes over")
+        name: str = arg("the container's name; resources that it uses are available to the new start")
         address: str = arg("this host's own address on the fabric")
         interfaces: list[str] = arg("its interfaces, the one of the address first")
         adapters: list[str] = arg("their RDMA adapters", default_factory=list)
         peers: list[str] = arg("the addresses of the other members", default_factory=list)
-        port: int = arg("the port on which the ranks will meet here; 0: they meet on another member", default=0)
-        host: str = arg("the host's name, for sentences", default="")
+        port: int = arg("the master port on this host; 0: another member has it", default=0)
+        host: str = arg("the host's name, for messages", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         host = Host(context, getpass.getuser())
@@ -170,13 +171,13 @@ MOST_PEERS = 16
 
 
 class Fabric(Module["Fabric.Args"]):
-    """The fast links of this host to others, and whether it reaches them there. Changes nothing, and needs no root.
+    """Report the fast links of this host to others, and whether it reaches them. Changes nothing, and needs no root.
 
-    Reads the RDMA adapters with their interfaces, rates, MTU, addresses, RoCE v2 GIDs and firmware. Each peer is looked up in
-    the routes and pinged twice with a frame of the interface's whole MTU.
+    Reads the RDMA adapters with their interfaces, rates, MTU, addresses, RoCE v2 GIDs and firmware. Each peer is looked up
+    in the routes and pinged twice with a frame of the interface's full MTU.
 
-    Returns: links (a row an adapter), findings (as `doctor` has them), paths (a row a peer), kernel, driver (NVIDIA's; empty
-    where there is none), now_s (the host's clock at the end, seconds since the epoch).
+    Returns: links (one row per adapter), findings (as in `doctor`), paths (one row per peer), kernel, driver (NVIDIA's;
+    empty if there is none), now_s (the host's clock at the end, seconds since the epoch).
     """
 
     @dataclass(frozen=True)
@@ -232,18 +233,18 @@ class Rate:
 
 
 class LinkRate(Module["LinkRate.Args"]):
-    """Measure how fast this host writes to another's memory over the halves of a port, all at the same time, for some seconds.
+    """Measure how fast this host writes to another's memory over both halves of a port at the same time.
 
-    With perftest's `ib_write_bw`: one host listens, the other sends. It needs no root, pins some MiB, and takes the whole link
-    meanwhile.
+    It uses perftest's `ib_write_bw`: one host listens, the other sends. It needs no root, pins some MiB, and uses the whole
+    link while it runs.
 
-    Returns: rates (adapter, gbps, error) of each half; a listener's are as its sender's.
+    Returns: rates (adapter, gbps, error) of each half; those of a listener are its sender's.
     """
 
     @dataclass(frozen=True)
     class Args:
         role: Literal["listen", "send"] = arg("whether this host waits for the other, or writes to it")
-        ends: list[dict[str, Any]] = arg("adapter, address (its own), peer (the other's), port; of each half")
+        ends: list[dict[str, Any]] = arg("for each half: adapter, address (its own), peer (the other's), port")
         seconds: int = arg("how long to measure, seconds", default=4)
 
     def run(self, args: Args, context: Context) -> Result:

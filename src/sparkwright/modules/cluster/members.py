@@ -23,27 +23,27 @@ SHOWN_CHARACTERS = 80
 
 
 class Barrier(Module["Barrier.Args"]):
-    """The runs of all members of the cluster have arrived here; before that, none goes on.
+    """Wait until the runs of all members of the cluster have arrived.
 
-    Each member can share some values with the others, and values that must be equal everywhere are compared: a difference fails
-    the barrier for all, with the values and their hosts; exit code 5 while nothing was touched. Another difference is only told,
-    in a note; a member of which a value is not known (null, empty) differs from none.
+    Members can share values. Values in `compare` must be equal on all members: a difference fails the barrier for all, with
+    the values and their hosts, and exit code 5 if nothing was touched. A difference in `warn` is only reported, in a note.
+    An unknown value (null, empty) differs from none.
 
-    It fails for all, at once, when another member has failed, is lost (silent for 20 s, its host or link down, its run
-    killed), was stopped on request or has ended, and when one does not come within timeout_s; the message names it with its
-    rank, its task and its reason. A failure in the forward phase fails all barriers of that phase, later ones too, and none of
-    the rescue phase, where all members restore what was there before. There, give it `ignore_errors: true` where what follows
-    has to be done in any case, and let a barrier come before the task that ends the rescue. A run that is stopped on request
-    ends its waiting.
+    The barrier fails for all members at once if another member has failed, is lost (silent for 20 s, its host or link down,
+    its run killed), was stopped on request or has ended, or does not arrive within timeout_s; the message names it with its
+    rank, its task and the reason. A failure in the forward phase fails all barriers of that phase, including later ones, but
+    none of the rescue phase, in which all members restore their previous servers. In the rescue phase, use `ignore_errors:
+    true` if the following tasks must run in any case, and put a barrier before the task that ends the rescue. Stopping a run
+    on request ends its wait.
 
-    rank_of: while it waits, this member's own rank is watched, and fails it when it ends. Where another member fails first, and
-    this one's rank ended by itself, that is what this member reports.
+    rank_of: during the wait this member's own rank is monitored, and the barrier fails if it ends. If another member fails
+    first and this one's rank ended on its own, that is what this member reports.
 
-    Each barrier of a play has its own name. Skipped in check mode, and in a plan that is of no cluster.
+    Each barrier of a play has its own name. It is skipped in check mode, and in a plan without a cluster.
 
-    Returns: members (what each shares, by host, in the order of ranks); of the shared values that are true: any (the names of
-    those that are so on one member at least), first (by name, the first host), count (by name, on how many); alike (by name of
-    a shared value, the hosts that share the same as this member).
+    Returns: members (shared values by host, in the order of ranks); for shared values that are true: any (names that are
+    true on at least one member), first (by name, the first host), count (by name, the number of members); alike (by name of
+    a shared value, the hosts that share the same value as this member).
     """
 
     never_as_root = True
@@ -53,12 +53,12 @@ class Barrier(Module["Barrier.Args"]):
         name: str = arg("the barrier's name, the same on all members: letters, digits, spaces, _ . -")
         phase: Literal["forward", "rescue"] = arg("forward, or rescue in a rescue", default="forward")
         timeout_s: float = arg("how long to wait for the other members, seconds", default=protocol.BARRIER_S)
-        share: dict[str, Any] = arg("what this member tells the others; 48 KiB as JSON", default_factory=dict)
+        share: dict[str, Any] = arg("values for the other members; at most 48 KiB as JSON", default_factory=dict)
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
-        fix: str = arg("what to do where they are not", default="")
-        warn: list[str] = arg("names of shared values whose difference is only told", default_factory=list)
-        rank_of: str = arg("the name of the container whose rank has joined; empty: none has", default="")
-        wait: bool = arg("false: let the others pass, and go on at once", default=True)
+        fix: str = arg("what to do if they differ", default="")
+        warn: list[str] = arg("names of shared values whose differences are only reported", default_factory=list)
+        rank_of: str = arg("name of the container whose rank is monitored; empty: none", default="")
+        wait: bool = arg("false: let the others pass, and continue without waiting", default=True)
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check or context.cluster is None:
@@ -140,13 +140,13 @@ EVIDENCE_LINES = 8
 
 
 class RankJoined(Module["RankJoined.Args"]):
-    """This member's rank is in its cluster's group: its container runs, and its log says so since its last start.
+    """Check that this member's rank is in its cluster's group: its container runs, and the log of its last start shows it.
 
-    A line that says what it is about to join proves nothing, and neither does /health. Waits up to timeout_s; ends at once when
-    the container exits (with code 0 too) or another member of the cluster fails.
+    A log line that only announces a group proves nothing, and neither does /health. Waits up to timeout_s; ends at once if
+    the container exits (even with code 0) or another member of the cluster fails.
 
-    Returns: joined, rank, world, transport (rdma, sockets, gloo or unknown), running. With `asks: true` it never fails: what it
-    found is the answer.
+    Returns: joined, rank, world, transport (rdma, sockets, gloo or unknown), running. With `asks: true` it never fails: the
+    state is the result.
     """
 
     safe_in_check = False
@@ -158,9 +158,9 @@ class RankJoined(Module["RankJoined.Args"]):
         world: int = arg("how many ranks the group should have")
         timeout_s: float = arg("how long to wait, seconds", default=0.0)
         rdma: bool = arg("whether traffic over sockets is a failure", default=True)
-        asks: bool = arg("only tell", default=False)
+        asks: bool = arg("only report", default=False)
         start_s: float = arg(
-            "how long a start may take, seconds: one that has not joined yet is inconclusive so long, then a failure",
+            "how long a start may take, seconds; until then a rank that has not joined is inconclusive, afterwards a failure",
             default=0.0,
         )
 
@@ -226,9 +226,9 @@ class RankJoined(Module["RankJoined.Args"]):
 
 
 class KeepHealToken(Module["KeepHealToken.Args"]):
-    """This member of a cluster keeps the secret with which its health check meets the other members' for a restart.
+    """Store the secret with which health checks of a cluster's members authenticate each other before a restart.
 
-    It comes with the request, as the secret HEAL_TOKEN, and replaces the one before. Without one, none is kept.
+    It arrives with the request, as the secret HEAL_TOKEN, and replaces the previous one. If there is none, none is stored.
     """
 
     @dataclass(frozen=True)

@@ -47,18 +47,19 @@ class GatewayRunningFound:
 
 
 class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningFound]):
-    """The gateway's container is what the spec says, runs, and HAProxy reads these files.
+    """Run the gateway's container as the spec describes it, with these files.
 
-    Other files alone are read again without ending a stream. A container that differs is stopped with its requests and
-    kept as NAME-previous until the new one is verified (`gateway_keep`); else `gateway_restore` brings it back.
+    If only files differ, they are reloaded without interrupting a stream. A container that differs is stopped with its
+    requests and kept as NAME-previous until the new one is verified (`gateway_keep`); otherwise `gateway_restore` restores
+    it.
 
-    Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's own words, and what has its port.
+    Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's own message, and names what uses its port.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Args(GatewayArgs):
         name: str = arg("the gateway's name: its group's")
-        stop_timeout_s: int = arg("how long requests may take to end before it is replaced, seconds", default=30)
+        stop_timeout_s: int = arg("how long requests may take to finish before it is replaced, seconds", default=30)
 
     def read(self, args: Args, context: Context) -> GatewayRunningFound:
         spec, at = container.resolved(args.spec, context), place.current(place.state_of(context))
@@ -154,17 +155,17 @@ class GatewayRestoreFound:
 
 
 class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreFound]):
-    """After a failure the gateway is the last that was verified: its container, with its files. Without one it is removed.
+    """Restore the last verified gateway after a failure: its container, with its files. If there is none, remove the gateway.
 
-    Where only the files were another's, they are read again without ending a stream.
+    If only the files differ, they are reloaded without interrupting a stream.
 
-    Returns: restored (whether one runs again), why.
+    Returns: restored (whether a gateway is running again), why.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        why: str = arg("why, for the history")
+        why: str = arg("reason, for the history")
 
     def read(self, args: Args, context: Context) -> GatewayRestoreFound:
         current, previous = container.current(args.name, context), container.previous(args.name, context)
@@ -227,10 +228,11 @@ class GatewayReturnFound:
 
 
 class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnFound]):
-    """A server that `drain` drained at its gateways gets requests from them again, once it is verified.
+    """Let the gateways send requests to a drained server again, once it is verified.
 
-    It waits until they find it up, 30 s at most. A gateway that does not answer is named and fails nothing: the next run or
-    health check that finds the server well returns it there. A server that does not run, or that nobody verified, stays drained.
+    Waits until they report it as up, for at most 30 s. A gateway that does not answer is reported and is not a failure: the
+    next run or health check that finds the server healthy returns it there. A server that is not running, or was never
+    verified, stays drained.
 
     Returns: returned (names of gateways).
     """
@@ -238,7 +240,9 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnFound]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        proved: bool = arg("this run has just checked it; else only the last verified server counts", default=False)
+        proved: bool = arg(
+            "whether this run has just checked it; otherwise only the last verified server is returned", default=False
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         result = super().run(args, context)
@@ -273,11 +277,11 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnFound]):
 
 
 class GatewayOwnKey(Module["GatewayOwnKey.Args"]):
-    """The SHA-256 of the key with which this host drains its own servers at gateways. The key is made where there is none.
+    """Return the SHA-256 of the key with which this host drains its own servers at gateways. A missing key is created.
 
-    The key itself never leaves the host but to its gateways; it is random and long enough that its hash tells nothing of it.
+    The key itself is sent only to the host's gateways; it is random and long enough that its hash reveals nothing about it.
 
-    Returns: sha256 (empty in check mode where there is no key yet).
+    Returns: sha256 (empty in check mode if there is no key yet).
     """
 
     @dataclass(frozen=True)
@@ -295,9 +299,8 @@ NONE = {"running": False, "verified": False, "changed": [], "models": [], "clien
 class GatewayState(Module["GatewayState.Args"]):
     """Report the current state of this host's gateway: requests, queue and errors of each model, and the state of each server.
 
-    Returns: running, models (see gateway/statistics.py), verified (whether HAProxy reads the files that were verified last),
-    changed (files that are not as they were verified), clients (what those with keys of their own used today, see
-    gateway/usage.py).
+    Returns: running, models (see gateway/statistics.py), verified (whether HAProxy uses the last verified files), changed
+    (files that differ from the verified ones), clients (what clients with their own keys used today, see gateway/usage.py).
     """
 
     @dataclass(frozen=True)

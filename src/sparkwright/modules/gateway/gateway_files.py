@@ -34,10 +34,10 @@ class GatewayArgs:
     server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
     certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
     operators: dict[str, str] = arg(
-        "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
+        "the SHA-256 of each host's key for draining its servers; empty: unknown",
         default_factory=dict,
     )
-    clients: dict[str, str] = arg("names of the secrets that clients with keys of their own send", default_factory=dict)
+    clients: dict[str, str] = arg("names of the secrets of clients with their own keys", default_factory=dict)
     kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
 
     def composed(self, context: Context) -> dict[str, str]:
@@ -49,18 +49,18 @@ class GatewayArgs:
 
 
 class GatewayCheck(Module["GatewayCheck.Args"]):
-    """The pinned HAProxy takes the gateway's configuration (`haproxy -c`), and its ports are free. Touches nothing.
+    """Check that the pinned HAProxy accepts the gateway's configuration (`haproxy -c`), and that its ports are free.
 
-    The files stand in a folder of their own meanwhile, which only this user and the checking container read. In check mode
-    without the image it says that it is known after the pull.
+    Changes nothing: the files are in a temporary folder that only this user and the checking container can read. In check
+    mode without the image it reports that the result is known only after the pull.
 
-    Returns: digest (of the files). Fails with HAProxy's own words, refused when another program has the port, or a container that
-    is no gateway of ours its name.
+    Returns: digest (of the files). Fails with HAProxy's own message; refused if another program uses the port, or if a
+    container that is not a gateway of sparkwright has its name.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Args(GatewayArgs):
-        port: int = arg("where it listens")
+        port: int = arg("the port on which it listens")
 
     def run(self, args: Args, context: Context) -> Result:
         files = args.composed(context)
@@ -100,9 +100,9 @@ class GatewayKeepFound:
 
 
 class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepFound]):
-    """A gateway that was proved gets its restart policy; it becomes the last good state, and the container before it goes.
+    """Enable the restart policy of a verified gateway, record it as the last verified state, and remove the previous container.
 
-    Returns: container_id. Fails when it does not run.
+    Returns: container_id. Fails if it is not running.
     """
 
     @dataclass(frozen=True)
@@ -110,9 +110,9 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepFound]):
         spec: dict[str, Any] = arg("the gateway's container")
         digest: str = arg("of its files, as `gateway_running` returns it")
         models: list[str] = arg("the models that it routes")
-        proof: dict[str, Any] = arg("what a rollback has to ask: name, port, keyed, tls, models", default_factory=dict)
-        changed: list[Any] = arg("what differed from the gateway before, for the history", default_factory=list)
-        rolled_back: bool = arg("whether it is an earlier one again; later ones are forgotten", default=False)
+        proof: dict[str, Any] = arg("what a rollback must verify: name, port, keyed, tls, models", default_factory=dict)
+        changed: list[Any] = arg("differences from the previous gateway, for the history", default_factory=list)
+        rolled_back: bool = arg("whether this is a rollback; later states are then dropped", default=False)
 
     def read(self, args: Args, context: Context) -> GatewayKeepFound:
         name = args.spec["name"]
@@ -165,12 +165,12 @@ EARLIER = (
 
 
 class GatewayLastGood(Module["GatewayLastGood.Args"]):
-    """Find the gateway that a rollback goes to: the last verified one; when that is what runs, the one before it.
+    """Find the target of a gateway rollback: the last verified gateway or, if that one is running, the one before it.
 
-    Its files are on the host, the clients' key as a hash only: proving it takes the key that it asked for.
+    Its files are on the host, but the clients' key only as a hash, so verifying it needs the key that it was deployed with.
 
-    Returns: spec, digest (of its files), models, proof (what `gateway_proof` asked of it). Refuses when there is none, its files
-    are gone, or it asked for another key.
+    Returns: spec, digest (of its files), models, proof (what `gateway_proof` requested). Refused if there is none, if its
+    files are gone, or if it had another key.
     """
 
     @dataclass(frozen=True)
@@ -238,13 +238,13 @@ NOBODY = Answer(503, {"error": {"code": NOT_UP[0]}})
 
 
 class GatewayProof(Module["GatewayProof.Args"]):
-    """Each model of the gateway generates a token through it, a client without the key is refused, and it lists what is up.
+    """Check that each model generates a token through the gateway, and that a client without the key is refused.
 
-    A model whose recipe promises other APIs (`expect.probes: [messages, responses]`) generates one through each of them too, and
-    its tokens are counted where Anthropic's is one.
+    The list of models must contain those that are up. A model whose recipe promises other APIs (`expect.probes: [messages,
+    responses]`) must generate a token through each of them too, and with Anthropic's API its tokens are counted.
 
-    A model of which no server is up proves nothing, neither for nor against the gateway: it is named, and the run ends with exit
-    code 4, unless it is on demand and may be asleep. Without any model that generates it fails.
+    A model without a server that is up proves nothing about the gateway: it is reported, and the run exits with code 4,
+    unless the model is on demand and may be asleep. Fails if no model generates.
 
     Returns: generated, not_up (names of models).
     """
@@ -253,13 +253,13 @@ class GatewayProof(Module["GatewayProof.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        port: int = arg("where it listens")
+        port: int = arg("the port on which it listens")
         models: dict[str, dict[str, Any]] = arg(
             "for each model its `task`, the `body` of the request that proves it, whether it is `on_demand`, whether a "
             "request for it `waits`, and the other APIs that its recipe promises (`dialects`)"
         )
         client_key: str = arg("the name of the secret that clients send; empty for none", default="")
-        tls: bool = arg("whether it is asked by https", default=False)
+        tls: bool = arg("whether it uses https", default=False)
         timeout_s: float = arg("how long one token may take, seconds", default=60.0)
 
     def run(self, args: Args, context: Context) -> Result:

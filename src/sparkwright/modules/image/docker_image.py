@@ -57,33 +57,33 @@ class Layers:
 
 
 class DockerImage(StateModule["DockerImage.Args", Found]):
-    """The image of this digest is on the host, for the host's own platform.
+    """Pull the image of a digest for the host's own platform, unless it is already present and verified.
 
-    Present is what is proved: its Id is one that the lock holds for the digest; where the lock holds none, the engine noted the
-    digest itself at a pull. A tag is never believed. Then nothing is asked of any registry. An image that came by `docker load`
-    or from another host has lost the registry's digest: it is recognised by its Id, and tagged with its digest again. Else the
-    registry's manifest is asked for the platforms first, and an image that has none for this host is refused before a byte is
-    pulled. Network errors are tried again, nothing else; the engine goes on in the middle of a layer.
+    An image is verified by its Id, which must be one that the lock records for the digest; if the lock has none, by the
+    digest that the engine recorded at a pull. A tag is never trusted. No registry is contacted for a verified image. An
+    image from `docker load` or another host has lost the registry's digest: it is recognized by its Id, and tagged with its
+    digest again. Otherwise the registry's manifest is read for the platforms first, and an image without one for this host
+    is refused before a byte is pulled. Only network errors are retried; the engine resumes in the middle of a layer.
 
-    from: the member of a cluster that serves it (`share_image`). No registry is asked then; what arrives is proved by its Id. A
-    copy that fails for any reason is told in a note, and the image is pulled.
+    from: the member of a cluster that serves the image (`share_image`). No registry is contacted then, and what arrives is
+    verified by its Id. If the copy fails for any reason, a note says so and the image is pulled.
 
-    Returns: digest, id, engine_version (null when the image does not say), size_bytes.
+    Returns: digest, id, engine_version (null if the image does not state it), size_bytes.
 
-    Fails: registry down, digest gone, access denied, disk full, another image than the lock's. Refused: no linux/arm64 in the
-    image for an arm64 host.
+    Fails: registry down, digest gone, access denied, disk full, another image than the lock's. Refused: no linux/arm64 in
+    the image for an arm64 host.
     """
 
     @dataclass(frozen=True)
     class Args:
         ref: str = arg("repository:tag@sha256:digest")
-        platform: str = arg("as linux/arm64; the host's own if not given", default="")
+        platform: str = arg("such as linux/arm64; default: the host's own", default="")
         manifests: list[dict[str, Any]] | None = arg("the lock's, by platform", default=None)
         ids: list[str] = arg("the Ids it may have, when there are no manifests", default_factory=list)
-        engine: EngineName = arg("the engine in the image, whose version is told", default="vllm")
+        engine: EngineName = arg("the engine in the image, to read its version", default="vllm")
         mirror: str = arg("a pull-through mirror, as HOST[:PORT]; tried first", default="")
         from_: str = arg("the member of a cluster to copy it from; empty: the registry", default="")
-        offer: dict[str, Any] = arg("what that member serves, as `share_image` returns it", default_factory=dict)
+        offer: dict[str, Any] = arg("the offer of that member, as returned by `share_image`", default_factory=dict)
 
     def read(self, args: Args, context: Context) -> Found:
         platform = args.platform or machine_platform(context.machine)
@@ -233,24 +233,26 @@ def _locked_bytes(args: DockerImage.Args, platform: str) -> int | None:
 
 
 class AdoptImage(Module["AdoptImage.Args"]):
-    """An image that another host sent is the one that was asked for; then it gets its names, its digest among them.
+    """Verify an image that another host sent, and give it its names and its digest.
 
-    What proves it is its Id, when the lock holds Ids for it. Else it is what the sending host has, by that host's word: the
-    hashes of all its layers, and the platform. Whatever else the load brought is removed, and names that it took are given
-    back; what others pulled, tagged or built meanwhile stays.
+    The image is identified by its Id, if the lock has Ids for it. Otherwise it must have the layers and the platform that
+    the sending host reported. Everything else that the load brought is removed, and names that it took over are restored;
+    images that others pulled, tagged or built in the meantime are kept.
 
-    Returns: id, undone (what else the load had done, a sentence each). Fails, and removes what arrived, when it is something
-    else.
+    Returns: id, undone (other changes of the load, one sentence each). Fails, and removes what arrived, if it is another
+    image.
     """
 
     @dataclass(frozen=True)
     class Args:
-        incoming: str = arg("the tag under which it arrived; removed again")
-        ref: str = arg("repository:tag[@sha256:digest] that it must be")
-        layers: list[str] = arg("the hashes of its layers on the host it came from")
-        platform: str = arg("as linux/arm64")
-        ids: list[str] = arg("the Ids that the lock allows for the digest; one must be its own", default_factory=list)
-        before: dict[str, Any] | None = arg("the names before the load, as `inspect_image` returns them", default=None)
+        incoming: str = arg("the temporary tag under which it arrived")
+        ref: str = arg("the expected image, as repository:tag[@sha256:digest]")
+        layers: list[str] = arg("the hashes of its layers on the sending host")
+        platform: str = arg("such as linux/arm64")
+        ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
+        before: dict[str, Any] | None = arg(
+            "the image names before the load, as returned by `inspect_image`", default=None
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
@@ -286,13 +288,13 @@ def _why_another(args: AdoptImage.Args, name: Name, image: dict[str, Any]) -> st
 
 
 class ShareImage(Module["ShareImage.Args"]):
-    """Hand an image that was proved here to the other members of a cluster, for one copy: over HTTP on one address, with a token.
+    """Serve a verified image to the other members of a cluster, for one copy: over HTTP on one address, with a token.
 
-    The process ends when all readers are done, or two minutes after the last question.
+    The process ends when all readers are done, or two minutes after the last request.
 
     Returns: offer (urls, size_bytes, containerd: whether the engine keeps images in containerd's store).
 
-    Fails: the image is not here as the lock has it; too little room for the engine to export it.
+    Fails: the image here is not the lock's; too little disk space for the engine to export it.
     """
 
     @dataclass(frozen=True)
@@ -300,7 +302,7 @@ class ShareImage(Module["ShareImage.Args"]):
         ref: str = arg("repository:tag@sha256:digest")
         bind: str = arg("the address to listen on")
         interfaces: list[str] = arg(
-            "the interfaces of the fabric, whose other addresses serve it, too", default_factory=list
+            "the interfaces of the fabric, whose other addresses serve it too", default_factory=list
         )
         ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
         readers: int = arg("how many hosts will copy it", default=1)
@@ -340,16 +342,16 @@ class ShareImage(Module["ShareImage.Args"]):
 
 
 class UndoLoad(Module["UndoLoad.Args"]):
-    """After a `docker load` that failed: what it brought is removed, and names that it took are given back.
+    """Undo a failed `docker load`: remove what it brought, and restore names that it took over.
 
-    What others pulled, tagged or built meanwhile stays.
+    Images that others pulled, tagged or built in the meantime are kept.
 
-    Returns: undone (a sentence each).
+    Returns: undone (one sentence each).
     """
 
     @dataclass(frozen=True)
     class Args:
-        before: dict[str, Any] = arg("the engine's names before the load, as `inspect_image` returns them")
+        before: dict[str, Any] = arg("the engine's image names before the load, as returned by `inspect_image`")
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api

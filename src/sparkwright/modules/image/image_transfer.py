@@ -37,19 +37,19 @@ EXPIRY = re.compile(rb'expiry-time="(\d{12})"')
 
 
 class CopyKey(StateModule["CopyKey.Args", bytes]):
-    """For one transfer another host may log in here with a key made for it, and do nothing but hand over what it sends.
+    """Allow another host to log in here for one transfer, with a temporary key that is restricted to one command.
 
-    The line in ~/.ssh/authorized_keys is restricted to one command, without terminal or forwarding, and no longer lets anybody
-    in after 15 minutes, should it ever be left behind. Lines of earlier transfers that have expired are removed; those of other
-    transfers under way, and everybody else's lines, stay as they are, byte for byte.
+    The line in ~/.ssh/authorized_keys allows one command without terminal or forwarding, and expires after 15 minutes in
+    case it is ever left behind. Expired lines of earlier transfers are removed; those of other running transfers, and all
+    other lines, are kept unchanged.
 
-    Returns: nothing. Refuses a key or a command of more than one line. Fails when the file can't be written.
+    Returns: nothing. Refuses a key or a command of more than one line. Fails if the file cannot be written.
     """
 
     @dataclass(frozen=True)
     class Args:
-        public_key: str = arg("the key, as ssh-ed25519 AAAA...")
-        command: str = arg("what it may run", default="")
+        public_key: str = arg("the public key, such as ssh-ed25519 AAAA...")
+        command: str = arg("the only command that the key may run", default="")
         state: Literal["present", "absent"] = arg("present or absent", default="present")
 
     def read(self, args: Args, context: Context) -> bytes:
@@ -145,19 +145,19 @@ NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
 
 
 class InspectImage(Module["InspectImage.Args"]):
-    """Report what a host knows about an image, and how other hosts can reach it. Changes nothing, asks no registry.
+    """Report what a host knows about an image, and how other hosts can reach it. Changes nothing and contacts no registry.
 
-    Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform, free_bytes
-    (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first), impostor (the Id
-    of an image that has the name and is not proved to be it), names (of all images here), intake (the shell command that takes an
-    archive of at most so many bytes in here).
+    Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform,
+    free_bytes (where the engine stores images; null if it cannot be read), tools, addresses (the fastest network first),
+    impostor (the Id of an image that has the name but is not verified), names (of all images here), intake (the shell
+    command that loads an archive of limited size here).
     """
 
     @dataclass(frozen=True)
     class Args:
         ref: str = arg("repository:tag[@sha256:digest]")
         ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
-        most_bytes: int = arg("how many bytes the archive may unpack to, for `intake`", default=0)
+        most_bytes: int = arg("size limit of the unpacked archive, bytes, for `intake`", default=0)
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
@@ -204,15 +204,15 @@ ALIAS = "sparkwright-copy"
 
 
 class SendImage(Module["SendImage.Args"]):
-    """Stream an image to another host's engine: `docker save`, packed, through one ssh connection. Nothing is stored on the way.
+    """Stream an image to another host's engine: `docker save`, compressed, through one ssh connection.
 
-    The other host's key is the one the laptop knows it by, whatever the address; the login is a key made for this transfer,
-    which never touches a disk.
+    Nothing is stored in between. The other host must present the key that the laptop knows, whatever the address; the login
+    uses a key created for this transfer, which is never written to disk.
 
-    Returns: address, sent_bytes (before packing), seconds.
+    Returns: address, sent_bytes (before compression), seconds.
 
-    Unreachable when no address leads to that host, or the connection breaks: its engine keeps nothing of half a stream. Fails
-    when the engine there refuses it.
+    Unreachable if no address leads to that host, or the connection breaks: its engine keeps nothing of a partial stream.
+    Fails if the engine there refuses it.
     """
 
     @dataclass(frozen=True)
@@ -221,8 +221,8 @@ class SendImage(Module["SendImage.Args"]):
         incoming: str = arg("repository:tag under which it arrives")
         size_bytes: int = arg("its size, for the progress", default=0)
         addresses: list[str] = arg("HOST:PORT of the other host's sshd, best first", default_factory=list)
-        user: str = arg("who logs in there", default="")
-        host_key: str = arg("that host's public key, as ssh-ed25519 AAAA...", default="")
+        user: str = arg("user for the login there", default="")
+        host_key: str = arg("that host's public key, such as ssh-ed25519 AAAA...", default="")
         packer: str = arg("zstd, pigz or gzip", default="gzip")
         key_secret: str = arg("the secret that holds the private key", default="SPARKWRIGHT_COPY_KEY")
 

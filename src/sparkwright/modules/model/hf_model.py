@@ -53,32 +53,32 @@ class Found:
 
 
 class HfModel(StateModule["HfModel.Args", Found]):
-    """The model's folder holds the locked files, each proved by its hash, and none of an older revision.
+    """Download the locked files of a model into its folder, verify each by its hash, and remove files of older revisions.
 
-    Files that were proved before cost a stat each. A file that is missing, truncated or wrong is named and fetched, alone,
-    beside the current one; when the hashes of all are right they take their places together, so a server never reads a part.
-    Room is checked first (+5 %). With every file whole nobody is asked at all. Every shard that a safetensors index names
-    has to be there.
+    Files that were verified before need one stat each. A file that is missing, truncated or wrong is reported and downloaded
+    to a temporary place; when the hashes of all files are right they are moved into place together, so a server never reads
+    a partial model. Disk space is checked first (+5 %). If all files are complete, the hub is not contacted. Every shard
+    that a safetensors index names must exist.
 
-    transfer: `hf_transfer` reads a file in parallel ranges (where connections are throttled); `plain` fetches files in
-    parallel and goes on where it was cut (fast mirrors); `xet`, where the hub has it; `auto` measures for two seconds and says
-    what it chose. No new byte on the disk for stall_seconds: the transfer is killed, and goes on in the next mode. Partial
-    files of another mode or hub version are removed first: continuing one corrupts it silently.
+    transfer: `hf_transfer` reads a file in parallel ranges (for throttled connections); `plain` downloads files in parallel
+    and resumes them (for fast mirrors); `xet` uses the hub's chunk store; `auto` measures for two seconds and reports its
+    choice. If no new byte is written for stall_seconds, the transfer is killed and continues in the next mode. Partial files
+    of another mode or hub version are removed first, because continuing one corrupts it silently.
 
     Files that a verified server was started with are kept (hard links in .before/) until another revision is verified.
 
-    What another revision changes in the chat template and in the sampling defaults is part of the difference, in a plan as in a
-    deploy: thinking that goes from off to on is no detail of a download.
+    Changes of the chat template and the sampling defaults in another revision are part of the difference, in a plan and in a
+    deploy.
 
-    from: another host of the inventory that has the model; its files come from there, not from the hub, proved by the same
-    hashes. In a cluster, peer says where another member serves it (`share_model`).
+    from: another host of the inventory that has the model; its files are copied from there instead of the hub, and verified
+    by the same hashes. In a cluster, peer gives the URLs of another member that serves it (`share_model`).
 
-    What was read and written stays in the page cache, which counts against the GPU's memory on a Spark until the `memory` task
-    lets it go; page_cache_bytes says by how much it grew.
+    Files that were read and written stay in the page cache, which counts against the GPU's memory on a Spark until the
+    `memory` task drops it; page_cache_bytes says by how much it grew.
 
-    Returns: dir, commit, size_bytes, complete (it was whole before), fetched (paths), mode, page_cache_bytes.
+    Returns: dir, commit, size_bytes, complete (whether it was complete before), fetched (paths), mode, page_cache_bytes.
 
-    Fails: gated (says where to accept the licence), hub down, disk full, no permission, a file wrong twice.
+    Fails: gated (the message says where to accept the licence), hub down, disk full, no permission, a file wrong twice.
     """
 
     @dataclass(frozen=True)
@@ -95,15 +95,15 @@ class HfModel(StateModule["HfModel.Args", Found]):
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         from_: str = arg("host to copy the model from; empty: the hub", default="")
         peer: list[str] = arg(
-            "URLs on which that host serves it; set by the command, or by the play of a cluster", default_factory=list
+            "URLs at which that host serves it; set by the command, or by a cluster's play", default_factory=list
         )
         together: bool = arg(
-            "use all of those URLs side by side, as the halves of one fabric port; else the first that answers",
+            "use all of those URLs in parallel, as the halves of one fabric port; otherwise the first that answers",
             default=False,
         )
 
         chat: dict[str, Any] | None = arg(
-            "what the lock knows of its chat template, to compare with the revision before; null: not read",
+            "its chat template's properties in the lock, to compare with the previous revision; null: not read",
             default=None,
         )
         engine: EngineName = arg("the engine that serves it", default="vllm")
@@ -304,11 +304,11 @@ FIELDS = ("id", "commit", "files", "dir", "transfer")
 
 
 class SecondModels(Module["SecondModels.Args"]):
-    """The folders of a server's further models (one that drafts, a tokenizer) hold the locked files, each proved by its hash.
+    """Download the locked files of a server's further models (a drafter, a tokenizer), and verify each by its hash.
 
     Each is handled as `hf_model` handles the model, and comes from the hub.
 
-    Returns: models (role, and what `hf_model` returns of each).
+    Returns: models (role, and what `hf_model` returns for each).
 
     Fails: as `hf_model`, with the role.
     """
@@ -316,7 +316,7 @@ class SecondModels(Module["SecondModels.Args"]):
     @dataclass(frozen=True)
     class Args:
         models: list[dict[str, Any]] = arg(
-            "role, id, commit, files, dir and transfer of each, as `pinned_model.models` in scope has them",
+            "role, id, commit, files, dir and transfer of each, as in `pinned_model.models`",
             default_factory=list,
         )
 

@@ -28,14 +28,14 @@ DROP = "/proc/sys/vm/drop_caches"
 
 
 class PageCache(Module["PageCache.Args"]):
-    """The page cache holds no more of the model's files: on shared memory CUDA counts it as taken.
+    """Drop the model's files from the page cache, because CUDA counts it as used memory on a Spark.
 
-    As root (`become: true`) the kernel drops all its clean pages. Without root the kernel is advised to drop the pages
-    of the model's files, file by file; what of them was not written to the disk yet is written first. Pages that a running
-    process has mapped stay. It changes nothing that anybody can notice but memory and the time of the next read.
+    As root (`become: true`) the kernel drops all its clean pages. Without root the kernel is advised to drop the pages of
+    the model's files, file by file; unwritten data of these files is written to disk first. Pages that a running process has
+    mapped stay. The only effects are on memory and on the time of the next read.
 
-    `policy: fit` keeps it where the server fits beside it: MemFree alone, without what the kernel would give back, must hold what
-    the engine needs and the reserve. The next load then reads from memory.
+    `policy: fit` keeps the page cache if the server fits next to it: MemFree alone, without reclaimable memory, must hold
+    what the engine needs and the reserve. The next load then reads from memory.
 
     Returns: how (dropped, advised or kept), freed_bytes (by which the page cache shrank), files.
     """
@@ -46,12 +46,14 @@ class PageCache(Module["PageCache.Args"]):
     class Args:
         model_dir: str = arg("the folder of the model's files", default="")
         models: list[dict[str, Any]] = arg(
-            "further models of the server, each with its folder `dir`", default_factory=list
+            "other models of the server, each with its folder `dir`", default_factory=list
         )
-        policy: Literal["drop", "fit"] = arg("fit: only where the server does not fit beside it", default="drop")
+        policy: Literal["drop", "fit"] = arg("fit: only if the server does not fit next to it", default="drop")
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; for `fit`", default=0.0)
-        needs_bytes: int = arg("what an engine without such a share takes, bytes; for `fit`", default=0)
-        engine_memory: dict[str, Any] = arg("the same, as `engine_memory` in scope has it", default_factory=dict)
+        needs_bytes: int = arg("memory of an engine without such a share, bytes; for `fit`", default=0)
+        engine_memory: dict[str, Any] = arg(
+            "the engine's memory use, as `engine_memory` in scope", default_factory=dict
+        )
         reserve_gib: float = arg("memory that must stay free in addition, GiB; for `fit`", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -105,13 +107,13 @@ def advise_away(folder: Path) -> int:
 
 
 class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
-    """The models' folders hold again what the verified server was started with, when another revision took its place.
+    """Restore the model files that the verified server was started with, if another revision replaced them.
 
-    For a run that fails between fetching a revision and swapping the servers: the previous server runs on with the old weights in
-    its memory, and were it to start again it must find them in its folder too.
-    Where another container has the verified one's name already, of a run that was cut off, the files are that one's and stay.
+    This is for a run that fails between downloading a revision and replacing the server: the previous server still has the
+    old weights in memory, but would find the new ones in its folder after a restart. If an interrupted run has already given
+    the verified server's name to another container, the files belong to that one and are kept.
 
-    Returns: commit (of the files that have their places again; empty when nothing had been replaced).
+    Returns: commit (of the restored files; empty if nothing had been replaced).
     """
 
     @dataclass(frozen=True)
@@ -143,14 +145,14 @@ def _replaced(context: Context) -> bool:
 
 
 class ShareModel(Module["ShareModel.Args"]):
-    """Hand a model that was proved here to other hosts, for one copy: over HTTP on this host's own addresses, with a token.
+    """Serve a verified model to other hosts, for one copy: over HTTP on this host's own addresses, with a token.
 
-    The process ends when all readers are done, or two minutes after the last question. `invoke models.copy` uses it,
-    `hf_model: {from: HOST}`, and the member of a cluster that has the model, for those that lack it.
+    The process ends when all readers are done, or two minutes after the last request. It is used by `invoke models.copy`, by
+    `hf_model: {from: HOST}`, and by the member of a cluster that has the model, for those that lack it.
 
     Returns: urls (the fastest link first), dir, size_bytes.
 
-    Fails: the model is not here as the lock has it (names what is missing).
+    Fails: the model here is not the lock's (names what is missing).
     """
 
     @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class ShareModel(Module["ShareModel.Args"]):
         readers: int = arg("how many hosts will copy it", default=1)
         bind: str = arg("the address to listen on; empty: all of this host's", default="")
         interfaces: list[str] = arg(
-            "with bind: the interfaces of the fabric, whose other addresses serve it, too", default_factory=list
+            "with bind: the interfaces of the fabric, whose other addresses serve it too", default_factory=list
         )
 
     def run(self, args: Args, context: Context) -> Result:
@@ -207,10 +209,10 @@ class ShareModel(Module["ShareModel.Args"]):
 
 
 class VerifyModel(Module["VerifyModel.Args"]):
-    """Check that a folder holds exactly the locked files. Asks no hub, fetches and changes nothing.
+    """Check that a folder holds exactly the locked files. Contacts no hub and changes nothing.
 
-    What was proved before and has not changed since costs a stat. deep: every byte is read and hashed again, which finds what
-    a disk has changed behind everybody's back; what was read is not left in the page cache.
+    Files that were verified before and have not changed since need one stat each. deep: every byte is read and hashed again,
+    which detects silent corruption by the disk; the files are dropped from the page cache afterwards.
 
     Returns: dir, wrong (paths that are missing or not right), files, size_bytes.
     """
@@ -223,7 +225,7 @@ class VerifyModel(Module["VerifyModel.Args"]):
         dir: str = arg("the folder; ~ is the user's home")
         deep: bool = arg("hash again even if already verified", default=False)
         models: list[dict[str, Any]] = arg(
-            "further models of the server: role, id, commit, files and dir of each", default_factory=list
+            "other models of the server: role, id, commit, files and dir of each", default_factory=list
         )
 
     def run(self, args: Args, context: Context) -> Result:

@@ -28,21 +28,21 @@ from sparkwright.visible import one_line
 
 
 class EngineLog(Module["EngineLog.Args"]):
-    """Read the log of a container's last start: what the engine says of itself, each value with the line that says it.
+    """Read the log of a container's last start: what the engine reports about itself, each value with its line.
 
-    It changes nothing. A container that is stopped is read too.
+    Changes nothing. It also reads the log of a stopped container.
 
-    Returns: state (version, chunked_prefill ..., null for unknown, and evidence), known (whether the log holds a start at
-    all), text (its last lines without colours, with `tail`), cut (what was read of a log that is too long to be read whole),
-    engine (whose log it is).
+    Returns: state (version, chunked_prefill ..., null if unknown, and evidence), known (whether the log contains a start),
+    text (its last lines without colours, with `tail`), cut (which part was read of a log that is too long), engine (whose
+    log it is).
 
-    Inconclusive when there is no such container. Fails when its logging driver keeps nothing to read.
+    Inconclusive if there is no such container. Fails if its logging driver stores nothing that can be read.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        tail: int = arg("how many of its last lines to return as well", default=0)
+        tail: int = arg("how many of its last lines to return, too", default=0)
 
     def run(self, args: Args, context: Context) -> Result:
         client = context.docker()
@@ -65,16 +65,16 @@ SHOWN = 4
 
 
 class EngineConfig(Module["EngineConfig.Args"]):
-    """The settings that an engine really runs with, from the config dump in its own log, or, of an engine that has none, from
-    its other lines; compared with another start's.
+    """Report the effective settings of an engine, and compare them with those of another start.
 
-    With `against` it says what differs. Equal dumps prove that the flags in `changed` do nothing, when all of them show
-    in the dump; else nothing is proved.
+    They come from the config dump in its log, or from other lines for an engine without one. With `against` it reports the
+    differences. If all flags in `changed` appear in the dump, equal dumps prove that they have no effect; otherwise nothing
+    is proved.
 
-    Returns: arm, settings (by name, as printed), state (readings of the log), verdict (differs, same or not shown; "" without
-    `against`), same (whether verdict is same), differs (name: both values), ready_s.
+    Returns: arm, settings (by name, as printed), state (values from the log), verdict (differs, same or not shown; ""
+    without `against`), same (whether verdict is same), differs (name: both values), ready_s.
 
-    Inconclusive when the log holds no config dump.
+    Inconclusive if the log has no config dump.
     """
 
     safe_in_check = False
@@ -84,9 +84,9 @@ class EngineConfig(Module["EngineConfig.Args"]):
         name: str = arg("the container's name")
         against: dict[str, Any] | None = arg("settings of another start", default=None)
         changed: list[str] = arg("flags in which the two commands differ", default_factory=list)
-        series: str = arg("the experiment that keeps what is found; empty: it is not kept", default="")
-        key: str = arg("the name under which it is kept", default="")
-        arm: str = arg("what serves, as the experiment calls it", default="")
+        series: str = arg("the experiment in which the result is stored; empty: not stored", default="")
+        key: str = arg("the name under which it is stored", default="")
+        arm: str = arg("name of the arm in the experiment", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
@@ -133,11 +133,11 @@ def _sentence(state: EngineState, engine: Engine) -> str:
 
 
 class GpuUsed(Module["GpuUsed.Args"]):
-    """The server computes on the GPU: a process of its container is among the compute processes of nvidia-smi.
+    """Check that the server computes on the GPU: nvidia-smi lists a process of its container as a compute process.
 
-    Where it is not, the engine's own log counts: the line that names the device of its buffers. Neither seen is a failure for a
-    container that asks for a GPU: a CPU-only image serves all the same, at a fraction of the speed. When nvidia-smi can't be
-    asked and the log does not tell either, the answer is unknown: the run goes on and ends with 4.
+    If it does not, the engine's log is checked for the line that names the device of its buffers. If neither shows the GPU,
+    a container that requests a GPU fails, because a CPU-only image would serve at a fraction of the speed. If nvidia-smi
+    cannot be run and the log does not show it either, the result is unknown: the run continues and exits with code 4.
 
     Returns: verdict (gpu, no gpu, unknown, not asked for), processes (pid, name, bytes), evidence.
     """
@@ -147,7 +147,7 @@ class GpuUsed(Module["GpuUsed.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        gpus: str = arg("the GPUs that the recipe asks for; empty: none, nothing is checked", default="all")
+        gpus: str = arg("the GPUs that the recipe requests; empty: none, nothing is checked", default="all")
 
     def run(self, args: Args, context: Context) -> Result:
         if not args.gpus:
@@ -191,17 +191,17 @@ class Check:
 
 
 class VerifyLogs(Module["VerifyLogs.Args"]):
-    """The engine reports what the recipe expects: in the log of its last start, and in the settings that the server returns.
+    """Check that the engine reports what the recipe expects, in the log of its last start and in the server's settings.
 
-    Settings are read from that answer (llama.cpp's /props) or from the engine's own config dump, not from the flags that were
-    requested: a flag of the running command that the engine resolved otherwise is disproved. So is a kernel path (attention and
-    MoE backends, linear kernels, CUDA graphs, compilation) that is another than the baseline's. Each check is proved, disproved
-    or not found: a line that is missing proves nothing, so what is not found fails unless log_unknown lets it pass. A forbidden
-    pattern that no line holds is proved only when the log holds a start of the engine.
+    Settings are read from the server's answer (llama.cpp's /props) or the engine's own config dump, not from the requested
+    flags: a flag of the running command that the engine resolved differently is disproved. So is a kernel path (attention
+    and MoE backends, linear kernels, CUDA graphs, compilation) that differs from the baseline's. Each check is proved,
+    disproved or not found. A missing line proves nothing, so a check that is not found fails unless log_unknown allows it. A
+    forbidden pattern without a match is proved only if the log contains a start of the engine.
 
-    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), kernels (by kind, the names
-    that the log tells), mismatches (sentences), checks (check, verdict, evidence), version, cut (what was read of a log that is
-    too long to be read whole; empty for the whole), verdict (unknown when nothing was asked for and nothing is known).
+    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null if unknown), kernels (by kind, the
+    names in the log), mismatches (sentences), checks (check, verdict, evidence), version, cut (which part was read of a log
+    that is too long; empty for the whole), verdict (unknown if there was nothing to check and nothing is known).
     """
 
     safe_in_check = False
@@ -210,13 +210,15 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     class Args:
         name: str = arg("the container's name")
         note: str = arg("why chunked prefill is on although the recipe disables it", default="")
-        chunked_prefill: Literal["any", "enabled", "disabled"] = arg("what must be effective", default="any")
+        chunked_prefill: Literal["any", "enabled", "disabled"] = arg("the required state", default="any")
         expect_log: list[str] = arg("regular expressions; each must match a line", default_factory=list)
         forbid_log: list[str] = arg("regular expressions; none may match a line", default_factory=list)
         log_unknown: Literal["fail", "pass"] = arg("how to treat a check that is not found", default="fail")
-        baseline_key: dict[str, Any] = arg("of the baseline whose kernel path it must have", default_factory=dict)
+        baseline_key: dict[str, Any] = arg(
+            "identifies the baseline whose kernel path it must have", default_factory=dict
+        )
         verified_before: Literal["fail", "report"] = arg(
-            "how to treat mismatches of an image and command that were verified before", default="fail"
+            "how to treat mismatches of a previously verified image and command", default="fail"
         )
 
     def run(self, args: Args, context: Context) -> Result:

@@ -41,31 +41,31 @@ NOTHING: dict[str, Any] = {
 
 
 class InspectServer(Module["InspectServer.Args"]):
-    """Report the running container's configuration and its differences from the recipe. Asks for no token and changes nothing.
+    """Report the running container's configuration and its differences from the recipe. Requests no token and changes nothing.
 
-    Image, flags, address and model folder are the container's own. What it is expected to show is the recipe's while it is as the
-    recipe says, else that of its own verified state; of a container that was never verified nothing is expected, and its
-    throughput is compared with nothing. Of a server key only its presence is compared. A worker of a cluster has no API: it is
-    asked nothing.
+    Image, flags, address and model folder are the container's own. The expected values are the recipe's if the container
+    matches it, otherwise those of its own verified state; for a container that was never verified nothing is expected, and
+    its throughput is not compared. Of a server key only its presence is compared. A worker of a cluster has no API, so it is
+    not queried.
 
     Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it),
-    model_dir, models (name: length of its context, null for not told), server_key (whether clients need one), verified, expected
-    (served_name, tok_per_s, baseline_key, probes, adapters, log), drift (fields), checks (for `verdict`).
+    model_dir, models (name: length of its context, null if unknown), server_key (whether clients need one), verified,
+    expected (served_name, tok_per_s, baseline_key, probes, adapters, log), drift (fields), checks (for `verdict`).
 
-    Fails when there is no such container, when it has exited, keeps exiting or does not answer; with the end of its log. One that
-    is starting, as far as its log tells, is inconclusive: for how long, and in which stage.
+    Fails if there is no such container, or if it has exited, keeps exiting or does not answer, with the end of its log. A
+    container that is still starting according to its log is inconclusive, with the duration and the stage.
     """
 
     safe_in_check = False
 
     @dataclass(frozen=True)
     class Args:
-        spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
-        model: dict[str, Any] = arg("the model it is to serve, commit and files", default_factory=dict)
-        serve: dict[str, Any] = arg("what the recipe expects, as `serve` in scope holds it", default_factory=dict)
+        spec: dict[str, Any] = arg("the container, as `container` in scope")
+        model: dict[str, Any] = arg("its model, with commit and files", default_factory=dict)
+        serve: dict[str, Any] = arg("the recipe's expectations, as `serve` in scope", default_factory=dict)
         base_url: str = arg("the server, for a container that publishes no port", default="")
-        recipe: str = arg("the recipe's name, for the sentence", default="")
-        host: str = arg("the host's name, for the sentence", default="")
+        recipe: str = arg("the recipe's name, for messages", default="")
+        host: str = arg("the host's name, for messages", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         client, good = context.docker(), good_states.last(context.state)

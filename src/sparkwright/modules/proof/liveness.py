@@ -32,21 +32,22 @@ LASTING = ("unauthorized", "wrong name")
 class Liveness(Module["Liveness.Args"]):
     """Check that the server generates a token, or report that it needs a restart. Changes nothing.
 
-    A container that does not run needs one at once; so does a server that answered in this very start and does not any more, one
-    whose /health is fine and that generates nothing, and one that Docker started again meanwhile. A server that is starting is
-    waited for, as long as its start may take: twice the last one that was measured, at least 30 s. Check mode does not wait. One
-    that generates for others is alive, however long its queue: the run then ends with 4.
+    These need a restart: a container that is not running; a server that answered since this start and no longer does; one
+    whose /health is fine but that generates nothing; one that Docker restarted in the meantime. A starting server is waited
+    for, up to twice the duration of its last measured start and at least 30 s; check mode does not wait. A server that
+    generates for others is alive, however long its queue: the run then exits with code 4.
 
-    Returns: silent (a restart is needed), serves (it gave a token), why, version. Fails when it answers and can't be asked: a key
-    that is not known here, another served name. Refused for one that needs a restart and that sparkwright did not create.
+    Returns: silent (a restart is needed), serves (it generated a token), why, version. Fails if it answers but cannot be
+    checked: the key is unknown here, or the served name differs. Refused if it needs a restart and sparkwright did not
+    create it.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
-        model: str = arg("the served name; empty: the first that the server names", default="")
-        ready_s: float = arg("how long a start may take when none was measured, seconds", default=defaults.READY_S)
+        model: str = arg("the served name; empty: the first one that the server lists", default="")
+        ready_s: float = arg("how long a start may take if none was measured, seconds", default=defaults.READY_S)
         timeout_s: float = arg("how long the token may take, seconds", default=defaults.TOKEN_S)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -156,13 +157,15 @@ DYING_S = 2.0
 
 
 class VerifyHealth(Module["VerifyHealth.Args"]):
-    """The server generates: /health, the served name in /v1/models, then a token whose content is not null; of a recipe with
-    another `task` a vector of numbers, or scores in the right order. The same of each adapter, by its own name.
+    """Check that the server generates: /health, the served name in /v1/models, then a token whose content is not null.
 
-    A status code proves nothing: a wedged engine answers 200, and one that crashes on its first request did so before.
+    For a recipe with another `task` it must return a vector of numbers, or scores in the right order. Each adapter is
+    checked in the same way, by its own name. A status code proves nothing: a wedged engine answers 200, and so does one that
+    crashes on its first request.
 
-    Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models, max_model_len, thinks
-    (it thought although asked not to, as gpt-oss does: clients get null content until it ends); status of a refused request.
+    Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models, max_model_len,
+    thinks (it thought although told not to, like gpt-oss: clients get null content until it ends); status of a refused
+    request.
     """
 
     safe_in_check = False
@@ -170,14 +173,14 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     @dataclass(frozen=True)
     class Args:
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
-        model: str = arg("the served name; empty: the first that the server names", default="")
+        model: str = arg("the served name; empty: the first one that the server lists", default="")
         adapters: list[str] = arg(
             "names of adapters in requests, each of which must generate too", default_factory=list
         )
         api_key_secret: str = server_key.secret_arg()
-        tokens: int = arg("how many to generate", default=8)
-        engine: str = arg("the engine that answers; empty: that of the container which publishes the port", default="")
-        timeout_s: float = arg("how long they may take, seconds", default=defaults.TOKEN_S)
+        tokens: int = arg("how many tokens to generate", default=8)
+        engine: str = arg("the engine; empty: that of the container that publishes the port", default="")
+        timeout_s: float = arg("how long generating them may take, seconds", default=defaults.TOKEN_S)
 
     def run(self, args: Args, context: Context) -> Result:
         return self.ask(args, context, _engine(args, context).http)
@@ -292,12 +295,12 @@ SAME_SERVER_POLL_S = 0.1
 
 
 class SameServer(Module["SameServer.Args"]):
-    """The container is the one that `inspect_server` found, and nobody stopped or started it since.
+    """Check that the container is the one that `inspect_server` found, and that nobody stopped or started it since.
 
-    One that its own policy started again is the same: it exited by itself, and what was found of that counts.
+    A container that its own policy restarted counts as the same: it exited on its own, and the findings include that.
 
-    Inconclusive (exit 4) when it was replaced, removed or restarted meanwhile: of which server the checks before it speak is
-    not known.
+    Inconclusive (exit code 4) if it was replaced, removed or restarted in the meantime, because the earlier checks may be
+    about another server.
     """
 
     @dataclass(frozen=True)
@@ -306,7 +309,7 @@ class SameServer(Module["SameServer.Args"]):
         base_url: str = arg(
             "the server, such as http://127.0.0.1:8000; empty for a worker of a cluster, which has none"
         )
-        start: dict[str, Any] = arg("its id, started and restarts, as `inspect_server` returns them")
+        start: dict[str, Any] = arg("its id, started and restarts, as returned by `inspect_server`")
 
     def run(self, args: Args, context: Context) -> Result:
         what = _what_happened(args, context)

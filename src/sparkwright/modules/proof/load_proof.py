@@ -34,14 +34,14 @@ FEW_WORDS, MANY_WORDS = 32, 2048
 
 
 class LoadProof(Module["LoadProof.Args"]):
-    """The server serves the context that its recipe promises in `expect.load`, with so many streams at once.
+    """Check that the server serves the context that its recipe promises in `expect.load`, with as many streams at once.
 
-    Fresh prompts of an eighth, a quarter, half and all of the context go out one after the other, then all streams together.
-    Between two of them the guard of the start is asked: one that stopped the server fails the start. What was proved is kept
-    under the key of the throughput baseline, and is not proved again for the same server on the same host.
+    Fresh prompts of an eighth, a quarter, half and all of the context are sent one after the other, then all streams
+    together. Between them the guard of the start is checked: if it stopped the server, the start fails. A successful test is
+    recorded under the key of the throughput baseline, and not repeated for the same server on the same host.
 
-    Returns: rungs (context, streams, tok_per_s, ttft_s, lowest_bytes: the lowest MemAvailable meanwhile), kept (whether it was
-    proved before). Fails when a stream was refused or broke off.
+    Returns: rungs (context, streams, tok_per_s, ttft_s, lowest_bytes: the lowest MemAvailable during it), kept (whether it
+    was proved before). Fails if a stream was refused or broke off.
     """
 
     safe_in_check = False
@@ -50,8 +50,12 @@ class LoadProof(Module["LoadProof.Args"]):
     class Args:
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
-        load: dict[str, Any] = arg("context (tokens of a prompt) and streams; empty: nothing", default_factory=dict)
-        baseline_key: dict[str, Any] = arg("what makes measurements comparable; empty: always", default_factory=dict)
+        load: dict[str, Any] = arg(
+            "context (tokens of a prompt) and streams; empty: nothing is tested", default_factory=dict
+        )
+        baseline_key: dict[str, Any] = arg(
+            "identifies comparable measurements; empty: always test", default_factory=dict
+        )
         timeout_s: float = arg("the longest silence of a stream, seconds", default=900.0)
         api_key_secret: str = server_key.secret_arg()
 
@@ -163,12 +167,12 @@ class Rate:
 
 
 class DepthRates(Module["DepthRates.Args"]):
-    """The decode rate of one stream at depth is what this host gave before: an attention kernel that falls back shows only there.
+    """Compare the decode rate of one stream at depth with this host's earlier rates, to detect a slow attention kernel.
 
-    After the throughput test one fresh prompt of each depth is sent, the shortest first, and 64 tokens are generated. All of it
-    takes most_seconds at the most: a depth that does not fit into them is left out. The first rates of a key are kept with its
-    throughput baseline; later ones below three quarters of them are a regression. A first rate below half of that behind a short
-    prompt is reported as doubtful.
+    After the throughput test one fresh prompt of each depth is sent, the shortest first, and 64 tokens are generated. In
+    total this takes at most most_seconds: depths that do not fit into that time are skipped. The first rates of a key are
+    kept with its throughput baseline; later rates below three quarters of them are a regression. A first rate below half of
+    the rate after a short prompt is reported as doubtful.
 
     Returns: rates (depth, tok_per_s, ttft_s), tok_per_s (at the greatest depth), baseline (of the same), verdict.
     """
@@ -179,9 +183,9 @@ class DepthRates(Module["DepthRates.Args"]):
     class Args:
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
-        depths: list[int] = arg("tokens of each prompt; empty: nothing is measured", default_factory=list)
+        depths: list[int] = arg("prompt lengths in tokens; empty: nothing is measured", default_factory=list)
         baseline_key: dict[str, Any] = arg("see `smoke_test`; empty: nothing is compared", default_factory=dict)
-        most_seconds: float = arg("how long all of them may take, seconds", default=180.0)
+        most_seconds: float = arg("time limit for all of them together, seconds", default=180.0)
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:

@@ -37,22 +37,22 @@ class PreflightFinding:
 
 
 class Preflight(Module["Preflight.Args"]):
-    """Everything that can be known in advance is checked while the previous server still serves. Nothing is changed.
+    """Check everything that can be known in advance while the previous server still serves. Changes nothing.
 
-    Looks at: the Docker socket, the planned home folder, the image's platforms against this host, room on the disk for image
-    and model (their size + 5 %, less what is there), the server's port (taken by whom), the networks, devices, CPUs and limits
-    of the container, the GPU. All findings are listed; one that is bad refuses the run.
+    Checks: the Docker socket, the planned home folder, the image's platforms against this host, disk space for image and
+    model (their size + 5 %, less what exists), the server's port (and what uses it), the networks, devices, CPUs and limits
+    of the container, the GPU. All findings are listed; a bad one refuses the run.
 
     Returns: checks (name, verdict, evidence).
     """
 
     @dataclass(frozen=True)
     class Args:
-        container: dict[str, Any] | None = arg("the container, as in scope", default=None)
+        container: dict[str, Any] | None = arg("the container, as `container` in scope", default=None)
         image: dict[str, Any] | None = arg("the lock's entry of the image", default=None)
         model: dict[str, Any] | None = arg("the lock's entry of the model", default=None)
         model_dir: str = arg("the model's folder", default="")
-        home: str = arg("the home folder the plan counts on", default="")
+        home: str = arg("the home folder that the plan expects", default="")
         report_only: bool = arg("report only, never fail", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -263,13 +263,13 @@ _CHECKS = (_engine, _home, _platform, _disk, _image_disk, _port, _networks, _dev
 
 
 class Lint(Module["Lint.Args"]):
-    """The flags are ones that this very engine will start with, for this very model. Nothing is changed.
+    """Check that the engine in the image will start with these flags for this model. Changes nothing.
 
-    The laptop has looked already, with what the lock and the tables say; here the image itself says its version and its
-    options, and the model's own config.json is there. An error refuses the run while the previous server still serves.
+    The laptop has already checked them against the lock and the tables; here the image itself reports its version and its
+    options, and the model's own config.json is available. An error refuses the run while the previous server still serves.
 
-    Returns: engine_version (null when nothing says it), listed (how many options the image named), options (what makes them from
-    those of a known release; null when it named none), findings.
+    Returns: engine_version (null if unknown), listed (how many options the image listed), options (how they differ from
+    those of a known release; null if it listed none), findings.
     """
 
     @dataclass(frozen=True)
@@ -277,12 +277,16 @@ class Lint(Module["Lint.Args"]):
         image: str = arg("the image, as repository:tag@digest")
         flags: dict[str, Any] = arg("the flags of the engine, under their own names")
         model_dir: str = arg("the model's folder on the host", default="")
-        platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
-        model_by_flag: bool = arg("of ejected playbooks; without effect", default=True)
+        platform: Literal["gb10", "ascend"] = arg("platform whose rules apply to the flags", default="gb10")
+        model_by_flag: bool = arg("only for older ejected playbooks; without effect", default=True)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
         engine: Name = arg("the engine in the image", default="vllm")
-        network: str = arg("the container's network; on the host's, a server may listen on the loopback", default="")
-        image_ids: list[str] = arg("the Ids that prove the image; what a pull noted if not given", default_factory=list)
+        network: str = arg(
+            "the container's network; on the host's network a server may listen on loopback only", default=""
+        )
+        image_ids: list[str] = arg(
+            "the Ids that identify the image; default: those recorded at a pull", default_factory=list
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         engine = of(args.engine)

@@ -42,31 +42,31 @@ class Check:
 
 
 class Probes(Module["Probes.Args"]):
-    """The server answers as its clients need it: what the recipe asks for in `expect.probes`, one small request each.
+    """Check that the server answers as clients need it: a small request for each entry of `expect.probes` in the recipe.
 
      - `tool_call`: a tool call arrives in `tool_calls`, with JSON arguments.
-     - `reasoning`: the thinking is in a field of its own and the answer in the content.
-     - `json_schema`: the content is JSON of the request's schema.
-     - `image`: the colour of a picture is named.
-     - `embedding_dimension`: a vector has so many numbers.
+     - `reasoning`: the thinking is in a separate field and the answer in the content.
+     - `json_schema`: the content is JSON that fits the request's schema.
+     - `image`: the answer names the colour of a picture.
+     - `embedding_dimension`: a vector has the expected length.
      - `language`: a question in that language is answered in it.
      - `messages`, `responses`: a streamed tool call through Anthropic's Messages API and OpenAI's Responses API.
 
-    Greedy, with a bounded number of tokens; judged by rules, never by a text.
+    Requests are greedy, with a limited number of tokens; answers are judged by rules, never compared with a text.
 
-    Each is asked without `stream` and with it, as most clients ask; a tool call also where nothing is said about thinking, in a
-    second turn with the result of the first, with `tool_choice: none` and `required`, and among 40 tools; an answer with thinking
-    also where thinking is off, and where nothing is said about it. In the other APIs: a second turn, an answer without `stream`,
-    thinking apart where the recipe has `reasoning`, and that count_tokens says what the usage says.
+    Each request is sent with and without `stream`. A tool call is also requested without any setting for thinking, in a
+    second turn with the result of the first, with `tool_choice: none` and `required`, and among 40 tools; an answer with
+    thinking also with thinking turned off, and without any setting for it. In the other APIs: a second turn, an answer
+    without `stream`, separate thinking if the recipe has `reasoning`, and that count_tokens agrees with the usage.
 
-    Where the engine shows the prompt that it makes of a conversation, the chat template is tried, too: what it does with system
-    prompts, earlier thinking, tool calls and parts of messages that clients would not expect is reported, and fails nothing.
+    If the engine shows the prompt that it makes of a conversation, the chat template is tested too: unexpected treatment of
+    system prompts, earlier thinking, tool calls and parts of messages is reported, but is not a failure.
 
-    A failure quotes what came and names the flag that causes it with this engine. An answer that did not end within its tokens,
-    or did not come in time, is inconclusive: the run goes on and ends with 4.
+    A failure quotes the answer and names the flag that causes it with this engine. An answer that did not end within its
+    tokens, or did not arrive in time, is inconclusive: the run continues and exits with code 4.
 
-    Returns: checks (check, verdict: proved, disproved or inconclusive, evidence, fix), thinking_field (the name under which the
-    thinking came; empty for none seen), notes (clauses that clients should know, where nothing is wrong).
+    Returns: checks (check, verdict: proved, disproved or inconclusive, evidence, fix), thinking_field (the field with the
+    thinking; empty if none was seen), notes (facts that clients should know, without a problem).
     """
 
     safe_in_check = False
@@ -75,9 +75,7 @@ class Probes(Module["Probes.Args"]):
     class Args:
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
-        probes: list[Any] = arg(
-            "what to ask for, as in a recipe's `expect.probes`; empty: nothing", default_factory=list
-        )
+        probes: list[Any] = arg("the probes, as in a recipe's `expect.probes`; empty: none", default_factory=list)
         api_key_secret: str = server_key.secret_arg()
         timeout_s: float = arg("how long one answer may take, seconds", default=TIMEOUT_S)
 

@@ -32,15 +32,15 @@ MORE = 0.01
 
 
 class PrefixCache(Module["PrefixCache.Args"]):
-    """A long prefix that was seen before is not computed again.
+    """Check that a long prefix that was seen before is not computed again.
 
-    Three requests share a fresh prefix of more than two blocks of the engine's cache; the server's own counters and
-    the time to the first token say whether it was found. Why it can be zero is told: turned off, a prefix shorter
-    than a block, a recurrent hybrid on an engine that keeps few of its states (vllm issue 36493), and what helps on
+    Three requests share a fresh prefix of more than two blocks of the engine's cache; the server's counters and the time to
+    the first token show whether it was found. If there are no hits, the message gives the reason: turned off, a prefix
+    shorter than a block, a recurrent hybrid on an engine that keeps few of its states (vllm issue 36493), and what helps on
     this version.
 
-    Zero hits fail only where the flags ask for prefix caching; without counters nothing is known. Requests of others make it
-    inconclusive (exit 4).
+    Zero hits fail only if the flags enable prefix caching; without counters the result is unknown. Requests of others make
+    it inconclusive (exit code 4).
 
     Returns: verdict (hits, few hits, no hits, off, unknown), hit_share, block_tokens, prefix_tokens, sightings (ttft_s,
     prompt_tokens, queries, hits).
@@ -52,8 +52,8 @@ class PrefixCache(Module["PrefixCache.Args"]):
     class Args:
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
-        container: str = arg("whose log tells the block's size; empty: only /metrics is asked", default="")
-        model_dir: str = arg("the model's folder, for its kind; empty: only /metrics is asked", default="")
+        container: str = arg("container whose log has the block's size; empty: only /metrics is used", default="")
+        model_dir: str = arg("the model's folder, to determine its kind; empty: only /metrics is used", default="")
         flags: dict[str, Any] = arg("the engine's flags, under their own names", default_factory=dict)
         timeout_s: float = arg("how long one request may take, seconds", default=60.0)
         api_key_secret: str = server_key.secret_arg()
@@ -161,27 +161,29 @@ ACCEPT = "If the new text is right: `invoke verify --new-baseline`."
 
 
 class ReferenceText(Module["ReferenceText.Args"]):
-    """The server generates the text that it generated when it was verified with the same image, model and arguments.
+    """Check that the server generates the same text as when it was verified with the same image, model and arguments.
 
-    Three fixed prompts, greedily decoded, 32 tokens each; a cluster gets a fourth of some 2,000 tokens, where its context has
-    room for it. The first texts of a key (as for the throughput baseline: host, model, image digest, arguments, environment; not
-    the other members of a cluster) are its reference; later ones are compared with it, and never change it unless `new_baseline`
-    asks for that. Texts that part at a near-tie (the two tokens less than 0.25 nats apart) are the same: batches, caches and
-    kernels round differently.
+    Three fixed prompts, greedily decoded, 32 tokens each; a cluster gets a fourth of some 2,000 tokens, if its context has
+    room for it. The first texts of a key (as for the throughput baseline: host, model, image digest, arguments, environment;
+    not the other members of a cluster) are its reference; later ones are compared with it, and change it only with
+    `new_baseline`. Texts that diverge at a near-tie (the two tokens less than 0.25 nats apart) count as the same, because
+    batches, caches and kernels round differently.
 
-    When every prompt parts elsewhere, or within its first 8 tokens, it is another model: failed. When only some part elsewhere,
-    or every prompt parts later, that is inconclusive: the run goes on and ends with 4. So does one whose server is too busy to
-    answer in time.
+    If all prompts diverge elsewhere, or within their first 8 tokens, it is another model: failed. If only some diverge
+    elsewhere, or all diverge later, the result is inconclusive: the run continues and exits with code 4. A server that is
+    too busy to answer in time is inconclusive too.
 
-    Before texts become the reference they are judged on their own: twelve questions with one right answer each (sums, capitals,
-    an order, a word to repeat, a fact within some 2,000 tokens, twice), and signs that no working model writes (a loop, few
-    words, an empty content, control tokens, one answer to all). Garbage fails; what is doubtful is reported and not kept.
+    Before texts become the reference they are judged on their own: twelve questions with one correct answer each (sums,
+    capitals, an order, a word to repeat, a fact within some 2,000 tokens, twice), and signs that no working model shows (a
+    loop, few words, an empty content, control tokens, one answer to everything). Garbage fails; doubtful texts are reported
+    and not kept.
 
-    Each adapter has a reference of its own, under its own name. Its first texts are kept without the questions, which an adapter
-    for one purpose need not answer; texts that are the model's own, word for word, are reported: it may not be applied.
+    Each adapter has its own reference, under its own name. Its first texts are kept without the questions, which an adapter
+    for one purpose need not answer; texts that are identical to the model's own are reported, because the adapter may not be
+    applied.
 
-    Returns: verdict (same, another, doubtful, new reference, garbage, not compared, inconclusive), texts, reference, partings
-    (prompt, token, char, gap in nats, tied), evidence; adapters: the same of each, by name.
+    Returns: verdict (same, another, doubtful, new reference, garbage, not compared, inconclusive), texts, reference,
+    partings (prompt, token, char, gap in nats, tied), evidence; adapters: the same for each, by name.
     """
 
     safe_in_check = False
@@ -190,14 +192,16 @@ class ReferenceText(Module["ReferenceText.Args"]):
     class Args:
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
-        adapters: list[str] = arg("names of adapters in requests, each with a text of its own", default_factory=list)
-        baseline_key: dict[str, Any] = arg(
-            "what makes texts comparable: image, model, command, env; empty: nothing is compared", default_factory=dict
+        adapters: list[str] = arg(
+            "names of adapters in requests, each with its own reference text", default_factory=list
         )
-        record: bool = arg("keep the texts when there is no reference: only of a server that is verified", default=True)
+        baseline_key: dict[str, Any] = arg(
+            "identifies comparable texts: image, model, command, env; empty: nothing is compared", default_factory=dict
+        )
+        record: bool = arg("keep the texts if there is no reference; only for a verified server", default=True)
         new_baseline: bool = arg("keep the texts as the new reference instead of comparing them", default=False)
         answers: Literal["judged", "any"] = arg(
-            "judged: answers to simple questions are judged before the texts are kept; any: whatever it says is kept",
+            "judged: answers to simple questions are judged before the texts are kept; any: the texts are kept unchecked",
             default="judged",
         )
         api_key_secret: str = server_key.secret_arg()

@@ -48,28 +48,29 @@ class Seen:
 
 
 class SmokeTest(Module["SmokeTest.Args"]):
-    """The decode rate of one stream is what the recipe expects, and what this host gave before.
+    """Measure the decode rate of one stream, and compare it with the recipe's expectation and this host's baseline.
 
-    A discarded warm-up, then the median of three runs (seven when unclear). Below half of tok_per_s is a
-    misconfiguration; above what the memory's bandwidth allows without speculation the measurement is invalid. The
+    A discarded warm-up, then the median of three runs (seven if unclear). A rate below half of tok_per_s is a
+    misconfiguration; a rate above what the memory's bandwidth allows without speculation is an invalid measurement. The
     first measurement of a key (host, model, image digest, arguments, environment, speculation, prompts) becomes its
-    baseline, of five runs; later ones are judged against it, and never change it unless `new_baseline` asks for that.
-    A failure comes with the likely causes and the evidence for each.
+    baseline, of five runs; later ones are compared with it, and change it only with `new_baseline`. A failure comes with the
+    likely causes and the evidence for each.
 
-    Other traffic, a poor rate while another server of this host generated tokens, counters of the server that do not agree
-    with the client within 1 %, or a client that is itself too slow make it inconclusive (exit 4), and so does a GPU that is held
-    at a low clock ("host degraded"). In a swap that is reported and no failure (`unclear: report`): clients come back as soon as
-    a server answers, and another server would not be faster.
+    It is inconclusive (exit code 4) in other traffic, if the rate is poor while another server of this host generated
+    tokens, if the server's counters differ from the client's count by more than 1 %, if the client is too slow, and if the
+    GPU is held at a low clock ("host degraded"). In a replacement this is reported and not a failure (`unclear: report`),
+    because clients return as soon as a server answers, and another server would not be faster.
 
-    With speculation a baseline holds the acceptance by position, too; a first position below three quarters of it is a
-    regression. Before the first baseline is kept, eight questions are asked by one stream and by eight, at temperature 0 and 0.7:
-    speculation that gives no answer there, or half as many right ones as one greedy stream, fails.
+    With speculation a baseline also has the acceptance by position; a first position below three quarters of it is a
+    regression. Before the first baseline is kept, eight questions are sent as one stream and as eight, at temperature 0 and
+    0.7: speculation that gives no answer there, or at most half as many correct ones as one greedy stream, fails.
 
-    A server whose tokens come in bursts has no decode rate: tok_per_s is null, request_tok_per_s is what the whole requests gave.
+    A server whose tokens come in bursts has no decode rate: tok_per_s is null, and request_tok_per_s is the rate of the
+    whole requests.
 
-    Returns: tok_per_s (median), request_tok_per_s (of a server in bursts), ttft_s, runs, verdict, baseline, tolerance,
-    ceiling_tok_per_s, acceptance (tokens accepted a draft), acceptance_by_position (the share of drafts accepted there),
-    speculation (right answers of each load), gpu (clock_mhz, power_w, temperature_c, utilization_percent while decoding),
+    Returns: tok_per_s (median), request_tok_per_s (for a server with bursts), ttft_s, runs, verdict, baseline, tolerance,
+    ceiling_tok_per_s, acceptance (tokens accepted per draft), acceptance_by_position (the share of drafts accepted at each),
+    speculation (correct answers of each load), gpu (clock_mhz, power_w, temperature_c, utilization_percent while decoding),
     client_lag_ms (p99), causes.
     """
 
@@ -79,19 +80,20 @@ class SmokeTest(Module["SmokeTest.Args"]):
     class Args:
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
-        tok_per_s: float | None = arg("what the recipe expects of one stream; null: nothing", default=None)
+        tok_per_s: float | None = arg("the recipe's expected rate of one stream; null: none", default=None)
         baseline_key: dict[str, Any] = arg(
-            "what makes measurements comparable: image, model, command, env; empty: no baseline is read or written",
+            "identifies comparable measurements: image, model, command, env; empty: no baseline is read or written",
             default_factory=dict,
         )
-        tokens: int = arg("tokens a run", default=defaults.SMOKE_TOKENS)
-        container: str = arg("whose log may tell why it is slow; empty: not read", default="")
-        model_dir: str = arg("the model's folder, for the ceiling; empty: none is known", default="")
+        tokens: int = arg("tokens per run", default=defaults.SMOKE_TOKENS)
+        container: str = arg("container whose log may explain a slow rate; empty: not read", default="")
+        model_dir: str = arg("the model's folder, to compute the physical limit; empty: unknown", default="")
         new_baseline: bool = arg("measure a new baseline instead of comparing with the stored one", default=False)
         api_key_secret: str = server_key.secret_arg()
         wait_s: float = arg("how long to wait for another measurement on this host, seconds", default=lock.WAIT_S)
         unclear: Literal["fail", "report"] = arg(
-            "report: continue after an inconclusive measurement; the run reports it and exits with 4", default="fail"
+            "report: continue after an inconclusive measurement; the run reports it and exits with code 4",
+            default="fail",
         )
 
     def run(self, args: Args, context: Context) -> Result:

@@ -35,11 +35,11 @@ class Row:
 
 
 class Verdict(Module["Verdict.Args"]):
-    """Sum up checks that ran before, none of which stopped the play: a table of check, verdict, evidence and figure.
+    """Summarize checks that ran before without stopping the play: a table of check, verdict, evidence and figure.
 
-    A check that was skipped because an earlier one failed is unknown. It fails when a check failed, and is
-    inconclusive (exit 4) when none failed and one proved nothing. What works and is not what the recipe asks for (`differs`) is
-    no failure: the run ends with 2, and says what differs.
+    A check that was skipped because an earlier one failed is unknown. The task fails if a check failed, and is inconclusive
+    (exit code 4) if none failed and one proved nothing. A server that works but differs from the recipe (`differs`) is not a
+    failure: the run exits with code 2, and reports the differences.
 
     Returns: rows (check, verdict: proved, failed, unknown, inconclusive or differs, evidence, figure, fix).
     """

@@ -63,41 +63,42 @@ class Found:
 
 
 class Container(StateModule["Container.Args", Found]):
-    """The server's container is what the spec says, and runs.
+    """Create and start the server's container as the spec describes it.
 
-    It compares what runs with the spec, field by field, over what the image brings, and creates and starts what is missing, from
-    the image that is proved to be the spec's (see `docker_image`). A new container starts with the restart policy `no`;
-    `grant_restart` gives it the spec's once it is verified. A container that differs is never replaced silently: set it aside
-    first.
+    The existing container is compared with the spec, field by field, on top of the image's defaults. A missing one is
+    created and started from the verified image (see `docker_image`). A new container starts with the restart policy `no`;
+    `grant_restart` sets the spec's policy once it is verified. A container that differs is not replaced: stop and keep it
+    first (`stop_and_keep`).
 
-    With `state: created` the server is left as it is, and the container that is to replace it is created as NAME-replacement and
-    not started: what the Docker Engine refuses to create is refused while the server still serves. The same run starts it later,
-    under the server's name; a run that ends before that removes it. One that an interrupted run left is removed. Where the server
-    matches the spec, nothing is created.
+    With `state: created` the server is left running, and its replacement is created as NAME-replacement but not started, so
+    that a container that the Docker Engine refuses to create is found while the server still serves. The same run starts it
+    later under the server's name, or removes it if the run ends before that. One left by an interrupted run is removed.
+    Nothing is created if the server matches the spec.
 
-    Returns: differs, running, exists, verified (verified once, and its restart policy enabled), ours (created by sparkwright),
-    drift (fields), id, left (a NAME-replacement that was never started is there, of any server).
+    Returns: differs, running, exists, verified (verified once, and its restart policy enabled), ours (created by
+    sparkwright), drift (fields), id, left (a NAME-replacement of any server exists that was never started).
 
-    Refused when a container that sparkwright did not create has its name and differs, or has the name that the previous server is
-    to be kept under; one that runs and matches is taken over as it is. Fails when a container of this name differs and was not
-    stopped and kept, when the image is not there, when the port is taken (it says by what), when Docker has no NVIDIA runtime.
-    What a refused start leaves behind is removed.
+    Refused if a container that sparkwright did not create has its name and differs, or has the name under which the previous
+    server is to be kept; one that is running and matches is adopted. Fails if a container of this name differs and was not
+    stopped and kept, if the image is missing, if the port is in use (with the program that uses it), or if Docker has no
+    NVIDIA runtime. What a refused start leaves behind is removed.
     """
 
     @dataclass(frozen=True)
     class Args:
-        spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
+        spec: dict[str, Any] = arg("the container, as `container` in scope")
         model: dict[str, Any] = arg(
-            "the model it is to serve, commit and files; compared with what it was verified with. Empty: not compared",
+            "its model, with commit and files, compared with the verified one; empty: not compared",
             default_factory=dict,
         )
         files: dict[str, str] = arg(
-            "what stands in the recipe's files, by SHA-256; empty for those that are on the host", default_factory=dict
+            "contents of the recipe's files by SHA-256; empty for files that are already on the host",
+            default_factory=dict,
         )
         state: Literal["started", "created"] = arg(
-            "started, or created: the container that is to replace the server is there, not started", default="started"
+            "created: only create the server's replacement, do not start it", default="started"
         )
-        anew: bool = arg("with created: also where the server matches the spec", default=False)
+        anew: bool = arg("with created: also if the server matches the spec", default=False)
 
     def read(self, args: Args, context: Context) -> Found:
         client = context.docker()

@@ -71,27 +71,28 @@ class Found:
 
 
 class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
-    """The previous server has its own name again, and the failed one does not come back.
+    """Give the previous server its name back, and remove the failed one.
 
-    The failed one is removed; keep its evidence before (`incident`). So is any that was created to replace a server and never
-    started. When there is none to restore, the failed one is stopped with policy `no` and stays for its log: a crash loop is
-    broken, never fed.
+    Keep the evidence of the failed server before (`incident`). A container that was created as a replacement and never
+    started is removed too. If there is nothing to restore, the failed server is stopped with policy `no` and kept for its
+    log, so that it cannot crash in a loop.
 
-    A good server that was not yet stopped is left alone; one that was stopped and not yet renamed is to be started again.
-    When the model's files were replaced by another revision's, those it was verified with have their place again.
+    A verified server that was not yet stopped is left alone; one that was stopped and not yet renamed is to be started
+    again. If another revision replaced the model's files, those that it was verified with are restored.
 
-    It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
+    The previous server is not started yet: on shared memory that must wait until the failed one's memory is released
+    (`memory`, then `started`).
 
-    Returns: to_start (whether there is a previous server to start), name (of its container), restart (the policy it had, else
-    no), base_url (where it answers, empty when it publishes no port), cluster, rank and members (its place in a cluster, or that
-    of a good server that was left alone; cluster is empty for a server of its own), needs (utilization, needs_bytes and
-    engine_memory, what it takes of the memory; empty when it was never verified), why (as given, for the history).
+    Returns: to_start (whether there is a previous server to start), name (of its container), restart (its former policy,
+    otherwise no), base_url (where it answers, empty if it publishes no port), cluster, rank and members (its place in a
+    cluster, or that of a verified server that was left alone; cluster is empty for a single server), needs (utilization,
+    needs_bytes and engine_memory, its memory use; empty if it was never verified), why (as given, for the history).
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        why: str = arg("why it is restored", default="requested")
+        why: str = arg("reason, for the history", default="requested")
 
     def read(self, args: Args, context: Context) -> Found:
         good = good_states.last(context.state)
@@ -198,27 +199,27 @@ class RestartFound:
 
 
 class GrantRestart(StateModule["GrantRestart.Args", RestartFound]):
-    """A server that was proved gets its restart policy; it becomes the last good state, and the older one goes.
+    """Enable the restart policy of a verified server, record it as the last verified state, and remove the previous container.
 
-    Call it only after verification: the last good state is what a roll back goes to. What it holds of the memory is written
-    down with it, so that a later stop can be told to have given it back. So are the stages of its start, as its log tells them,
-    and the memory figures of the start, which the next budget of the same start uses.
+    Use it only after verification, because a rollback returns to the last verified state. The server's memory use is
+    recorded with it, so that a later stop can check that it was released. The stages of its start, from its log, and the
+    memory figures of the start, for the next budget, are recorded too.
 
-    Returns: container_id. Fails when the container is not there or does not run.
+    Returns: container_id. Fails if the container does not exist or is not running.
     """
 
     @dataclass(frozen=True)
     class Args:
-        spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
+        spec: dict[str, Any] = arg("the container, as `container` in scope")
         model: dict[str, Any] = arg("id and commit of the model it serves", default_factory=dict)
         serve: dict[str, Any] = arg(
-            "what else is needed to recreate it: served_name, utilization, ready_s, tok_per_s, stop_timeout_s",
+            "other values needed to recreate it: served_name, utilization, ready_s, tok_per_s, stop_timeout_s",
             default_factory=dict,
         )
         measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
-        changed: list[Any] = arg("what differed from the previous server, for the history", default_factory=list)
-        what: str = arg("what the history calls it", default="verified")
-        caches_gib: float = arg("what all compile caches together may hold, GiB", default=defaults.CACHES_GIB)
+        changed: list[Any] = arg("differences from the previous server, for the history", default_factory=list)
+        what: str = arg("its name in the history", default="verified")
+        caches_gib: float = arg("size limit of all compile caches together, GiB", default=defaults.CACHES_GIB)
         why: str = arg("why it was restarted, for the history, if the recipe did not change", default="")
 
     def read(self, args: Args, context: Context) -> RestartFound:

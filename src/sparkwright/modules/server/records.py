@@ -29,22 +29,24 @@ from sparkwright.trust.container_words import port_bindings
 
 
 class LastGood(Module["LastGood.Args"]):
-    """Find what a roll back goes to: the last verified state; when that is what serves now, the one before it.
+    """Find the target of a rollback: the last verified state or, if that is serving now, the one before it.
 
-    When its container was kept (NAME-previous, after a deploy with `--no-rollback` or one that was cut off) it is restored as
-    it is; so is one that a run had stopped, and not yet renamed or started again, when it was cut off. Else it is made again
-    from what was written down, image digest, settings and model revision.
+    If its container was kept (NAME-previous, after a deploy with `--no-rollback` or an interrupted one), it is restored
+    unchanged, and so is one that an interrupted run had stopped but not yet renamed or started again. Otherwise it is
+    created again from the recorded image digest, settings and model revision.
 
-    Returns: kept, spec, model, serve, since, base_url, place (in a cluster, in words), generation (the same on all members of a
-    cluster that were deployed together). Refuses when there is nothing to go back to, when its name is taken by a container of
-    somebody else, or when the host went down with the kept container before and nobody said `--anyway`.
+    Returns: kept, spec, model, serve, since, base_url, place (in a cluster, in words), generation (the same on all members
+    of a cluster that were deployed together). Refused if there is no earlier state, if its name is used by a container that
+    is not sparkwright's, or if the host went down with the kept container before and `--anyway` is not given.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        model_dir: str = arg("the model's folder, when the kept server was never verified", default="")
-        ready_s: float = arg("how long it may take to be ready, when the kept server was never verified", default=1800)
+        model_dir: str = arg("the model's folder, if the kept server was never verified", default="")
+        ready_s: float = arg(
+            "how long it may take to be ready if the kept server was never verified, seconds", default=1800
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         replacement.refuse_others(context, args.name)
@@ -104,10 +106,10 @@ def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
 
 
 class Incident(Module["Incident.Args"]):
-    """Collects incident diagnostics of a server that failed on the host, before it is removed.
+    """Collect diagnostics of a server that failed on the host, before it is removed.
 
-    Its log and inspect, meminfo, the table of who holds the memory, the kernel's lines, the containers, nvidia-smi, the plan and
-    the events. `invoke incident --host H` fetches it. Secrets become dots.
+    They contain its log and inspect output, meminfo, the table of what uses the memory, kernel messages, the containers,
+    nvidia-smi, the plan and the events. `invoke incident --host H` downloads them. Secrets are masked.
 
     Returns: incident (its id), folder.
     """
@@ -117,7 +119,7 @@ class Incident(Module["Incident.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        why: str = arg("what failed, a sentence", default="")
+        why: str = arg("what failed, in one sentence", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
@@ -134,12 +136,12 @@ WRITTEN = "Written by sparkwright"
 
 
 class RunScript(StateModule["RunScript.Args", files.FileState]):
-    """The docker run command of the server that was verified is on the host as a script, ~/.local/share/sparkwright/run/NAME.sh.
+    """Write the docker run command of the verified server to the host, as ~/.local/share/sparkwright/run/NAME.sh.
 
-    `src` in a playbook names a file of templates/; what it renders to arrives here as content, and is kept with the last verified
-    state. Without it the script is the one kept with the state of the container that is there; where none was kept, the file is
-    removed: it would be another server's. So is the script of a server of another recipe that gave way to this one: one that
-    sparkwright wrote, of no container and no verified server.
+    `src` in a playbook names a file in templates/; its rendered text arrives here as content, and is kept with the last
+    verified state. Without it, the script is the one kept with the state of the existing container; if none was kept, the
+    file is removed, because it would be another server's. The script of a server of another recipe that this one replaced is
+    removed too, if sparkwright wrote it and it belongs to no container and no verified server.
 
     Returns: path.
     """
@@ -216,9 +218,9 @@ def _record(name: str, context: Context) -> StateFolder | None:
 
 
 class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, Any]]):
-    """The previous server, restored and verified again, has the restart policy that it had; the swap is over.
+    """Restore the restart policy of the previous server, after it was restored and verified again.
 
-    Returns: container_id. Fails when it does not run.
+    Returns: container_id. Fails if it is not running.
     """
 
     @dataclass(frozen=True)
@@ -226,7 +228,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         name: str = arg("the container's name")
         restart: str = arg("the policy that `restore_previous` returned", default="no")
         why: str = arg("why it was restored, for the history", default="")
-        what: str = arg("what the history calls it", default="restored")
+        what: str = arg("its name in the history", default="restored")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return replacement.current(context, args.name)

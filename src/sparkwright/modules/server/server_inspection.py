@@ -27,17 +27,17 @@ from sparkwright.visible import first
 
 
 class Diagnose(Module["Diagnose.Args"]):
-    """Diagnose a server: what is wrong, in one sentence, and the causes ranked, each with its evidence and fix.
+    """Diagnose a server: what is wrong, in one sentence, and the ranked causes, each with evidence and fix.
 
-    It goes by what runs: the container, how it ended and its last line, the engine's own log, /health, the counters, one
-    generated token, then a measured stream beside the GPU's clock and power, memory, swap, disk, Ollama, and the flags of the
-    running command against the rules of `invoke lint`. It needs neither spark.lock nor a registry and changes nothing. A server
-    that others use, or a host where a run is in progress, is not measured, and that is said.
+    It inspects what is running: the container, its exit code and last line, the engine's log, /health, the counters, one
+    generated token, then a measured stream together with the GPU's clock and power, memory, swap, disk, Ollama, and the
+    flags of the running command by the rules of `invoke lint`. It needs neither spark.lock nor a registry and changes
+    nothing. A server that others use, or a host with a run in progress, is not measured, and the summary says so.
 
     Returns: state, summary, fix, exit, causes (cause, verdict: found, possible, unknown, noted or excluded, evidence, fix),
     tok_per_s, expected_tok_per_s, expected_by, container, gpu, sandbox.
 
-    Fails when something is wrong; inconclusive when that is unknown.
+    Fails if something is wrong; inconclusive if that is unknown.
     """
 
     safe_in_check = False
@@ -49,10 +49,10 @@ class Diagnose(Module["Diagnose.Args"]):
         model: str = arg("the served name, if neither the host nor the server knows it", default="")
         model_id: str = arg("the model's name on the hub", default="")
         tok_per_s: float | None = arg(
-            "what one stream should give where there is no baseline; null: nothing", default=None
+            "expected rate of one stream if there is no baseline; null: unknown", default=None
         )
-        platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
-        token_s: float = arg("how long a token may take, seconds; 0: as the health checks have it", default=0.0)
+        platform: Literal["gb10", "ascend"] = arg("platform whose rules apply to the flags", default="gb10")
+        token_s: float = arg("how long a token may take, seconds; 0: as in health checks", default=0.0)
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:
@@ -71,9 +71,10 @@ class Diagnose(Module["Diagnose.Args"]):
 class Serving(Module["Serving.Args"]):
     """Check that this host serves now: its container runs and generates one token. Changes nothing and never fails.
 
-    What the last verified state calls the container counts before `name`. A server that only answers /health does not serve.
+    The container name of the last verified state takes precedence over `name`. A server that only answers /health does not
+    serve.
 
-    Returns: serving, verified (it is the container of the last verified state), why (what is missing, or the proof).
+    Returns: serving, verified (it is the container of the last verified state), why (what is missing, or the evidence).
     """
 
     @dataclass(frozen=True)
@@ -123,15 +124,15 @@ MOST_NAMES = 8
 
 
 class ContainerSettings(Module["ContainerSettings.Args"]):
-    """Report the settings that a running container was created with, in a recipe's words. Changes nothing.
+    """Report the settings that a running container was created with, in the terms of a recipe. Changes nothing.
 
-    What is named or looks like a secret does not leave the host, wherever it stands: in variables, options, labels, in the text
-    of a shell or of JSON. Its name does.
+    Values that are named or look like secrets do not leave the host, whether in variables, options, labels, shell text or
+    JSON; their names do.
 
-    Returns: name, image, entrypoint and command (as made; the entrypoint is null where it is the image's), env (beside the
+    Returns: name, image, entrypoint and command (as created; the entrypoint is null if it is the image's), env (without the
     image's), ports, volumes, network, options (of `container` in a recipe), running.
 
-    Fails when there is no such container, naming those that run.
+    Fails if there is no such container, naming the running ones.
     """
 
     @dataclass(frozen=True)

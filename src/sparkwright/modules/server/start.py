@@ -31,16 +31,16 @@ from sparkwright.protocol.result import Change, Result, arg
 
 
 class Started(StateModule["Started.Args", dict[str, Any]]):
-    """A container that is there runs, with this restart policy. It is not compared with any recipe.
+    """Start an existing container, with this restart policy. It is not compared with any recipe.
 
-    Returns: id. Fails when it is not there, or the engine refuses to start it (says why, and who holds its port). Fails,
-    too, when the host went down with it before, until a person says `--anyway`.
+    Returns: id. Fails if it does not exist, or if the engine refuses to start it (with the reason, and what uses its port).
+    Also fails if the host went down with it before, unless `--anyway` is given.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        restart: str = arg("its restart policy: the verified one, or no", default="no")
+        restart: str = arg("its restart policy: that of the verified server, or no", default="no")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return replacement.current(context, args.name)
@@ -104,12 +104,13 @@ EVIDENCE_LINES = 8
 
 
 class WaitReady(Module["WaitReady.Args"]):
-    """Wait until the server answers /health, telling the stages of its start as its log does.
+    """Wait until the server answers /health, and report the stages of its start from its log.
 
-    It ends at once, with the engine's own reason, when the container exits (with code 0 too) or starts over; in a cluster also
-    when another member has failed.
+    It ends at once, with the engine's own reason, if the container exits (even with code 0) or restarts; in a cluster also
+    if another member has failed.
 
-    Returns: ready_s, stage. Fails with the last lines of the log as evidence; a slow start is no failure before timeout_s.
+    Returns: ready_s, stage. Fails with the last lines of the log as evidence; a slow start is not a failure before
+    timeout_s.
     """
 
     safe_in_check = False
@@ -176,21 +177,21 @@ class WaitReady(Module["WaitReady.Args"]):
 
 
 class CrashLoop(Module["CrashLoop.Args"]):
-    """A server that keeps dying is not started again and again: its restart policy goes to `no`, once, and that is reported.
+    """Stop a server that keeps crashing: set its restart policy to `no`, once, and report it.
 
-    A loop of starts on shared memory leaks what the driver holds, until the host itself fails. More than `most` restarts within
-    `within_s`, or an end with exit code 0 of a server that should run, break it; the bundle of the incident is kept. It only
-    ever takes a policy away. Checked by the scheduled check; each one remembers the count of restarts, so the first
-    that follows a verification already knows where to count from.
+    Repeated starts on shared memory leak driver memory until the host itself fails. More than `most` restarts within
+    `within_s`, or an exit with code 0 of a server that should run, count as a crash loop; an incident is kept. The module
+    only removes a restart policy, it never sets one. The scheduled check runs it and remembers the number of restarts, so
+    that the first check after a verification knows where to start counting.
 
-    Returns: broken, why, incident, restarts. Fails when it broke a loop; it changes nothing else.
+    Returns: broken, why, incident, restarts. Fails if it stopped a loop; otherwise it changes nothing.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
         most: int = arg("restarts allowed before it counts as a loop", default=MOST)
-        within_s: float = arg("the time they are counted over, seconds", default=WITHIN_S)
+        within_s: float = arg("period over which restarts are counted, seconds", default=WITHIN_S)
 
     def run(self, args: Args, context: Context) -> Result:
         container = containers.inspect(context.docker(), args.name)
@@ -220,13 +221,13 @@ SLOW = ("regression", "misconfigured")
 
 
 class MoveCacheAside(Module["MoveCacheAside.Args"]):
-    """A server that started with a compile cache and is too slow is stopped, and its cache moved aside: the next start is cold.
+    """Stop a server that is too slow with a compile cache, and move the cache aside, so that the next start is cold.
 
-    A stale cache is a known cause of a server that is several times too slow. What was moved aside stays beside the folder of its
-    key, for looking at, until the next one comes or `invoke caches.prune`. The history says what was done and why.
+    A stale cache is a known cause of a server that is several times too slow. The cache that was moved aside is kept for
+    inspection until another one is moved aside or `invoke caches.prune` removes it. The history records it with the reason.
 
-    Returns: tok_per_s (of the warm start), aside (the folder). Fails with `why` when the start was a cold one, there is no cache,
-    or the throughput test did not find the server slow: a cold start would change nothing then.
+    Returns: tok_per_s (of the warm start), aside (the folder). Fails with `why` if the start was a cold one, if there is no
+    cache, or if the throughput test did not find the server slow, because a cold start would change nothing then.
     """
 
     safe_in_check = False
@@ -234,11 +235,11 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        why: str = arg("what was wrong with the server, for the history")
-        fix: str = arg("what to do about it, where nothing can be tried here", default="")
+        why: str = arg("the problem of the server, for the history")
+        fix: str = arg("what to do if nothing can be tried here", default="")
         verdict: str = arg("the verdict of the throughput test", default="")
-        tok_per_s: float | None = arg("the rate that was measured", default=None)
-        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
+        tok_per_s: float | None = arg("the measured rate", default=None)
+        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_S)
 
     def run(self, args: Args, context: Context) -> Result:
         found = containers.inspect(context.docker(), args.name) or {}

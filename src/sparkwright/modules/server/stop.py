@@ -34,14 +34,15 @@ class StopAndKeepFound:
 
 
 class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepFound]):
-    """The server is stopped, will not start by itself, and is kept under NAME-previous.
+    """Stop the server, and keep it as NAME-previous without a restart policy.
 
-    It is the container NAME; where there is none, the last verified server of the host, which another recipe had named.
+    The server is the container NAME; if there is none, the last verified server of the host, under another recipe's
+    container name.
 
-    Its policy goes to `no` before it stops, so that no reboot at any moment starts two. What it was is written down before the
-    first act, for `restore_previous`: a run that is cut off anywhere between leaves enough to bring it back. Without an old
-    server there is nothing to do. An older NAME-previous left by an unfinished run is kept when the current one never was
-    verified (then the current one is the failed attempt, and is removed), else it is removed.
+    Its policy is set to `no` before it stops, so that a reboot can never start two servers. Its state is recorded before the
+    first step, for `restore_previous`, so that a run interrupted at any point can be undone. Without a server there is
+    nothing to do. An older NAME-previous left by an unfinished run is kept if the current server was never verified (then
+    the current one is the failed attempt, and is removed); otherwise it is removed.
 
     Returns: previous (its name, or empty).
     """
@@ -49,7 +50,7 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepFound]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
+        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_S)
 
     def read(self, args: Args, context: Context) -> StopAndKeepFound:
         return StopAndKeepFound(replacement.current(context, args.name), replacement.kept(context, args.name))
@@ -81,18 +82,18 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepFound]):
 
 
 class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
-    """The server is stopped and will not start by itself, until it is started and verified again.
+    """Stop the server, without a restart policy, until it is started and verified again.
 
-    One that Docker keeps starting again is stopped too. What it was (policy, running, what it held of the memory) is written
-    down before the first act.
+    A server that Docker keeps restarting is stopped too. Its state (policy, running, memory use) is recorded before the
+    first step.
 
-    Returns: was_running. Fails when it does not stop; refused for a container that sparkwright did not create.
+    Returns: was_running. Fails if it does not stop; refused for a container that sparkwright did not create.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
+        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_S)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return containers.inspect(context.docker(), args.name) or {}
@@ -125,18 +126,19 @@ POLL_S = 0.1
 
 
 class WaitExited(Module["WaitExited.Args"]):
-    """The server that was stopped is really gone: not running for the engine, and no process in its cgroup.
+    """Wait until the stopped server has exited: not running according to the engine, and no process in its cgroup.
 
-    An engine can call a container stopped while a process of it hangs in the driver; that process still holds its memory.
+    An engine can report a container as stopped while one of its processes hangs in the driver; that process still holds its
+    memory.
 
-    Returns: waited_s. Fails after timeout_s with the processes that are left.
+    Returns: waited_s. Fails after timeout_s with the remaining processes.
     """
 
     safe_in_check = False
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the container's name, before it was renamed")
+        name: str = arg("the container's name before it was renamed")
         timeout_s: float = arg("how long its processes may take to exit, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -170,16 +172,16 @@ DRAIN_POLL_S = 0.2
 
 
 class Drain(Module["Drain.Args"]):
-    """The requests that the server is answering may end before it is stopped, as long as that takes at most drain_s.
+    """Let the requests that the server is answering finish before it is stopped, for at most drain_s.
 
-    No engine here has a way to refuse new requests, but the gateways in front of it have: each sends this server nothing more,
-    until `gateway_return`. A gateway that does not answer is named and keeps nothing from going on. Without one a busy server may
-    never be idle. After drain_s it goes on and says how many requests are cut; behind a gateway the history says so too. A server
-    that tells nothing of its requests is not waited for, and that is said.
+    No engine can refuse new requests, but gateways can: each gateway in front of the server sends it no more, until
+    `gateway_return`. A gateway that does not answer is reported, and the run continues. Without a gateway, a busy server may
+    never become idle. After drain_s the run continues and reports how many requests are cut off; behind a gateway the
+    history has that too. A server that does not report its requests is not waited for, and the message says so.
 
-    In check mode it says what a restart costs: the requests running now and how long the last start took.
+    In check mode it reports the cost of a restart: the requests running now and the duration of the last start.
 
-    Returns: running (requests, running and waiting, at the end; null when not known), waited_s.
+    Returns: running (requests, running and waiting, at the end; null if unknown), waited_s.
     """
 
     @dataclass(frozen=True)
@@ -189,10 +191,10 @@ class Drain(Module["Drain.Args"]):
             "how long to wait for requests to finish, seconds; 0: do not wait", default=defaults.DRAIN_S
         )
         gateways: list[dict[str, Any]] = arg(
-            "the gateways in front of this host: name, address, port, tls, and server, as it is called there",
+            "the gateways in front of this host: name, address, port, tls, and server (its name there)",
             default_factory=list,
         )
-        interim: str = arg("the interim server that answers meanwhile; empty for none", default="")
+        interim: str = arg("the interim server that answers during the replacement; empty: none", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         container = replacement.current(context, args.name)

@@ -24,17 +24,18 @@ from sparkwright.units import gib
 class Turn(Module["Turn.Args"]):
     """Find which of the servers that take turns in memory is to be awake. Changes nothing.
 
-    It is the one that was written down last (`take_turn`). Where nothing was, the one that runs; else the first of the list.
+    It is the last one recorded by `take_turn`; if there is none, the one that is running, otherwise the first in the list.
 
-    Returns: asleep (it is not this server's turn), running, proved (its container was verified, as it is), awake (a container's
-    name), interrupted (one runs whose turn it is not), other: the one to stop before this one starts, as it was verified last:
-    name, host, gateways, running, base_url, spec, model, serve; its name is empty where there is none.
+    Returns: asleep (another server is to be awake), running, proved (its container was verified, unchanged), awake (a
+    container's name), interrupted (a server is running that should be asleep), other: the one to stop before this one
+    starts, as last verified: name, host, gateways, running, base_url, spec, model, serve; its name is empty if there is
+    none.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        servers: list[dict[str, Any]] = arg("all that take turns, as `host.turns` holds them")
+        servers: list[dict[str, Any]] = arg("all servers that take turns, as in `host.turns`")
 
     def run(self, args: Args, context: Context) -> Result:
         found = {server["name"]: containers.inspect(context.docker(), server["name"]) or {} for server in args.servers}
@@ -93,17 +94,18 @@ class TakeTurnFound:
 
 
 class TakeTurn(StateModule["TakeTurn.Args", TakeTurnFound]):
-    """The record says which of the servers that take turns in memory is to be awake; all others are asleep.
+    """Record which of the servers that take turns in memory is to be awake; all others are asleep.
 
-    Do it before one is stopped for the other: what cuts the run off later, the next command and the health check go by it.
+    Use it before one is stopped for the other: if the run is interrupted later, the next command and the health check rely
+    on it.
 
     Returns: awake.
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the container that is to be awake")
-        servers: list[dict[str, Any]] = arg("all that take turns, as `host.turns` holds them")
+        name: str = arg("the container that will be awake")
+        servers: list[dict[str, Any]] = arg("all servers that take turns, as in `host.turns`")
 
     def read(self, args: Args, context: Context) -> TakeTurnFound:
         return TakeTurnFound(turns.awake(context.state), tuple(turns.names(context.state)))
@@ -124,27 +126,31 @@ class TakeTurn(StateModule["TakeTurn.Args", TakeTurnFound]):
 
 
 class InterimFits(Module["InterimFits.Args"]):
-    """Check that a second server fits beside the running one, to take its requests at the gateways while that is replaced.
+    """Check that an interim server fits next to the running one, to answer requests at the gateways during the replacement.
 
-    It fits when the host has the memory for it now, and for it and the new server once the running one is gone; when its port is
-    free; and when every gateway in front of the host has a place for it and sends requests to the running server now. With `swap:
-    auto` it is left out, too, where other hosts serve the model meanwhile. What is unknown is no fit. That there will be one is
-    written down here, before anything is started.
+    It fits if the host has enough memory for it now, and for both it and the new server once the running one is gone; if its
+    port is free; and if every gateway in front of the host has an entry for it and sends requests to the running server.
+    With `swap: auto` it is also omitted if other hosts serve the model. Anything unknown counts as not fitting. The decision
+    is recorded here, before anything is started.
 
-    Returns: fits, name (of its container), spec, base_url. Fails with `swap: beside` when it does not fit, with the reason.
+    Returns: fits, name (of its container), spec, base_url. Fails with `swap: beside` if it does not fit, with the reason.
     """
 
     @dataclass(frozen=True)
     class Args:
-        swap: Literal["auto", "in_place", "beside"] = arg("the host's variable: beside fails where it does not fit")
-        spec: dict[str, Any] = arg("the server that is to run, as `container` in scope holds it")
-        port: int = arg("the host's port for the interim server; 0: it has none")
-        alone: bool = arg("no other host serves this model at the gateways")
+        swap: Literal["auto", "in_place", "beside"] = arg("the host's variable; beside fails if it does not fit")
+        spec: dict[str, Any] = arg("the new server's container, as `container` in scope")
+        port: int = arg("the host's port for the interim server; 0: none")
+        alone: bool = arg("whether no other host serves this model at the gateways")
         served_name: str = arg("the model's name in requests")
-        gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as `host.gateways` holds them")
-        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; without engine_memory", default=0.0)
-        needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
-        engine_memory: dict[str, Any] = arg("what it takes, as `engine_memory` in scope has it", default_factory=dict)
+        gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as in `host.gateways`")
+        utilization: float = arg(
+            "share of MemTotal that the engine takes, 0 to 1; used without engine_memory", default=0.0
+        )
+        needs_bytes: int = arg("memory of an engine without such a share, bytes", default=0)
+        engine_memory: dict[str, Any] = arg(
+            "the engine's memory use, as `engine_memory` in scope", default_factory=dict
+        )
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -222,12 +228,12 @@ def _url(port: int) -> str:
 
 
 class InterimServes(Module["InterimServes.Args"]):
-    """The gateways send requests to the interim server, which was checked before. See `interim_fits`.
+    """Let the gateways send requests to the interim server, which was checked before. See `interim_fits`.
 
-    A gateway that does not find it up within 30 s, for a firewall say, makes it useless: with `swap: auto` that is said, and the
-    server is replaced in place.
+    If a gateway does not report it as up within 30 s, for example because of a firewall, it is useless: with `swap: auto`
+    this is reported, and the server is replaced in place.
 
-    Returns: serving. Fails with `swap: beside` when a gateway does not find it up.
+    Returns: serving. Fails with `swap: beside` if a gateway does not report it as up.
     """
 
     safe_in_check = False
@@ -236,7 +242,7 @@ class InterimServes(Module["InterimServes.Args"]):
     class Args:
         name: str = arg("the interim server's container")
         swap: Literal["auto", "in_place", "beside"] = arg("the host's variable")
-        gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as `host.gateways` holds them")
+        gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as in `host.gateways`")
 
     def run(self, args: Args, context: Context) -> Result:
         gateways = [Gateway.of(gateway) for gateway in args.gateways]
@@ -257,18 +263,18 @@ class InterimServes(Module["InterimServes.Args"]):
 
 
 class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
-    """No interim server is left: it is drained at the gateways, stopped and removed. See `interim_fits`.
+    """Drain, stop and remove the interim server. See `interim_fits`.
 
-    It stays while it alone serves: where the server that it stood in for is not up at a gateway. The next run removes it then, or
-    a health check that finds the verified server well.
+    It stays while it alone serves, that is, if the server that it replaced is not up at a gateway. The next run then removes
+    it, or a health check that finds the verified server healthy.
 
     Returns: gone.
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the container that it stood in for")
-        drain_s: float = arg("how long its requests may take to end, seconds", default=defaults.DRAIN_S)
+        name: str = arg("the container that it replaced")
+        drain_s: float = arg("how long its requests may take to finish, seconds", default=defaults.DRAIN_S)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return interim.kept(context.state)

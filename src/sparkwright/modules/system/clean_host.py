@@ -60,16 +60,17 @@ class Found:
 
 
 class CleanHost(StateModule["CleanHost.Args", Found]):
-    """List what sparkwright put on a host, with sizes, and remove what lies outside its own folders.
+    """List what sparkwright put on a host, with sizes, and remove what is outside its own folders.
 
-    Removed: kept previous containers, containers of the lab, compile caches, files kept beside models for a rollback or by a
-    download, lines of image transfers in ~/.ssh/authorized_keys; the servers, their models and images only when asked for. Listed
-    only: the health timer (`health_timer`, absent, removes it) and sparkwright's own folders with the runtime, which runs this.
+    Removed: previous containers kept for a rollback, containers of the lab, compile caches, files kept in model folders for
+    a rollback or by a download, lines of image transfers in ~/.ssh/authorized_keys; the servers, their models and images
+    only on request. Only listed: the health timer (`health_timer` with `state: absent` removes it) and sparkwright's own
+    folders with the runtime that runs this module.
 
-    A container counts by its labels or by its recorded id, never by its name. A model or image that a remaining container uses
-    stays. Where Docker can't be asked, all three are unknown and stay.
+    Containers are recognized by their labels or recorded id, never by name. A model or image that a remaining container uses
+    is kept. If Docker does not answer, all three are unknown and kept.
 
-    Returns: items (kind, name, size_bytes, kept: why it stays), busy (another run that is under way).
+    Returns: items (kind, name, size_bytes, kept: why it is kept), busy (another run in progress).
     """
 
     @dataclass(frozen=True)

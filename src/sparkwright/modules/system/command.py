@@ -11,9 +11,9 @@ from sparkwright.protocol.result import Result, arg
 
 
 class Command(Module["Command.Args"]):
-    """Run a program, without a shell. It counts as changed unless `creates` or `removes` says there is nothing to do.
+    """Run a program, without a shell. It counts as changed unless `creates` or `removes` says that there is nothing to do.
 
-    Returns: code, out, err. Fails when the code is not 0. In check mode it does not run.
+    Returns: code, out, err. Fails if the code is not 0. Not run in check mode.
     """
 
     @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Command(Module["Command.Args"]):
         argv: list[str] = arg("the command as words, instead of cmd", default_factory=list)
         creates: str = arg("skip when this path exists", default="")
         removes: str = arg("skip when this path does not exist", default="")
-        stdin: str = arg("what it reads", default="")
+        stdin: str = arg("standard input", default="")
         timeout_s: float = arg("how long it may take, seconds", default=300.0)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -45,15 +45,15 @@ class Command(Module["Command.Args"]):
 
 
 class EndHost(Module["EndHost.Args"]):
-    """The play is over for this host, and nothing failed: what follows is not run. Ansible's `meta: end_host`.
+    """End the play for this host without a failure, like Ansible's `meta: end_host`.
 
-    With `inconclusive` the run ends with 4: what it was asked to prove was not proved.
+    With `inconclusive` the run exits with code 4: it could not prove what it was meant to prove.
     """
 
     @dataclass(frozen=True)
     class Args:
-        msg: str = arg("why it ends here, a sentence")
-        inconclusive: bool = arg("exit with 4", default=False)
+        msg: str = arg("why the play ends, in one sentence")
+        inconclusive: bool = arg("exit with code 4", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         del context
@@ -61,15 +61,15 @@ class EndHost(Module["EndHost.Args"]):
 
 
 class Fail(Module["Fail.Args"]):
-    """Fail on purpose, with a sentence: the end of a rescue that put things right but must not be green.
+    """Fail on purpose, with a message: for a rescue that repaired the host but must not count as a success.
 
-    Or refuse on purpose (`refused`), before anything was touched: then the run ends with 5.
+    With `refused` the run exits with code 5, if nothing was touched.
     """
 
     @dataclass(frozen=True)
     class Args:
         msg: str = arg("the message the run ends with")
-        refused: bool = arg("exit with 5 (refused) if the run changed nothing", default=False)
+        refused: bool = arg("exit with code 5 (refused) if the run changed nothing", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         del context

@@ -20,11 +20,11 @@ from sparkwright.units import gib
 
 
 class Facts(Module["Facts.Args"]):
-    """Look at the host, once. What it finds is `facts` in every expression; what it can't find is null, never guessed.
+    """Gather facts about the host, once, as `facts` in every expression. A fact that cannot be read is null.
 
     Returns: user, home, groups (of this login), hostname, architecture, kernel, python, os, dgx, memory_bytes,
-    memory_available_bytes, swap_bytes, disk_free_bytes, gpu {name, driver}, docker {reachable, version, storage_driver, root,
-    error}, ollama {reachable, version, models}, sandbox.
+    memory_available_bytes, swap_bytes, disk_free_bytes, gpu {name, driver}, docker {reachable, version, storage_driver,
+    root, error}, ollama {reachable, version, models}, sandbox.
     """
 
     @dataclass(frozen=True)

@@ -52,20 +52,20 @@ class Found:
 
 
 class HealthTimer(StateModule["HealthTimer.Args", Found]):
-    """The host checks its server on a schedule: a hardened systemd service and timer, or a line of cron; no laptop is needed.
+    """Check the server on a schedule, from the host itself: a hardened systemd service and timer, or a line in the crontab.
 
-    The units are the user's own (with linger), or root's with `system` (and `become: true`); they run the runtime that was
-    shipped, which is kept as long. The first check is run at once: a clock whose check can't run is a failure. Where
-    the systemd user instance may not make namespaces, the service goes without those, and that is said. `absent` leaves
-    nothing behind: units, settings, records, and the linger that it had switched on.
+    The units belong to the user (with linger), or to root with `system` (and `become: true`); they run the copied runtime,
+    which is kept as long as they exist. The first check is run at once: if it cannot run, the task fails. If the systemd
+    user instance may not create namespaces, the service runs without them, and the message says so. `absent` removes
+    everything: units, settings, records, and linger if this module enabled it.
 
-    Returns: scope (user, system or cron), confined (with namespaces of its own), elsewhere (scopes of other clocks that are
-    there), health (the first check's record). Refuses in the sandbox, which has no clock of its own.
+    Returns: scope (user, system or cron), confined (with its own namespaces), elsewhere (scopes of other schedules that
+    exist), health (the first check's record). Refused in the sandbox, which has no scheduler.
     """
 
     @dataclass(frozen=True)
     class Args:
-        state: Literal["present", "absent"] = arg("whether there is one", default="present")
+        state: Literal["present", "absent"] = arg("present or absent", default="present")
         host: str = arg("the host's name, for messages", default="")
         every_s: float = arg("how often, seconds", default=seconds(defaults.HEALTH_EVERY))
         system: bool = arg("system units instead of user units", default=False)
@@ -74,16 +74,18 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         smoke_every_s: float = arg(
             "how often the decode rate is measured, seconds; 0: never", default=seconds(defaults.SMOKE_EVERY)
         )
-        smoke_tokens: int = arg("tokens of each of its runs", default=defaults.SMOKE_TOKENS)
-        command: list[str] = arg("run on a change of state: program and words", default_factory=list)
-        webhook: str = arg("POSTed to on a change of state: a URL without a secret in it", default="")
+        smoke_tokens: int = arg("tokens per run of that measurement", default=defaults.SMOKE_TOKENS)
+        command: list[str] = arg("command to run on a change of state: program and arguments", default_factory=list)
+        webhook: str = arg("URL for a POST request on a change of state; must not contain a secret", default="")
         webhook_file: str = arg("a file of mode 0600 on the host whose first line is the URL", default="")
         webhook_format: Shape = arg("the shape of what is POSTed; auto: as the URL's receiver takes it", default="auto")
         textfile: str = arg("the folder of node_exporter's textfile collector", default="")
         keep: bool = arg("keep the settings of the timer that is installed, but for `textfile`", default=False)
         verify_every_s: float = arg("how often all model files are hashed again, seconds; 0: never", default=0.0)
-        quiet_hours: str = arg("when they may be: 02:00-05:00 on the host's clock; empty: at any time", default="")
-        wake: bool = arg("requests at a gateway may wake servers of this host", default=False)
+        quiet_hours: str = arg(
+            "when that may happen, such as 02:00-05:00 on the host's clock; empty: at any time", default=""
+        )
+        wake: bool = arg("whether requests at a gateway may wake servers of this host", default=False)
         limits: dict[str, Any] = arg("other limits: token_s, available_bytes, temperature_c ...", default_factory=dict)
 
     def read(self, args: Args, context: Context) -> Found:

@@ -23,34 +23,34 @@ from sparkwright.visible import count
 
 
 class Doctor(Module["Doctor.Args"]):
-    """Check one by one that the host is ready to serve. Changes nothing, and needs no root.
+    """Check that the host is ready to serve. Changes nothing, and needs no root.
 
-    Looks at: DGX OS and its update, memory, driver and firmware, kernel, Docker for this very login and at boot, container
-    toolkit and CDI specification, what a logout takes away, locale, names, the recipe's memory budget, earlyoom against the
-    recipe, swap, disk, clock, the server's port, other starts of it, Ollama, the image's platform. What can't be seen is
+    Checks: DGX OS and its updates, memory, driver and firmware, kernel, Docker for this login and at boot, container toolkit
+    and CDI specification, effects of a logout, locale, names, the recipe's memory budget, earlyoom against the recipe, swap,
+    disk, clock, the server's port, its other start mechanisms, Ollama, the image's platform. What cannot be read is
     `unknown`, never `ok`.
 
-    Returns: findings (check, verdict ok/warning/bad/unknown, evidence, fix: one command, source, repair), user, now_s (the host's
-    clock, seconds since the epoch), budget (of the recipe's server here; null without one). It never fails: the findings are the
-    answer.
+    Returns: findings (check, verdict ok/warning/bad/unknown, evidence, fix: one command, source, repair), user, now_s (the
+    host's clock, seconds since the epoch), budget (of the recipe's server here; null without a recipe). It never fails: the
+    findings are the result.
     """
 
     @dataclass(frozen=True)
     class Args:
         host: str = arg("the host's name, for the fix commands", default="")
-        recipe: str = arg("what it is to serve; empty: nothing", default="")
+        recipe: str = arg("name of its recipe; empty: none", default="")
         container: str = arg("the server's container", default="")
         port: int = arg("the server's port; 0: none", default=0)
         image: str = arg("the recipe's image", default="")
-        platforms: list[str] | None = arg("of the image, as the lock knows them; null: it does not", default=None)
+        platforms: list[str] | None = arg("platforms of the image in the lock; null: unknown", default=None)
         utilization: float | None = arg("the share of memory that the engine takes", default=None)
         reserve_gib: float = arg(
             "memory that must stay free in addition to the engine's, GiB", default=defaults.RESERVE_GIB
         )
         ipc: str = arg("the container's --ipc", default="")
-        model_dir: str = arg("where the model lies", default="")
-        engine_memory: dict[str, Any] = arg("what the server takes of the memory", default_factory=dict)
-        ollama: str = arg("what a deploy does with Ollama: unload, stop, leave", default="")
+        model_dir: str = arg("the model's folder", default="")
+        engine_memory: dict[str, Any] = arg("the server's memory use", default_factory=dict)
+        ollama: str = arg("how a deploy treats Ollama: unload, stop, leave", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         same = ("recipe", "container", "port", "image", "utilization", "ipc", "model_dir", "ollama", "engine_memory")
@@ -71,16 +71,16 @@ COMMAND_S = 120.0
 
 
 class Fix(Module["Fix.Args"]):
-    """Does one of the few things that `doctor` may set right by itself, by its name. Needs root (`become`).
+    """Apply one of the safe fixes of `doctor`, by name. Needs root (`become`).
 
-    It never installs or upgrades a package, and restarts no engine; each can be done twice.
+    It never installs or upgrades a package and never restarts an engine; fixes are idempotent.
 
-    Returns: command (what was run). Fails with the command's own words, and refuses a name it does not know.
+    Returns: command (that was run). Fails with the command's own message, and refuses an unknown name.
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("its name in a finding of `doctor`")
+        name: str = arg("name of the fix in a finding of `doctor`")
         user: str = arg("the ssh user on this host")
 
     def run(self, args: Args, context: Context) -> Result:
@@ -108,20 +108,20 @@ FACTS = (
 
 
 class Survey(Module["Survey.Args"]):
-    """Report what is on a host before sparkwright serves there: hardware, Docker, Ollama, servers and models that others brought.
+    """Report what is on a host before sparkwright serves there: hardware, Docker, Ollama, existing servers and models.
 
-    Changes nothing, and needs no root. A container counts as a server when it lists its models as OpenAI's API does; a folder as
-    a model by its name or place alone, for its bytes are proved in a deploy.
+    Changes nothing, and needs no root. A container counts as a server if it lists its models as OpenAI's API does; a folder
+    counts as a model by its name or place alone, because its bytes are verified in a deploy.
 
-    Returns: user, hostname, architecture, os, memory_bytes, memory_available_bytes, disk_free_bytes, gpu, docker, ollama, sandbox
-    (as `facts` has them), servers (name, image, engine, port, models, model_dir, verified: it is the last verified server here),
-    models (id, dir, place: "own" for the given dir, "folder" or "hub cache", size_bytes).
+    Returns: user, hostname, architecture, os, memory_bytes, memory_available_bytes, disk_free_bytes, gpu, docker, ollama,
+    sandbox (as in `facts`), servers (name, image, engine, port, models, model_dir, verified: it is the last verified server
+    here), models (id, dir, place: "own" for the given dir, "folder" or "hub cache", size_bytes).
     """
 
     @dataclass(frozen=True)
     class Args:
-        ids: list[str] = arg("models to look for, as the hub names them", default_factory=list)
-        dirs: list[str] = arg("the folder of each, as its recipe has it; ~ is the user's home", default_factory=list)
+        ids: list[str] = arg("models to look for, by their names on the hub", default_factory=list)
+        dirs: list[str] = arg("the folder of each, as in its recipe; ~ is the user's home", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
         if len(args.ids) != len(args.dirs):

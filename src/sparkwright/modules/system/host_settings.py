@@ -21,20 +21,20 @@ from sparkwright.trust import bounds
 
 
 class File(StateModule["File.Args", files.FileState]):
-    """A file or a folder is there, with this mode and owner; or nothing is there.
+    """Create a file or a folder with this content, mode and owner, or remove it.
 
-    A file is written beside and renamed: a reader sees the old or the new. A folder comes with the ones above it, and goes with
-    all that it holds. Fails without permission (says `become`).
+    A file is written to a temporary name and renamed, so that a reader sees either the old or the new content. A folder is
+    created with its parents, and removed with everything in it. Fails without permission (the message recommends `become`).
     """
 
     @dataclass(frozen=True)
     class Args:
-        path: str = arg("where; ~ is the user's home")
+        path: str = arg("path; ~ is the user's home")
         state: Literal["file", "directory", "absent"] = arg("file, directory or absent", default="file")
         content: str | None = arg("the content of a file; null: leave it unchanged", default=None)
-        mode: str = arg('permissions, as "0644"', default="")
-        owner: str = arg("user that owns it", default="")
-        group: str = arg("group that owns it", default="")
+        mode: str = arg('permissions, such as "0644"', default="")
+        owner: str = arg("owner", default="")
+        group: str = arg("group", default="")
 
     def read(self, args: Args, context: Context) -> files.FileState:
         if args.content is not None and args.state == "directory":
@@ -57,20 +57,20 @@ class File(StateModule["File.Args", files.FileState]):
 
 
 class Template(StateModule["Template.Args", files.FileState]):
-    """A file is there with the content of a rendered template.
+    """Write a rendered template to a file.
 
-    `src` in a playbook names a file of templates/; what it renders to arrives here as content. `validate` is a command that
-    gets the new file's path as its last word and must succeed before it replaces the file that is there.
+    `src` in a playbook names a file in templates/; its rendered text arrives here as content. `validate` is a command that
+    gets the new file's path as its last argument and must succeed before the existing file is replaced.
     """
 
     @dataclass(frozen=True)
     class Args:
         content: str = arg("the rendered template (in a playbook: `src`)")
-        dest: str = arg("where; ~ is the user's home")
-        mode: str = arg('permissions, as "0644"', default="")
-        owner: str = arg("user that owns it", default="")
-        group: str = arg("group that owns it", default="")
-        validate: list[str] = arg("a command that checks the new file, as words", default_factory=list)
+        dest: str = arg("path; ~ is the user's home")
+        mode: str = arg('permissions, such as "0644"', default="")
+        owner: str = arg("owner", default="")
+        group: str = arg("group", default="")
+        validate: list[str] = arg("a command that checks the new file, as a list", default_factory=list)
 
     def read(self, args: Args, context: Context) -> files.FileState:
         return files.FileState.at(context.machine.expand(args.dest))
@@ -107,16 +107,18 @@ PROTECTED = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules-*", "cud
 
 
 class Package(StateModule["Package.Args", dict[str, bool]]):
-    """Debian packages are installed, or are not. Nothing is ever upgraded.
+    """Install or remove Debian packages. Nothing is ever upgraded.
 
-    Driver, kernel and CUDA packages are refused: on a Spark they come in pairs with the firmware, from the Dashboard.
+    Driver, kernel and CUDA packages are refused: on a Spark they are updated together with the firmware, from the DGX
+    Dashboard.
 
-    Fails without root (says `become`), for an unknown package, when apt is locked for longer than a minute.
+    Fails without root (the message recommends `become`), for an unknown package, and if apt is locked for longer than a
+    minute.
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: list[str] | str = arg("one package or several")
+        name: list[str] | str = arg("name of a package, or a list")
         state: Literal["present", "absent"] = arg("present or absent", default="present")
         allow_driver_packages: bool = arg("allow driver, kernel and CUDA packages", default=False)
 
@@ -173,15 +175,15 @@ class UserGroupFound:
 
 
 class UserGroup(StateModule["UserGroup.Args", UserGroupFound]):
-    """A user belongs to a group, or does not. It counts from the user's next login on.
+    """Add a user to a group, or remove them. It takes effect at the user's next login.
 
-    Returns: new_login_needed. Fails when the group is not there, or without root (says `become`).
+    Returns: new_login_needed. Fails if the group does not exist, or without root (the message recommends `become`).
     """
 
     @dataclass(frozen=True)
     class Args:
-        user: str = arg("the user")
-        group: str = arg("the group")
+        user: str = arg("the user's name")
+        group: str = arg("the group's name")
         state: Literal["present", "absent"] = arg("member or not", default="present")
 
     def read(self, args: Args, context: Context) -> UserGroupFound:
@@ -231,28 +233,28 @@ class Found:
 
 
 class HostSettings(StateModule["HostSettings.Args", Found]):
-    """Settings of the host that keep it cool and its memory free: a file each and the command that applies it, undone by `undo`.
+    """Apply settings that keep the host cool and its memory free: one file each and the command that applies it.
 
-    What was there before is kept in /var/lib/sparkwright/host-settings.json, root's own, before anything is written. `undo`
-    restores exactly that and forgets it; a file that somebody changed since is left alone, and refused by name after the
-    others were restored. A setting that is null is left as it is. Needs root (`become: true`); nothing is installed.
+    The previous state is first saved in /var/lib/sparkwright/host-settings.json, owned by root. `undo` restores exactly
+    that; a file that somebody changed since is left alone, and reported by name after the others were restored. A setting
+    that is null is not changed. Needs root (`become: true`); nothing is installed.
 
-    Returns: settings (those that are in force by the record). Fails when earlyoom is not installed, or a command fails.
+    Returns: settings (those in force, by the record). Fails if earlyoom is not installed, or a command fails.
     """
 
     @dataclass(frozen=True)
     class Args:
         clock_cap_mhz: int | None = arg(
-            "highest SM clock, MHz (nvidia-smi -lgc), now and at boot; null: as it is", default=None
+            "highest SM clock, MHz (nvidia-smi -lgc), now and at boot; null: unchanged", default=None
         )
-        swappiness: int | None = arg("vm.swappiness, 0 to 200; null: as it is", default=None)
-        earlyoom_percent: int | None = arg("earlyoom acts below this share of memory; null: as it is", default=None)
+        swappiness: int | None = arg("vm.swappiness, 0 to 200; null: unchanged", default=None)
+        earlyoom_percent: int | None = arg("earlyoom acts below this share of memory; null: unchanged", default=None)
         ollama_limits: dict[str, Any] = arg(
             "of Ollama's service: max_loaded_models, num_parallel (requests of a model, each with a context), context_length "
             "(tokens), keep_alive (as 5m); empty: as it is",
             default_factory=dict,
         )
-        undo: bool = arg("restore what was before instead", default=False)
+        undo: bool = arg("restore the previous state instead", default=False)
 
     def read(self, args: Args, context: Context) -> Found:
         try:

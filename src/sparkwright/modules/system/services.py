@@ -22,7 +22,7 @@ POLL_S = 0.25
 
 
 class DockerReady(Module["DockerReady.Args"]):
-    """The Docker Engine answers. One that is being restarted, by an update say, is waited for.
+    """Wait until the Docker Engine answers, for example while an update restarts it.
 
     Returns: waited_s. Fails after timeout_s.
     """
@@ -68,13 +68,13 @@ class PortForwarderFound:
 
 
 class PortForwarder(StateModule["PortForwarder.Args", PortForwarderFound]):
-    """No port forwarder that Docker left behind holds the server's port: the Docker Engine is restarted, and waited for.
+    """Free the server's port from a port forwarder that Docker left behind, by restarting the Docker Engine.
 
-    After a loss of power in the moment of a start, Docker Engine 20.10 comes back with a docker-proxy for a container that never
-    ran. Only a restart of the engine ends it, and that may stop what runs: it is restarted only with `restart`, as root (`become:
-    true`, or sudo without a password), and where no container runs.
+    After a power loss during a start, Docker Engine 20.10 comes back with a docker-proxy for a container that never ran.
+    Only a restart of the engine ends it, which may stop running containers: it is restarted only with `restart`, as root
+    (`become: true`, or sudo without a password), and if no container is running.
 
-    Returns: freed. Refused, with the command to type, without `restart`, while containers run, and without root.
+    Returns: freed. Refused, with the command to run, without `restart`, while containers are running, and without root.
     """
 
     @dataclass(frozen=True)
@@ -155,20 +155,20 @@ class Found:
 
 
 class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
-    """A systemd unit has this content, is started or stopped, and comes up at boot or does not.
+    """Manage a systemd unit: its content, whether it runs, and whether it starts at boot.
 
-    systemd is told to reload only when the file changed. Units of the user need no root.
+    systemd is reloaded only if the file changed. User units need no root.
 
-    Returns: active_state. Fails when systemd is not there, or the unit does not come up (with its last words).
+    Returns: active_state. Fails if systemd is not available, or if the unit does not start (with its last log lines).
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("as ollama.service")
-        content: str | None = arg("the unit file; null: the one that is there", default=None)
-        state: Literal["started", "stopped", "restarted", "as it is"] = arg("its wanted state", default="as it is")
+        name: str = arg("such as ollama.service")
+        content: str | None = arg("the unit file; null: the existing one", default=None)
+        state: Literal["started", "stopped", "restarted", "as it is"] = arg("the desired state", default="as it is")
         enabled: bool | None = arg("start at boot; null: unchanged", default=None)
-        scope: Literal["system", "user"] = arg("whose systemd", default="system")
+        scope: Literal["system", "user"] = arg("system or user instance of systemd", default="system")
 
     def read(self, args: Args, context: Context) -> Found:
         if not UNIT.fullmatch(args.name):
