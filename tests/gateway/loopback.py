@@ -239,7 +239,7 @@ def running(folder: Path, made: Gateway, pem: str = "") -> Iterator[Running]:
         "".join(f"{model.backend} {SERVER_KEY}\n" for model in made.models if model.key)
     )
     (folder / operations.OPERATORS).write_text(
-        operations.operators({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})
+        clients.keys({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})
     )
     (folder / render.CERTIFICATE).write_text(pem)
     words = ["haproxy", *render.COMMAND]

@@ -21,7 +21,7 @@ import docker
 import pytest
 
 from sparkwright.errors import Refused, SparkwrightError
-from sparkwright.gateway import listeners, operations, render
+from sparkwright.gateway import clients, listeners, operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
 from sparkwright.host.gateway import container, haproxy_sockets, place, server_operations
 from sparkwright.modules.gateway.gateway_container import GatewayRestore, GatewayRunning
@@ -132,7 +132,7 @@ class Bench:
         told = self.told()
         config = self.folder / place.EARLIER
         files = {name: text.replace(listeners.SOCKETS + "/", "") for name, text in told["files"].items()}
-        operators = {operations.OPERATORS: operations.operators(told["operators"])}
+        operators = {operations.OPERATORS: clients.keys(told["operators"])}
         digest = place.digest_of(files | operators)
         files[render.CONFIG] = files[render.CONFIG].replace(render.DIGEST, digest)
         place.folder(self.context, place.EARLIER)

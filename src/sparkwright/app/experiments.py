@@ -157,11 +157,8 @@ def take_in(file: str, name: str, *, json: bool) -> None:
     if (folder / "experiment.json").exists():
         raise Refused(f"{folder} is an experiment of the lab.", fix="--name OTHER")
     _write(folder, found)
-    if json:
-        say(results_file.to_json(found), end="")
-        return
-    summary.show(found)
-    say(f"\n{folder / results_file.JSON}: compare it with `invoke bench.compare {found.name} OTHER`.")
+    note = f"{folder / results_file.JSON}: compare it with `invoke bench.compare {found.name} OTHER`."
+    _show(found, note, json=json)
 
 
 def report(name: str, *, json: bool) -> None:
@@ -169,11 +166,15 @@ def report(name: str, *, json: bool) -> None:
     found, path = _read(name), _find(name)
     folder = path if path.is_dir() else path.parent
     written = _write(folder, found)
+    _show(found, str(folder / written), json=json)
+
+
+def _show(found: Results, note: str, *, json: bool) -> None:
     if json:
         say(results_file.to_json(found), end="")
         return
     summary.show(found)
-    say(f"\n{folder / written}")
+    say(f"\n{note}")
 
 
 def show_all(*, json: bool) -> None:

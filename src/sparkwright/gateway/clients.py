@@ -56,10 +56,10 @@ def files(gateway: Gateway) -> dict[str, str]:
 
 
 def keys(hashes: Mapping[str, str]) -> str:
-    """Return the file of the clients' keys.
+    """Return a file of keys.
 
     Args:
-        hashes: SHA-256 of each key as hexadecimal digits, by client.
+        hashes: SHA-256 of each key as hexadecimal digits, by client, or by host.
     """
     return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
 

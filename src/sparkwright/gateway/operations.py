@@ -7,7 +7,7 @@ found there: it reads nothing that the client sent. `haproxy -c` and a reload ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from sparkwright.gateway import answers, listeners, wake
 from sparkwright.gateway.model import Gateway
@@ -73,15 +73,6 @@ def _allowed(gateway: Gateway) -> Iterator[str]:
                     yield f"{machine}:PUT:{url(action, model.backend, server)} {action} {model.backend}/{server}\n"
     for machine, servers in own.items():
         yield f"{machine}:GET:{PATH} {READ} {' '.join(servers)}\n"
-
-
-def operators(hashes: Mapping[str, str]) -> str:
-    """Return the file of the hosts' keys.
-
-    Args:
-        hashes: SHA-256 of each key as hexadecimal digits, by host.
-    """
-    return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
 
 
 def hashes_in(text: str, names: Iterable[str]) -> dict[str, str]:

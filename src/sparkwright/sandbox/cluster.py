@@ -48,9 +48,9 @@ def lay_fabric(root: Path, end: int, *, degraded: bool) -> None:
             card / "device/current_link_width": "4",
         }
         for path, text in texts.items():
-            _write(path, f"{text}\n")
+            system.written(path, f"{text}\n")
     for name, script in _programs(end).items():
-        _write(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
+        system.written(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
 
 
 def _programs(end: int) -> dict[str, str]:
@@ -63,12 +63,6 @@ def _programs(end: int) -> dict[str, str]:
         "ip": f"""case "$*" in *" addr") echo '{json.dumps(rows)}' ;; *) echo '{route}' ;; esac""",
         "ping": "exit 0",
     }
-
-
-def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
 
 
 #: tag of another image for a manual start, and name of a leftover container

@@ -46,9 +46,9 @@ PROGRAMS: dict[str, str] = {
 def lay(root: Path) -> None:
     """Write all of it below root. Programs go to /usr/bin there, which is in no other program's PATH."""
     for name, text in FILES.items():
-        _written(Path(f"{root}{name}"), text)
+        written(Path(f"{root}{name}"), text)
     for name, script in PROGRAMS.items():
-        _written(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
+        written(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
 
     if not (root / BOOT_ID).exists():
         new_boot(root)
@@ -56,10 +56,11 @@ def lay(root: Path) -> None:
 
 def new_boot(root: Path) -> None:
     """Set a new boot id."""
-    _written(root / BOOT_ID, f"{uuid.uuid4()}\n")
+    written(root / BOOT_ID, f"{uuid.uuid4()}\n")
 
 
-def _written(path: Path, text: str) -> Path:
+def written(path: Path, text: str) -> Path:
+    """Write a file, with its folder, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path

@@ -113,7 +113,7 @@ def composed(
         found[listeners.CERTIFICATE] = _secret(certificate, context)
     kept = operations.hashes_in(read(current(state_of(context)).files).get(operations.OPERATORS, ""), operators)
     known = {name: hashed for name, hashed in operators.items() if hashed}
-    found[operations.OPERATORS] = operations.operators({**kept, **known})
+    found[operations.OPERATORS] = clients.keys({**kept, **known})
     digest = digest_of(found)
     return found | {render.CONFIG: found[render.CONFIG].replace(render.DIGEST, digest)}
 
