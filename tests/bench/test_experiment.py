@@ -144,7 +144,7 @@ def test_two_flags_are_a_grid_and_two_keys_of_one_flag_too(base: Recipe) -> None
     [
         ("max-num-batched-tokenz", "no release from", "max-num-batched-tokens"),
         ("model", "a recipe says that under model.mount", "two recipes"),
-        ("max-num-seqs.key", "no JSON object", "max-num-seqs"),
+        ("max-num-seqs.key", "not a JSON object", "max-num-seqs"),
     ],
 )
 def test_a_flag_that_cannot_be_swept_is_refused_with_what_to_write(
