@@ -180,6 +180,8 @@ def _complete(name: str) -> str:
     """Return the full name for a short form, an alias or a prefix; the name itself if that is not unambiguous."""
     others = options.other_names()
     name = others.get(name, name)
+    if name in option_values.known():  # most are, and the releases need not be read
+        return name
     meant = options.completed(name, options.every()) if name else []
     meant = [*dict.fromkeys(others.get(item, item) for item in meant)]
     return meant[0] if len(meant) == 1 else name
