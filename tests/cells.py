@@ -3,8 +3,6 @@
 ` ... ` stands for anything between, ` | ` between two cells that are both right.
 """
 
-from __future__ import annotations
-
 import re
 
 

@@ -1,7 +1,5 @@
 """A certificate for this machine's loopback, which believes itself."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from pathlib import Path

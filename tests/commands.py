@@ -5,8 +5,6 @@ python -m tests.commands    reads a command a line, answers with its exit code
 What the command line settles while it is imported (`sparkwright.cli`) is imported by each child anew.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """A second Docker Engine beside this machine's own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

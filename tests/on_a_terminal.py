@@ -1,7 +1,5 @@
 """A command on a terminal of its own: a pseudo-terminal, where a test types and reads what a person does."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

@@ -1,7 +1,5 @@
 """The sandbox's hub on loopback with models of one's own beside its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """What a command printed with --json, checked against the schema that docs/schemas has of it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command that adds an optional package fits the way sparkwright was installed, and takes sparkwright from no index."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

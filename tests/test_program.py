@@ -1,7 +1,5 @@
 """Commands in messages are those that the user would type: `sparkwright ...`, or `invoke ...` where it was started so."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

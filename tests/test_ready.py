@@ -1,7 +1,5 @@
 """Sockets of a process that has many open: a test run, a laptop with a large fleet."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -1,7 +1,5 @@
 """Amounts as a person reads and writes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright import units

@@ -1,7 +1,5 @@
 """Untrusted text never reaches a terminal as a control sequence."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A project with its own sandbox, and a fleet that is opened from another folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`from sparkwright import Fleet` in a program: from another folder, several fleets in one process, nothing printed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

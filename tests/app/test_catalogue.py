@@ -1,7 +1,5 @@
 """`recipe.list` and `recommend`: no figure without its source, the user's recipes first, unsuitable ones last with the reason."""
 
-from __future__ import annotations
-
 import json
 import re
 

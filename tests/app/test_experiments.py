@@ -1,7 +1,5 @@
 """The bench commands against a server that records its requests, without any host."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`lint --for`: requirements of a client on a recipe."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`playbook.eject`, `playbook.update`, `playbook.clean` and what `lint` says, as a user types them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

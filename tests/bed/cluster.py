@@ -1,7 +1,5 @@
 """A cluster of both pretend Sparks: what runs on each, and what can happen to one of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A server that a person started with `docker run` on a real Docker Engine becomes a recipe, and a deploy proves it where it stands."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

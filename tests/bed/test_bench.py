@@ -1,7 +1,5 @@
 """The lab over a real sshd, on a real Docker Engine: arms come and go, the laptop's connection may drop, the server is put back."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

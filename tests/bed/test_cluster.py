@@ -1,7 +1,5 @@
 """A cluster of both pretend Sparks: over a real sshd, on two real Docker Engines, its ranks and its runs over a real network."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -4,8 +4,6 @@ Engines, a real network, hosts that lose their power. One member's run stands at
 Afterwards the new ranks serve, or the old ones, or none, and the next deploy has both serve; never do two servers run on one host.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The timers of a cluster's members under a real systemd: a rank that is gone is noticed, and all are restarted, with no laptop."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

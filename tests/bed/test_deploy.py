@@ -1,7 +1,5 @@
 """Deploys over a real sshd onto a real Docker Engine with a real registry."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

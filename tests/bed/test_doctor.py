@@ -1,7 +1,5 @@
 """`doctor` on a real Debian over ssh: groups of a login, logind, locales; and one thing that it mends."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ A gate stands before one task of a swap; while the run waits there something is 
 Afterwards, or after the next deploy when the run itself was killed, one server serves: the old or the new one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

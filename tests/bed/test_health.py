@@ -1,7 +1,5 @@
 """The host's own clock under a real systemd: installed, run, and taken away without a trace."""
 
-from __future__ import annotations
-
 import json
 import time
 

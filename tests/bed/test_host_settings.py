@@ -3,8 +3,6 @@
 vm.swappiness is left out: the kernel is the machine's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """An image from a neighbour: the second Spark never asks the registry."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

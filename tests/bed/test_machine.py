@@ -1,7 +1,5 @@
 """systemd units and Debian packages, on a host that boots systemd and has its own apt."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -3,8 +3,6 @@
 Nothing is imitated: the engine's own docker-proxy holds the port, for a container that never ran.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Rolling deploys and restarts of three hosts over a real sshd, with real engines."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The second Spark gets image and model from the first, with the hub and the registry switched off."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

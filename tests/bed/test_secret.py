@@ -1,7 +1,5 @@
 """A gated model onto a pretend Spark: its token is in no process of laptop and host, in no file, journal or log."""
 
-from __future__ import annotations
-
 import secrets
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server with a key on a pretend Spark: the real Docker Engine mounts it, and only its file on the host holds it."""
 
-from __future__ import annotations
-
 import re
 import secrets
 from pathlib import Path

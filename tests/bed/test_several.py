@@ -1,7 +1,5 @@
 """Two servers on one host: over a real sshd, on a real Docker Engine, checked by a real systemd."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """What the commands say of a broken Spark over ssh, how they end, and whether a client would agree. The table is states.yml."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A recipe and a lock's entries, as in a project."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Small results as experiments write them."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two sides compared: real differences, and noise."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The arms of an experiment: one thing changes at a time, and refusals of an engine are predicted."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,7 +1,5 @@
 """The loads of a command, their sizes, and orders that are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

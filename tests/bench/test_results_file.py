@@ -1,7 +1,5 @@
 """Results on disk: they are read back as written, follow their schema, and invalid files are refused."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

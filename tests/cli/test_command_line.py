@@ -1,7 +1,5 @@
 """A mistake on the command line gives one sentence with the closest word and exit code 5, and touches nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tab in a real shell: commands, options, and the names of the project's hosts, recipes and playbooks."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

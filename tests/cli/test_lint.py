@@ -1,7 +1,5 @@
 """The output of `lint` about a project's recipes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Errors of the operating system are sentences: a full disk, a read-only folder, a closed pipe, Ctrl-C at any moment."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

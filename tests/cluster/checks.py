@@ -1,7 +1,5 @@
 """The scheduled checks of a cluster's hosts: installed by the user's command, and run as the hosts' cron would run them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A cluster of two hosts on this machine: the images of a session, and a project for each test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

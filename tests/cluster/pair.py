@@ -4,8 +4,6 @@ The containers are on the host's network, as a cluster's are; both hosts share t
 The engine is the sandbox's vLLM, which meets its other ranks over real TCP.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

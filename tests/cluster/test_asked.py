@@ -1,7 +1,5 @@
 """Queries to a cluster as a whole: the head answers for it, each worker for its rank."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

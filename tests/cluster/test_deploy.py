@@ -1,7 +1,5 @@
 """A cluster of two hosts, each with a Docker Engine of its own: deployed, changed, failed and restored as one."""
 
-from __future__ import annotations
-
 from tests.cluster.pair import Pair, failures
 
 

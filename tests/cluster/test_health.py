@@ -1,7 +1,5 @@
 """The health checks of a cluster's hosts: each of its own rank, and a restart of all without a laptop."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

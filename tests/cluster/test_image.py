@@ -1,8 +1,6 @@
 """The image of a cluster is pulled once: the other members copy it from the first over their own link, with the same
 verification."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """An image between two Docker Engines when one half of the fabric's port fails: two loopback addresses, each behind a relay."""
 
-from __future__ import annotations
-
 import io
 import os
 import secrets

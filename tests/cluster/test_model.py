@@ -1,7 +1,5 @@
 """The model of a cluster is downloaded once: the other members copy it from the first over their own link."""
 
-from __future__ import annotations
-
 import shutil
 import urllib.request
 

@@ -1,7 +1,5 @@
 """A host that cannot be a member is found before anything is stopped, and the whole cluster stays unchanged."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A cluster of two hosts is restarted as one, from whatever is left of it."""
 
-from __future__ import annotations
-
 from tests.cluster.pair import Pair, failures
 
 

@@ -1,7 +1,5 @@
 """A cluster is rolled back as a whole, and one that never served leaves each member with its previous server."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Untrusted texts on the screen: no markup, no lines of their own, no control characters."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables at every width: important columns are complete, and nothing is wider than the terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The screen of `status --watch`: complete in 80 columns, with the marked host always visible, and only changes sent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

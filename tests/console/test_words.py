@@ -1,7 +1,5 @@
 """Figures and names as text for a person."""
 
-from __future__ import annotations
-
 from sparkwright.console import words
 
 

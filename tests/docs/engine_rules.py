@@ -5,8 +5,6 @@
 A cell that is a rule's name is checked against the engine's rules; anything else is the reason why there is none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

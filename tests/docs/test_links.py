@@ -1,7 +1,5 @@
 """Every relative link of every page leads to a file that is there, and its anchor to a heading of it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

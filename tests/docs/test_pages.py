@@ -1,7 +1,5 @@
 """The documentation says what the code does: generated pages are fresh, annotated examples load."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

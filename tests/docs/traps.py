@@ -3,8 +3,6 @@
 python -m tests.docs.traps        # writes the page (`make docs` does, too)
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

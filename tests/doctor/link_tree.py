@@ -1,7 +1,5 @@
 """The files and programs of a host with a fast link to another: both halves of a ConnectX port, as on a Spark."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Each check on a host made of files: its finding if all is well, if one thing is wrong, and if it can't read its source."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import os

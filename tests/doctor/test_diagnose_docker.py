@@ -1,7 +1,5 @@
 """`diagnose` of a server in a real Docker Engine: Docker reports its exit, and its last line is shown safely and bounded."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

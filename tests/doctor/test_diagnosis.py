@@ -1,7 +1,5 @@
 """The state of a server by its observation: the sentence, the state, the exit code, the causes that have evidence."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A host made of files: the simulated Spark's, with one change in each case."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

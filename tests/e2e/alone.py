@@ -1,7 +1,5 @@
 """A simulated Spark that alone serves a small model behind a gateway."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

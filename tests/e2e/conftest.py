@@ -1,7 +1,5 @@
 """A project of its own with a sandbox of its own, driven by the real command."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

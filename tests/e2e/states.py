@@ -7,8 +7,6 @@ commands that only read, one after the other; then `deploy` and `restart`, each 
 A command that says that a server serves is held to it by a client: a streaming request to the published port.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import itertools

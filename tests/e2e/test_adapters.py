@@ -1,7 +1,5 @@
 """A recipe with LoRA adapters, from their pins to their removal: each is a model of the server, and answers by its name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 One that is not installed is skipped; tests/real_llama/test_agents.py says how they are installed, and runs them with a real engine.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

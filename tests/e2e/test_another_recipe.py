@@ -1,7 +1,5 @@
 """A host switches to another recipe: its server is replaced, and restored under its own name if that fails."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

@@ -1,7 +1,5 @@
 """The lab on the sandbox: what runs is measured, arms are started fresh, and what served before serves again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

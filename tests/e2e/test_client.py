@@ -1,7 +1,5 @@
 """A client's settings are of what runs, and are shown where they are asked for; a new server says where."""
 
-from __future__ import annotations
-
 import json
 
 from tests.e2e.conftest import Desk

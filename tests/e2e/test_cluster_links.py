@@ -1,7 +1,5 @@
 """`cluster.inspect` and `cluster.check` by the real command, on two hosts that are folders with the files of a Spark with a fast link."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The product's story on the sandbox: from bare to verified, again without a change, and with a change."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The decode rate at depth, from the recipe to the verdict: a kernel that falls back behind long prompts alone is found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

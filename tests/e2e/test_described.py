@@ -1,7 +1,5 @@
 """`engine: openai` in the sandbox: the pretend llama-server as one that no release knows, described in its recipe."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

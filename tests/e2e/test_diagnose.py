@@ -1,7 +1,5 @@
 """`diagnose` on the sandbox: for each thing that can be wrong its first sentence, exit code and the cause it ranks first."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

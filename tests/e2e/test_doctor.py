@@ -1,7 +1,5 @@
 """`doctor` on the sandbox: what a newcomer sees, and how it ends."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

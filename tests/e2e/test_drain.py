@@ -1,7 +1,5 @@
 """Servers that leave their gateway before they stop, and come back when they are verified: on two simulated Sparks."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

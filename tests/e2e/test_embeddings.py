@@ -1,7 +1,5 @@
 """A recipe that makes vectors, on the sandbox: proved by a vector, looked after, and told apart from one that generates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

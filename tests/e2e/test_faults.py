@@ -1,7 +1,5 @@
 """Each thing that can be broken: a clear failure, never green, and the old server serving or put back."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`gateway.deploy` and `gateway.status` on the sandbox, where the gateway is this machine's own HAProxy."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

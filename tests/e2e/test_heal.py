@@ -1,7 +1,5 @@
 """A server that hangs is restarted by the health check as `invoke restart` would do it, with no laptop."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

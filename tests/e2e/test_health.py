@@ -4,8 +4,6 @@ One pretend Spark is deployed once; each test breaks it and has it mended after.
 test's own, so that minutes between two looks pass at once.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

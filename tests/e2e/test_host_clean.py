@@ -1,7 +1,5 @@
 """`host.clean` on the pretend Spark: listed first, refused beside a run, the server spared, and nothing left behind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

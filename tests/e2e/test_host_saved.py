@@ -1,7 +1,5 @@
 """A start that would take the host down is stopped in time; without the guard each of them does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

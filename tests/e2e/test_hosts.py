@@ -1,7 +1,5 @@
 """`hosts.check` and `hosts.add` in a project with a simulated Spark."""
 
-from __future__ import annotations
-
 import json
 import socket
 

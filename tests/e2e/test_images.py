@@ -1,7 +1,5 @@
 """`invoke images.prune` as a user gives it."""
 
-from __future__ import annotations
-
 from tests.e2e.conftest import Desk
 
 

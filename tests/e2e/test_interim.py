@@ -1,7 +1,5 @@
 """`swap`: a second server takes the requests of the only one of its model while that is replaced, on a simulated Spark."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`--json` on every command that reads: standard output is JSON and nothing else, when all is well and when it is not."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A deploy is linted before the host is touched, and again beside the image, which says its version and its options."""
 
-from __future__ import annotations
-
 import json
 
 import yaml

@@ -1,7 +1,5 @@
 """The same deploy with another engine: a pretend llama-server is started, proved, swapped for a vLLM server and rolled back."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 

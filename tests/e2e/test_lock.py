@@ -1,7 +1,5 @@
 """`invoke lock` as a user gives it: fill, look, move on."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`logs --host`: what the engine that runs says of itself, and its log."""
 
-from __future__ import annotations
-
 import json
 
 from tests.e2e.conftest import Desk

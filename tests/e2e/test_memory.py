@@ -1,7 +1,5 @@
 """The memory of a start, told by the real commands on the sandbox: its budget, what was learned of it, and the promised load."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A whole deploy by somebody whose umask is 000: nobody else may enter, read or write what it keeps."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

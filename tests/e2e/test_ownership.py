@@ -1,7 +1,5 @@
 """Containers that are not sparkwright's are never stopped, renamed or removed, whatever they are called."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

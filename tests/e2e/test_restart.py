@@ -1,7 +1,5 @@
 """Restarts, roll backs and what is remembered of them, as a user types them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

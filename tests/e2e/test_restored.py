@@ -1,7 +1,5 @@
 """What is said of a previous server that is restored: it serves, or nothing does."""
 
-from __future__ import annotations
-
 import urllib.request
 from collections.abc import Iterator
 

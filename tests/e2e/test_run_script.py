@@ -1,7 +1,5 @@
 """After each act the script on the host, the history and plan tell of the same server: the one that serves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sparkwright.host.records import good_states, history

@@ -1,7 +1,5 @@
 """The screen of a run on a terminal of 80 columns: one line per stage, and at the end of a failure its story."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.e2e.conftest import Desk

@@ -1,7 +1,5 @@
 """A recipe with a second model, from its pin to its removal: what drafts is a model like the other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

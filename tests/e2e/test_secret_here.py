@@ -1,7 +1,5 @@
 """A token of the shell that deploys onto this very machine: nobody but that command inherits it."""
 
-from __future__ import annotations
-
 import secrets
 
 import pytest

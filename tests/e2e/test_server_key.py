@@ -1,7 +1,5 @@
 """A server that asks for a key: it is deployed, changed, put back and checked with it, and the key turns up nowhere else."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import stat

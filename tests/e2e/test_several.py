@@ -1,7 +1,5 @@
 """A host that serves several recipes: each with its own record, none touched by what is done to another."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The shipped SGLang recipe on the sandbox: proved, unchanged by a second deploy, and broken in each way that makes sense for it."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Iterator

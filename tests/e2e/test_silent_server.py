@@ -1,7 +1,5 @@
 """A server that is as the recipe says and does not answer: what plan says, what deploy does, and a client's token afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

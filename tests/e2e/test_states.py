@@ -1,7 +1,5 @@
 """Faults by commands: what each says, how it ends, and whether a client would agree. The table is states.yml."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """`status` on the sandbox: without a check, with one, and with one that is overdue."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A host whose servers take turns in its memory: one is awake, `invoke switch` swaps them, and a gateway's clients wait."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

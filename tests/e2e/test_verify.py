@@ -1,7 +1,5 @@
 """`verify` proves what runs: the running container, beside nobody, and it leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

@@ -1,7 +1,5 @@
 """A request wakes a sleeping server, through a real HAProxy: the host's own service switches, and no laptop is there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """What an engine compiled is found again by its next start, and by nothing else; a start that it makes slow is a cold one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

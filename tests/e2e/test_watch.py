@@ -1,7 +1,5 @@
 """`status --watch` in a real terminal: keys, and the terminal as it was afterwards."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

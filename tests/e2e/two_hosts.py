@@ -1,7 +1,5 @@
 """Two simulated Sparks that serve one model behind a gateway."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@
 llama-server's own parser prints it, and ends this process. How it is reached: tests/real_llama/llama_server.py.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 

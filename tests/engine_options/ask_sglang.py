@@ -6,8 +6,6 @@
 whose every name is `Anything`. No option depends on them; choices do (backends), and are not read.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.abc
 import importlib.machinery

@@ -1,7 +1,5 @@
 """The options of every release that was asked, kept as text: one file a release, one line an option."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

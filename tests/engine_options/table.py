@@ -3,8 +3,6 @@
 python -m tests.engine_options.table        # writes it for both engines
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ No GPU is needed. SGLang's parser needs torch and transformers: they are those o
 when it is not there. Exit code 0: taken in, with what changed printed. 1: the package can't be had, or its parser can't be asked.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

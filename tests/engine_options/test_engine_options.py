@@ -1,7 +1,5 @@
 """Which options a release of SGLang or llama.cpp has, and what lint advises for those that it lacks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The collected configs of models in tests/data/configs, and what each of them is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The memory budget of a start: rows that add up, by each engine's own memory model, and by what was measured before."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The compile caches of a recipe's container: recipes that keep their own, and flags that make another folder."""
 
-from __future__ import annotations
-
 import pytest
 from packaging.version import Version
 

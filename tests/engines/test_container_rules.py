@@ -1,7 +1,5 @@
 """Options of a recipe's container that can't be combined, and unsafe ones: each is refused with its line."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

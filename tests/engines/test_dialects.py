@@ -1,7 +1,5 @@
 """A chat in the form of other APIs, and their answers, as real servers gave them, in the form of a chat."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every part of every engine has the names of its protocol, which a type checker cannot see: parts are found by name."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The words of a running server are the flags that it was given."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.engines.flags import Command

@@ -1,7 +1,5 @@
 """The port, key and speculation in a server's own command, and the token counts in its answers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A flag of another engine is told from a typing error, and what is meant is named where it is the same."""
 
-from __future__ import annotations
-
 import pytest
 from packaging.version import Version
 

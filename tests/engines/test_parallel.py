@@ -1,7 +1,5 @@
 """The settings with which a member of a cluster is started: the same on all, but for its rank, its addresses and the head's own."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Causes of a slow server: each is found with its evidence, and none is excluded without evidence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The proof of a server that embeds or reranks, by answers of real ones (0.32.0, b11549)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

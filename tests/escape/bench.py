@@ -1,7 +1,5 @@
 """A host with one server of a hostile image: its mounts, and files around them that no container may reach."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,8 +1,6 @@
 """A hostile image against every mount of sparkwright: at start, restart, stop, removal, rollback, pruning, and with the run
 script."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Prints the fault matrix with its results at the end of the tests."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The new container is created before the server is stopped: a refusal costs nothing, and what a cut-off run leaves is no server."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The moment follows from a seed: a task of the deploy, and how long after its sta
 hundreds.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Looking on all the while that something else happens."""
 
-from __future__ import annotations
-
 import threading
 from typing import Self
 

@@ -1,7 +1,5 @@
 """A user's folder whose hosts are this machine, each with a home of its own; the commands and the runners are real."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

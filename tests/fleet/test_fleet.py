@@ -1,7 +1,5 @@
 """Batches as in Ansible, and the effect of a failed host on the others."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The last server of a group is never stopped, according to the hosts that serve at that moment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """A hundred hosts: a read-only command over one sshd with a hundred names."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run that stops servers checks all hosts before it changes one; real commands, real runners on this machine."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Laptops of different versions with one host: what each does about the records of the other, and says to its user."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

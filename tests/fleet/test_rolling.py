@@ -1,7 +1,5 @@
 """Rolling runs by the real command, over real runners on this machine."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A rolling play: sizes after a resume, hosts that stop serving, and the moments of the record."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

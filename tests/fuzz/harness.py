@@ -1,7 +1,5 @@
 """Real examples, damaged at random, handed to a reader that has to answer or to refuse with a sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Every regular expression in the source tree, and inputs that expose a quadratic or worse search."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

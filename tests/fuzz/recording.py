@@ -6,8 +6,6 @@ A recording is the events of each request of a command, by host. Played back, a 
 link; the bytes go through the reader of a real link.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import importlib

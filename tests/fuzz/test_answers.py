@@ -1,7 +1,5 @@
 """What a server under test, Ollama, nvidia-smi and an engine's log may say, damaged: read, or unknown."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

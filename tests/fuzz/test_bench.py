@@ -1,7 +1,5 @@
 """Measurements of others: results, what `vllm bench serve` wrote, data sets with prompts, an experiment's own file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

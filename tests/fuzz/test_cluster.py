@@ -1,7 +1,5 @@
 """What reaches the head's listener, and a member from its head, damaged: a line is read or refused, never more."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

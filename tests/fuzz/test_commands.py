@@ -4,8 +4,6 @@ The hostile host's answers are recorded ones whose values were replaced by other
 ends with one of its exit codes and without a traceback, and the honest host's row is there.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The label with which a container describes its server, and what such a server answers, damaged: read, or taken for none."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a host sends: any bytes become events that every subscriber takes; none is an exception, a hang or a heap of memory."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Gateways: the groups that describe one, what HAProxy says of itself, and what a host says of its gateway."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

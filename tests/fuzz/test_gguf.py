@@ -1,7 +1,5 @@
 """The header of a GGUF file, which a stranger wrote: values, or a sentence, in little time and memory."""
 
-from __future__ import annotations
-
 import struct
 
 from sparkwright.engines.llama_cpp import advice, files, gguf

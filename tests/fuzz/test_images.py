@@ -1,7 +1,5 @@
 """What registries say of images, and what a Docker Engine says of containers and images, as strangers may have written it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recipes of others, damaged: each is taken, asked about, or refused with one sentence. Four formats, docker's lines, running containers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a host answers about its fast links, damaged: refused with a sentence, or fit for the screen and for its file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A model's config.json, damaged: the answer is what it says, or unknown, and comes at once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

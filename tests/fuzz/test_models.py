@@ -1,7 +1,5 @@
 """What a hub, a lock, a peer and a model's folder say of a model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The local network and this machine's own words: mDNS answers, ssh's files, the route to a peer."""
 
-from __future__ import annotations
-
 import json
 import struct
 from ipaddress import IPv4Address

@@ -1,7 +1,5 @@
 """What the host's own programs print is read up to a size and a deadline, as a shell would see it else."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

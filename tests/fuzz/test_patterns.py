@@ -1,7 +1,5 @@
 """No regular expression of the tree takes more than a moment for 64 kB, whatever they hold."""
 
-from __future__ import annotations
-
 import functools
 import time
 

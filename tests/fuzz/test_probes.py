@@ -1,7 +1,5 @@
 """What a model's server answers to a probe, and what an image prints of itself, damaged: a verdict, or unknown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of the laptop that others could have put there, and what an agent is shown: read, or taken for none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

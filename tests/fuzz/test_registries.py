@@ -1,7 +1,5 @@
 """Registries of recipes, damaged: the user's files that name them, and what a stranger's repository holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

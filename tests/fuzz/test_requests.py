@@ -1,7 +1,5 @@
 """Damaged standard input: a request is answered or refused, and a plan is refused or runs to its recap."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

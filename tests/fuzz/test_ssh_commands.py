@@ -4,8 +4,6 @@ One host is honest and one hostile. Whatever the hostile one answers - as the ru
 command ends with one of its exit codes and without a traceback, and the honest host's row is there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """What `ssh -G` and `ssh-keygen -F` print, damaged: a value, or one sentence."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

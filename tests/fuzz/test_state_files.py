@@ -1,7 +1,5 @@
 """Whatever stands in a host's state folder, its readers answer: damage counts as absent, and is no traceback."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Templates and expressions of users, damaged or hostile: rendered, or refused with a sentence, at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

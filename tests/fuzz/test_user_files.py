@@ -1,7 +1,5 @@
 """Hosts, groups, recipes, playbooks, locks and templates, damaged: each is read, or refused with one sentence."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Users' files damaged at random: whatever is said of them, no secret that stands where secrets stand is repeated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Servers on the loopback behind a real HAProxy with the rendered configuration."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.client

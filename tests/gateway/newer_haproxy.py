@@ -3,8 +3,6 @@
 Some tests run with both. It stays in .engine/haproxy; without it they are skipped.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

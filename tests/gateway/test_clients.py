@@ -1,7 +1,5 @@
 """Clients with keys and limits of their own, in a real HAProxy."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A gateway's container on a real Docker Engine: a hostile image reads nothing of the host, and an earlier release's is replaced."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

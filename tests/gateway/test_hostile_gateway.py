@@ -1,7 +1,5 @@
 """A gateway that sends its hosts well-formed nonsense: no operation hangs, fails or is misled."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Connections to Debian's real HAProxy from several kinds of addresses: which are rejected, and the memory that they take."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

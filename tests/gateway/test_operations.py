@@ -1,7 +1,5 @@
 """Draining and returning a server in Debian's real HAProxy: the allowed hosts, and the state after a reload."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import time

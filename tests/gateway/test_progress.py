@@ -1,7 +1,5 @@
 """A server that answers everything but requests, behind a real HAProxy: its engine's counters stall, and no client waits for it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import shutil

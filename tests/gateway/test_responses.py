@@ -1,7 +1,5 @@
 """Requests about earlier responses, and requests whose model is in a form, through a real HAProxy."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

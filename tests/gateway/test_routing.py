@@ -1,7 +1,5 @@
 """The rendered configuration in Debian's real HAProxy: the routing, and each refusal."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """A gateway whose requests wait for a server to be up, in Debian's real HAProxy."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

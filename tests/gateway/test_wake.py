@@ -1,7 +1,5 @@
 """Requests for a sleeping model, noted by Debian's real HAProxy and read by the model's host."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A container that takes memory at a rate, on a real Docker Engine, within bounds that leave memory to other tests."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any

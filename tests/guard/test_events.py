@@ -1,7 +1,5 @@
 """Events that the guard service reports are read as untrusted data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The guard's decisions on recorded memory curves of GB10 hosts. Rates and levels are those of public issues."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

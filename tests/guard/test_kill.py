@@ -1,7 +1,5 @@
 """The guard ends only the container with one full id, and processes in its cgroup."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Samples that survive the host: written in place, and readable wherever a write was cut off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sparkwright.guard import samples as rings

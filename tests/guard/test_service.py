@@ -5,8 +5,6 @@ their memory, or never reached. The guard of a start, whose tests take seconds, 
 (test_start_guard.py).
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The guard's own process over real containers of a real Docker Engine that take real memory."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import subprocess

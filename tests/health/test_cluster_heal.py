@@ -1,7 +1,5 @@
 """The checks of a cluster's members vote before one of them is restarted: real connections on 127.0.0.1, no Docker."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import Future
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The state at this moment, from one inspection of the container and one request to /health."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

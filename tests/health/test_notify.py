@@ -1,7 +1,5 @@
 """Notification of a change of state: once, again after a failure, and never with a secret."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """A message in its receiver's format: no text of a log is markup, and an alert ends when the server is well."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """One observation of a server with given answers: the signs of generating, and those that are not."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The systemd units and the line of cron, judged by systemd's own tools."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

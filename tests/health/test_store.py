@@ -1,7 +1,5 @@
 """The files that checks leave on disk: readable, complete, and bounded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

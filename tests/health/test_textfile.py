@@ -1,7 +1,5 @@
 """The Prometheus text, judged by Prometheus' own tool."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Who takes the turn on a machine whose servers wake on request: each row is a situation and its decision."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

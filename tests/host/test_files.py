@@ -1,7 +1,5 @@
 """file, template, command, package: idempotent, and honest in check mode."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

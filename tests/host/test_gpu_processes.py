@@ -1,7 +1,5 @@
 """The server's use of the GPU: the processes of a real container against the list of nvidia-smi, and its log."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path

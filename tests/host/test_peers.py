@@ -1,7 +1,5 @@
 """A model between two members of a cluster over both halves of the port: two loopback addresses, each behind a relay that counts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

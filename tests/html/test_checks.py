@@ -1,7 +1,5 @@
 """A host's checks as spans for plots and table, and as periods in which it was not ok."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

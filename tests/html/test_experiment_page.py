@@ -1,7 +1,5 @@
 """The page of an experiment in a real browser."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The page in a real browser: layout, accessible text, and no external requests."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """A host's week of checks, in the format of a host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`sparkwright mcp` as a user starts it, with the SDK's own client on its standard input and output."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -6,8 +6,6 @@ It runs in a thread for tests, as a process of its own for benchmarks. Its clock
 of a machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

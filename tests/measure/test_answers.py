@@ -1,7 +1,5 @@
 """First answers judged on their own: texts of a working model in any language, and texts that none writes."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.measure import reference

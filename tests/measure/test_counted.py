@@ -1,7 +1,5 @@
 """The server's token count and the client's: when they differ, and when other clients were served."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

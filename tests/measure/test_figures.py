@@ -1,7 +1,5 @@
 """Figures of gaps: stalls are found, and chunks that arrive in one piece are none."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.measure import figures

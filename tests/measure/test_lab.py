@@ -1,7 +1,5 @@
 """A cell of the lab, compared with the exact server's own record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The verdict on two texts: same, different at a near-tie, or another model's."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

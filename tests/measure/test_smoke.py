@@ -1,7 +1,5 @@
 """The verdict on a server's throughput: the rule of docs/measuring.md."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.engines.vllm.http import HTTP

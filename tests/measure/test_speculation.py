@@ -1,7 +1,5 @@
 """Acceptance from an engine's counters, and the verdict on answers with many streams and a temperature."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.engines.vllm.http import HTTP

@@ -1,7 +1,5 @@
 """The streaming client against a server whose schedule and record are known, and against real streams of vLLM 0.32.0."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

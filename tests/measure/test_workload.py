@@ -1,7 +1,5 @@
 """The requests of a load: lengths, arrivals, and prompts that were never sent before."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 

@@ -3,8 +3,6 @@
 The protocol is at https://huggingface.co/docs/xet: a reconstruction names ranges of chunks, and URLs that they are read from.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from typing import Any

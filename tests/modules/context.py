@@ -1,7 +1,5 @@
 """A real, small Context for tests of modules: it keeps what they say."""
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Any

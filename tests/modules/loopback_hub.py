@@ -4,8 +4,6 @@ It speaks what huggingface_hub, hf_transfer and curl ask for: model info, tree, 
 store its large files are there too, as hf_xet asks for them.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import threading

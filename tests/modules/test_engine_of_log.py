@@ -1,7 +1,5 @@
 """A container's log is read by the tables of the engine that its label names, from a real Docker Engine."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 from typing import Any

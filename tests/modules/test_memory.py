@@ -1,7 +1,5 @@
 """Holders of memory, released memory and refusals: on real processes and files, with a made-up meminfo."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Ollama as it really behaves, played by a small server: unloads that are lost, models that are busy, calls that block."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """One file changes containers, and it changes only those that sparkwright created."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The clock of a host without systemd, by Debian's own cron: it really fires, and nothing of it is left."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

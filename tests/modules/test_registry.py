@@ -1,7 +1,5 @@
 """Arguments of modules: mistakes are named, and only what is harmless is bent."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import typing

@@ -1,7 +1,5 @@
 """The further models of a server on the host: fetched and proved, kept for a rollback, in drift, and one with the state they are in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

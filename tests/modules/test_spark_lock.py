@@ -1,7 +1,5 @@
 """The lock's entry of a repository of GGUF files: one quantisation with its shards, and nothing that is not served."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One port that speaks TLS and plain HTTP, as a hub behind a careless proxy does: each way leads to a server of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import ipaddress

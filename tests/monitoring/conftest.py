@@ -1,7 +1,5 @@
 """A real Prometheus on loopback that scrapes pages of metrics and evaluates the shipped rules."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """The alert rules over time: promtool runs them over series of our metrics of an hour or a day."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The files that `monitoring.install` writes, as Prometheus and Grafana read them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Rules and dashboard with a real Prometheus and the metrics that a check writes."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The same as docker_words.py, of the options that take no part in publishing and mounting."""
 
-from __future__ import annotations
-
 from tests.project.docker_words import rows
 
 NET = "is not a network"

@@ -5,8 +5,6 @@ the recipe again is found; it is not where the engine's own configuration may sa
 machine within another one may have all rights.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -5,8 +5,6 @@ the sentence with which a recipe refuses it; empty when it is taken. A recipe re
 refuses has its reason beside it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CHANCE = "leaves the host's port to chance"  # no client would find the server

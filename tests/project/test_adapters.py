@@ -1,7 +1,5 @@
 """LoRA adapters of a recipe: given to the engine by name and path, checked against the model, and refused where they can't be served."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Groups of hosts that serve one recipe together: what may be one, and what its members are started with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

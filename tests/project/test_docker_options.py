@@ -1,7 +1,5 @@
 """Each option of `docker run` on the real engine: made, found unchanged, every single change named, and the same by the script."""
 
-from __future__ import annotations
-
 import io
 import json
 import secrets

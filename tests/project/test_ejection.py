@@ -1,7 +1,5 @@
 """Shipped playbooks, parts and templates: found where the project has none, ejected, compared and merged."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`recipe.export`: what another tool is given is pinned, holds no key, and comes back as the same recipe."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

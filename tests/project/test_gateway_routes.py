@@ -1,7 +1,5 @@
 """`gateway:` of a group: what it routes by the user's files, and what is refused with a line before anything is touched."""
 
-from __future__ import annotations
-
 import datetime
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """spark.lock with names that strangers chose: what leads elsewhere is refused with its line, what is odd survives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings of an inventory without a meaning, or with two, are refused with their line and the nearest right name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of a recipe: rendered or as they are, named by their content; what cannot stand is a sentence with its line."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Registries: fetched at a pinned commit by the ways that a user names, read without a work tree, shown before a recipe is taken."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

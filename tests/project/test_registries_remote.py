@@ -1,7 +1,5 @@
 """Registries behind https and ssh: git's own server, a verified certificate and host key, and no prompts."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import ssl

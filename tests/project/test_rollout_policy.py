@@ -1,7 +1,5 @@
 """Batch sizes of a rolling run, and the number of failures that stops it."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.errors import Refused

@@ -1,7 +1,5 @@
 """The recipes that `init` lays down pass our own lint, pinned or not, and stand beside one frozen tag, kept as an example."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

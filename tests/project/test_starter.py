@@ -1,7 +1,5 @@
 """`init` in a folder that is a project already: what this version ships differently, as a patch that git takes."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

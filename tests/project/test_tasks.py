@@ -1,7 +1,5 @@
 """Settings that a recipe's task allows and excludes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

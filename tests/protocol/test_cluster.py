@@ -1,7 +1,5 @@
 """A plan survives serialization on its way to the host."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

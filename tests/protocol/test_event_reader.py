@@ -1,7 +1,5 @@
 """A host's output becomes events of known kinds, bounded and visible; none of it raises an exception."""
 
-from __future__ import annotations
-
 import json
 import time
 import tracemalloc

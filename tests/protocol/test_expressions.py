@@ -1,7 +1,5 @@
 """Expressions: valid ones of a playbook, and the errors of invalid ones."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The engine's own word: its exit code, `/server_info` (which only dev mode opens)
 only asked about (releases/asked.py): the configuration that it makes of them.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from dataclasses import dataclass, field

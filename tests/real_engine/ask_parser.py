@@ -6,8 +6,6 @@ Writes parser.json, an option's names, kind and choices, and flag-values.json: V
 "y" taken, "p" refused by the parser, "r" by the range of a config class's field or where the value is used.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

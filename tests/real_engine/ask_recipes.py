@@ -7,8 +7,6 @@ Reads {recipe: {"argv": words after `vllm serve`, "config": the model's config.j
 architecture's own configuration class and its registered model.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

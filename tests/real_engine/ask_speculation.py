@@ -6,8 +6,6 @@ Writes speculative-config.json: CONFIGS, each with the beginning of the engine's
 a config that is right but for its model fails at TARGET, which counts as taken.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

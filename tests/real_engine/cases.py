@@ -3,8 +3,6 @@
 The flags are a recipe's `vllm:` mapping and become words as sparkwright makes them. `words` are for what no mapping can say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

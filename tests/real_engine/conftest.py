@@ -1,7 +1,5 @@
 """The engine of a run; and what is checked against one release only."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -3,8 +3,6 @@
 SPARKWRIGHT_ENGINE_VERSION=0.19.1 takes another release; SPARKWRIGHT_ENGINE=/path/to/a/venv one that is there already.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

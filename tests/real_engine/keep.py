@@ -5,8 +5,6 @@
 From .engine/VERSION/runs/CASE to tests/data/vllm-VERSION/CASE: server.log, command.txt, result.json.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What sparkwright says will happen: the one seam between its knowledge and this test."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ It runs in the engine's own Python. Its layers add nothing and each token's vect
 on the present one alone: a chain of tokens that begins where the chat template ends. The text of each step is one token.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """LoRA adapters of a real vLLM, with the files of the sandbox's hub: served by name, and refused where a recipe's check refuses them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 SPARKWRIGHT_ENGINE_STARTS: all, some (those of releases.cases.STARTED) or none; an engine is started for so many of the cases.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

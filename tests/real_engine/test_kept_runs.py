@@ -1,7 +1,5 @@
 """Without an engine: the runs that were kept read as their cases say, and the harness's own small parts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

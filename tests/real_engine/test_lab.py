@@ -1,7 +1,5 @@
 """The lab against a real vLLM on this CPU: smoke, prefix cache, chunked prefill on against off, and a sweep of three sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median

@@ -1,7 +1,5 @@
 """The recorded options of `vllm serve` match those of the real parser and config classes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

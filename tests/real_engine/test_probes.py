@@ -1,7 +1,5 @@
 """The probes against a real vLLM, whose model recites what a good one says: a parser that is missing or another model's is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

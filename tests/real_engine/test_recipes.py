@@ -1,7 +1,5 @@
 """The shipped recipes, asked of the real vLLM: its argument parser, the checks after it, and its configuration of each model."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

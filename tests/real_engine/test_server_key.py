@@ -1,7 +1,5 @@
 """A real vLLM takes its key from the file that sparkwright mounts: no process shows it, its log hides it, and it asks for it."""
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 

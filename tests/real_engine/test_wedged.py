@@ -1,7 +1,5 @@
 """A real vLLM whose engine core is stopped, behind a real HAProxy: what it still answers, and what becomes of its requests."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

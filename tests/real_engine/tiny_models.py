@@ -5,8 +5,6 @@
 It runs in the engine's own Python (torch, transformers), never in sparkwright's. One model a kind of layer.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from dataclasses import dataclass

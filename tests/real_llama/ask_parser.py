@@ -3,8 +3,6 @@
 One process for all of them; what the parser prints goes nowhere.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

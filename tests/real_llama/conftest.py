@@ -1,7 +1,5 @@
 """A tiny model, made once a session, and a server that a file's tests share; without the wheel they are skipped."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ The images only contain an entry point. The machine's programs, its Python and t
 no base image can be pulled without a network. One image runs the real llama-server, the other the sandbox's vLLM.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

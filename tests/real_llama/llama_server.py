@@ -8,8 +8,6 @@ C++ parser fills the struct that stands inside the Python object, 16 bytes from 
 stands there. The lines of its log, those of a failed start too, come from the C++ code.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

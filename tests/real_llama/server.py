@@ -1,7 +1,5 @@
 """One start of the real llama-server on loopback: waited for until it serves or is gone, asked, and stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A LoRA adapter of the real llama-server: given by the flag that a recipe's adapter has, applied to every request, whatever it names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ An agent that is not installed is skipped. `npm install` of @anthropic-ai/claude
 The model's weights are random: its answers are no sentences, and it calls no tool.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The real llama-server in a real container on the real Docker Engine, deployed by the command from a registry and a hub on loopback."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What ends llama-server at its start, and what lint says of the same recipe before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The real llama-server as a server that no release knows: started and asked as its recipe describes it, in a real container."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What sparkwright knows of llama-server's options, checked against its own --help and its own parser."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The APIs of clients through a real HAProxy to the real llama-server."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

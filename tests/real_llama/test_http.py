@@ -1,7 +1,5 @@
 """What sparkwright takes for true of llama-server's HTTP side, checked against the real one."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The only server of a model is replaced behind a gateway: real llama-servers and the real HAProxy, in containers of the real Docker Engine."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """What sparkwright reads in the real llama-server's log, checked against what the same server answers over HTTP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What sparkwright says of a model file and of its memory, checked against the real server's own log."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The probes against the real llama-server. Its weights are random: a grammar makes JSON of them all the same, and nothing a tool call."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The requests that prove a server of vectors and of scores, answered by the real llama-server; its weights are random."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

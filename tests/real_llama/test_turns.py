@@ -1,7 +1,5 @@
 """Two servers that take turns on the real Docker Engine: the real llama-server, and the sandbox's vLLM in a container of its own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A GGUF that llama-server loads in a tenth of a second: a llama of random weights whose tokens are single bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

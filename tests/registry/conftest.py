@@ -1,7 +1,5 @@
 """A registry, a faulty proxy in front of it, and the real Docker Engine; skipped if they are not available."""
 
-from __future__ import annotations
-
 import secrets
 import subprocess
 from collections.abc import Iterator

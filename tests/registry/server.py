@@ -1,7 +1,5 @@
 """A real registry on loopback, images built for it without an engine, and a proxy in front of it that injects faults."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

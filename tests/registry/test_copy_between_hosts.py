@@ -1,7 +1,5 @@
 """`invoke images.copy` between two hosts with an engine of their own, one of which sends more than was requested."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

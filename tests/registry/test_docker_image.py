@@ -1,7 +1,5 @@
 """Images by digest: a real registry, a real engine, and a faulty proxy between them."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Images that are not what their names claim: false tags, loads that bring more than they should, registries that lie."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

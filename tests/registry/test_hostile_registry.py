@@ -1,7 +1,5 @@
 """A registry with arbitrary answers: every answer is limited, and a login goes nowhere else."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Archives that unpack to far more than their size: refused while streaming, before the engine has them."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

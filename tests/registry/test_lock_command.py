@@ -1,7 +1,5 @@
 """`invoke lock` with a real registry: changes by version, date and size, and completing an old entry."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The lock entry of an image: all of it comes from the registry, nothing is pulled."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Removing images from a host's disk, and those that always stay, with a real engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Sending an image through a real sshd into a real engine, with a key created for it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A container has no drift right after it was created, for all options of a recipe and an image, with a real engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

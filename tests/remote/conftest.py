@@ -1,7 +1,5 @@
 """Real sshds on loopback; `ssh` on the PATH is the real one, with a configuration of its own."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

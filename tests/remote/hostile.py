@@ -1,7 +1,5 @@
 """A hostile host: a real sshd on which every command prints a given file and records its input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A Docker socket with one container, for code that only inspects it."""
 
-from __future__ import annotations
-
 import json
 import socketserver
 import tempfile

@@ -4,8 +4,6 @@
 a kind that it does not have, <dir> the folder of files. Every case starts from files of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 LOGIN = "IdentityFile <dir>/id\nIdentitiesOnly yes\nIdentityAgent none"

@@ -1,7 +1,5 @@
 """A real sshd on loopback, and an ssh configuration for it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

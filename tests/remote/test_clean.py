@@ -1,7 +1,5 @@
 """`host.clean` over a real sshd: nothing is left on a host that was used and checks itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

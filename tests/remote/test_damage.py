@@ -1,7 +1,5 @@
 """A damaged runtime on a host, over a real sshd: one that does not start is shipped again, once."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hosts are found in ssh's own files and by one query to the network; answers are untrusted."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

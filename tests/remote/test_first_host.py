@@ -4,8 +4,6 @@ An unknown key is confirmed on a terminal and never accepted without one, the fa
 files, and an interrupted command leaves nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A host attacks the laptop over a real sshd: its answers name no folder here, write no file, end no command."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

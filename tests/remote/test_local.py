@@ -1,7 +1,5 @@
 """The link to this machine: a runner with much output on standard error, one that exits early, and its imports."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Paramiko is imported without importlib.metadata, and works."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Connecting begins after a quick read of the inventory; a host that was read wrong gets no request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

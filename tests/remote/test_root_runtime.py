@@ -1,7 +1,5 @@
 """`runtime.install` over a real sshd and the real sudo: root's programs then belong to root, and came from the laptop."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The shipped runtime: complete by itself, without the laptop's side, and named by its content."""
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import gzip

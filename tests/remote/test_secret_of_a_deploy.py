@@ -3,8 +3,6 @@
 The host's engine, Ollama and hub are the sandbox's; the connection, the runner and all its children are real.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`status` and `report` of several hosts over ssh: one connection each, and an unreachable one delays no other."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

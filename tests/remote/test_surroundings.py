@@ -1,7 +1,5 @@
 """Odd accounts, over a real sshd: login shells, rc files that print or exit, homes that are missing, full or read-only."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

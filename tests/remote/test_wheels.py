@@ -1,7 +1,5 @@
 """The runtime's wheels: pinned by hash, verified at every use, downloaded in advance for a laptop that will be offline."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`become` with the real sudo and a real user, in a session without a terminal, as a run on a host has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

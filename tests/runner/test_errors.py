@@ -1,7 +1,5 @@
 """After any failure of a task or a condition, rescue and always run: a replacement never stops halfway."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

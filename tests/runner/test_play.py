@@ -1,7 +1,5 @@
 """A play on a host: what Ansible users expect of blocks, handlers, retries, check mode and the recap."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Questions to a host: one module in check mode, which leaves nothing behind and hides what a journal would hide."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import threading

@@ -1,7 +1,5 @@
 """Requests on standard input of the runner, started as on a host: a refusal or an answer, never a traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

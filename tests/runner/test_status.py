@@ -1,7 +1,5 @@
 """A short question to a host with an odd state folder: an answer or a sentence, never a traceback."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The running sandbox is identified exactly, and so is the program that occupies a port."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The gateway of a sandbox is this machine's HAProxy: without one it is refused, and it ends with the sandbox."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """The simulated hub answers like the real one, to plain HTTP and to the real huggingface_hub."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Iterator
@@ -53,16 +51,6 @@ def test_a_tree_lists_sizes_and_sha256(pretend: Pretend) -> None:
     assert rows[SHARD]["lfs"] == {"oid": info[SHARD].lfs.sha256, "size": 2_500_000, "pointerSize": 135}  # type: ignore[union-attr]
     assert "lfs" not in rows["config.json"] and rows["config.json"]["oid"] == info["config.json"].blob_id
     assert {item.path for item in pretend.api.list_repo_tree(MODEL, recursive=True)} == set(rows)
-
-
-def test_a_large_files_headers_tell_what_it_is(pretend: Pretend) -> None:
-    status, headers, body = pretend.ask(f"/{MODEL}/resolve/main/{SHARD}", "HEAD")
-    sha256 = hub.sibling(MODEL, SHARD)["lfs"]["sha256"]
-    assert (status, body) == (200, b"")
-    assert headers["etag"] == headers["x-linked-etag"] == f'"{sha256}"'
-    assert headers["x-linked-size"] == headers["content-length"] == "2500000"
-    assert headers["x-repo-commit"] == commit(MODEL)
-    assert "x-linked-size" not in pretend.ask(f"/{MODEL}/resolve/main/config.json", "HEAD")[1]
 
 
 @pytest.mark.parametrize(

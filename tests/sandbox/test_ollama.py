@@ -1,7 +1,5 @@
 """The simulated Ollama follows the real one's source: it unloads late, waits while it loads, and may load again."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -115,32 +113,6 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
     value.server.stop()
 
 
-def test_one_large_model_is_loaded_and_two_more_are_known(pretend: Pretend) -> None:
-    tags = pretend.ask("/api/tags")[1]["models"]
-    assert [tag["name"] for tag in tags] == ["qwen3:32b", "gpt-oss:20b", "llama3.1:8b"]
-    assert len({tag["digest"] for tag in tags}) == 3
-    assert pretend.loaded() == ["qwen3:32b"]
-    row = pretend.ask("/api/ps")[1]["models"][0]
-    assert row["size"] == row["size_vram"] == 20 * GIB and row["digest"] == tags[0]["digest"]
-    assert pretend.ask("/api/show", {"model": "llama3.1:8b"})[1]["details"]["parameter_size"] == "8.0B"
-
-
-def test_what_is_wrong_is_said(pretend: Pretend) -> None:
-    for path in ("/api/generate", "/api/chat", "/api/show"):
-        assert pretend.ask(path, {"model": "no"}) == (404, {"error": "model 'no' not found"})
-        assert pretend.ask(path) == (400, {"error": "missing request body"})
-    assert pretend.ask("/api/generate", {**UNLOAD, "keep_alive": []})[0] == 400
-    assert pretend.ask("/api/generate", {**UNLOAD, "keep_alive": "soon"})[0] == 400
-
-
-@pytest.mark.parametrize(
-    ("given", "seconds"),
-    [(None, None), (0, 0), ("0", 0), ("0s", 0), ("5m", 300), ("1h30m", 5400), (90, 90), (-1, 1e9), ("-1s", 1e9)],
-)
-def test_keep_alive_is_a_number_or_a_duration(given: Any, seconds: float | None) -> None:
-    assert ollama.keep_alive(given) == seconds
-
-
 def test_an_unload_answers_at_once_and_happens_later(pretend: Pretend) -> None:
     free = pretend.pool.available
     with pretend.steps.hold(ollama.UNLOAD_S):
@@ -153,13 +125,6 @@ def test_an_unload_answers_at_once_and_happens_later(pretend: Pretend) -> None:
     until(lambda: pretend.pool.available == free + 20 * GIB)
 
 
-def test_unloading_what_is_not_loaded_is_a_200_that_does_nothing(pretend: Pretend) -> None:
-    assert pretend.ask("/api/generate", {"model": "llama3.1:8b", "keep_alive": 0})[1]["done_reason"] == "unload"
-    chat = pretend.ask("/api/chat", {"model": "llama3.1:8b", "messages": [], "keep_alive": 0})[1]
-    assert (chat["message"], chat["done_reason"]) == ({"role": "assistant", "content": ""}, "unload")
-    assert pretend.loaded() == ["qwen3:32b"]
-
-
 def test_a_busy_model_stays_listed_until_its_request_ends(pretend: Pretend) -> None:
     with pretend.steps.hold(ollama.TOKEN_S):
         request, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "qwen3:32b", "prompt": "x"}))
@@ -168,12 +133,6 @@ def test_a_busy_model_stays_listed_until_its_request_ends(pretend: Pretend) -> N
         pretend.steps.looks(3)
         assert pretend.loaded() == ["qwen3:32b"] and request.is_alive()
     request.join()
-    pretend.until_loaded()
-
-
-def test_a_prompt_is_answered_before_its_keep_alive_of_zero_counts(pretend: Pretend) -> None:
-    lines = pretend.ask("/api/generate", {**UNLOAD, "prompt": "Count."})[1]
-    assert lines[0]["response"] and lines[-1]["done_reason"] == "stop" and not lines[0]["done"]
     pretend.until_loaded()
 
 
@@ -193,18 +152,6 @@ def test_while_a_model_loads_it_is_first_in_no_list_and_then_what_asks_waits(pre
     assert set(answers[0]) == {"qwen3:32b", "llama3.1:8b"}
     loading.join()
     assert "llama3.1:8b" in pretend.loaded()
-
-
-def test_an_unload_waits_for_the_load_too(pretend: Pretend) -> None:
-    with pretend.steps.hold(ollama.LOAD_S):
-        loading, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "llama3.1:8b"}))
-        pretend.steps.reached(ollama.LOAD_S)
-        asking, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "llama3.1:8b", "keep_alive": 0}))
-        asking.join(STAYS_S)
-        assert asking.is_alive()
-    asking.join()
-    loading.join()
-    pretend.until_loaded("qwen3:32b")
 
 
 def test_a_model_can_come_back_right_after_its_unload(pretend: Pretend) -> None:

@@ -1,7 +1,5 @@
 """The simulated parts behave like the real ones: Docker's refusals, Ollama's texts, vLLM's last log lines and streams."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile
@@ -133,11 +131,3 @@ def ask(spark: dict[str, str], path: str, body: Any = None) -> tuple[int, Any]:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
-
-
-def test_ollama_answers_as_its_source_says(spark: dict[str, str]) -> None:
-    assert ask(spark, "/api/generate", {"model": "no", "keep_alive": 0}) == (404, {"error": "model 'no' not found"})
-    status, said = ask(spark, "/api/generate", {"model": "qwen3:32b", "keep_alive": 0})
-    assert (status, said["done"], said["done_reason"], said["response"]) == (200, True, "unload", "")
-    again = ask(spark, "/api/generate", {"model": "qwen3:32b", "keep_alive": 0})
-    assert again[0] == 200

@@ -1,7 +1,5 @@
 """Exits of the sandbox's SGLang: refusals of its parser, too little memory, a missing file; each as our reader reports it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -43,14 +41,6 @@ def test_an_end_is_read_as_what_it_is(
     value = Pretend(fault=fault)
     assert ended(value.server(tmp_path, *flags)) == code
     assert sentence in str(read(value.log, LOG).failure.value)
-
-
-def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
-    value = Pretend()
-    process = value.server(tmp_path)
-    (tmp_path / "config.json").unlink()
-    assert ended(process) == 1
-    assert "HFValidationError" in str(read(value.log, LOG).failure.value)
 
 
 def test_its_image_tells_its_version_and_its_options() -> None:

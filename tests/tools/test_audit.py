@@ -1,7 +1,5 @@
 """The real pip-audit against a service of vulnerabilities on loopback."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import subprocess

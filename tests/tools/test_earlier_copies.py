@@ -1,7 +1,5 @@
 """The table of earlier copies is what the history of this checkout gives."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """An import inside a function is refused unless a group of tools/lazy_imports.py gives its reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Idioms beyond their limits are refused by `make lint`, with file and line."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The retired words of docs/words.md are refused, with file, line and what to write instead."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

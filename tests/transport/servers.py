@@ -1,7 +1,5 @@
 """Servers of one connection each on the loopback or a unix socket, with given answers."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

@@ -4,8 +4,6 @@ Each gives up at its deadline and at its size, and fails with its own message, w
 answer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """One request over real sockets: answers of normal, broken and hostile servers, each of which ends at the deadline."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import socket

@@ -1,7 +1,5 @@
 """JSON from outside is read up to a limit, and all of it is safe to show."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Files that a host sends are written into a folder of their own, and nowhere else."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The valid files of a model, its id and its revision."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Untrusted names stay inside the folder they are for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Folders and files for one user, whatever the umask."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

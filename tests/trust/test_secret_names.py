@@ -1,7 +1,5 @@
 """Names of secrets are recognized, and names that merely look like one are not."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.trust.secret_names import is_secret, names_a_secret, password_of

@@ -1,7 +1,5 @@
 """Display of other people's containers shows no secret: neither in commands found in the wild, nor planted ones."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shlex

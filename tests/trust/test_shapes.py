@@ -1,7 +1,5 @@
 """A value that does not fit its shape is refused, with the place; one that fits is complete."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

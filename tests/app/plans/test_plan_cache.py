@@ -1,7 +1,5 @@
 """A cached plan is used while its inputs are unchanged, and a run of it sends and prints the same as a new plan."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The panel at the end of a deploy: from where the server can be reached, and how."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`client --check` sends a request in the client's form: through its API, streamed, with a tool for an agent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

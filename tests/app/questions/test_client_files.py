@@ -1,7 +1,5 @@
 """A client's settings in its own file: other content is kept, the file is backed up, and no key is written."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Settings of clients have the format of their own files, and hold no key."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A host's answer as a row of `status`, and the row as a line."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Hosts' answers about images: the module's own answer is accepted, and invalid ones are refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

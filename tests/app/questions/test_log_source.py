@@ -1,7 +1,5 @@
 """`logs --file`: the state of a saved log, as a table and as JSON, and its exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Proposals of recipes for a host, and the texts that are written for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

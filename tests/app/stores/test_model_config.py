@@ -1,7 +1,5 @@
 """`model.inspect` as a user calls it: folders, files, and a local hub on 127.0.0.1."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

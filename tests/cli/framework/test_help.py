@@ -1,7 +1,5 @@
 """`--help`: every command in a group with one line, its options under names that mean something, two examples that can be typed."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Speed-ups of a command's start, and that nothing depends on what they skip."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """In a cluster, the member that failed on its own is reported first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The output of a run in a log, a pipe or a cron mail."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

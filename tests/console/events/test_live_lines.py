@@ -1,7 +1,5 @@
 """The state of many hosts: rows, plain lines, and the table of a terminal."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

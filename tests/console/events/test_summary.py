@@ -1,7 +1,5 @@
 """The panel at the end of a run names the running server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A project with a cluster of two simulated Sparks, as `sandbox.pair` writes it, on ports of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """LoRA adapters of a recipe that two hosts serve together: on both, proved by the head, and rolled back as one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The lab on a cluster of two simulated Sparks: each arm is started by all members, and all restore what served before."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Two simulated Sparks as a newcomer tries them: served as one, left alone, and what is said of each fault of a member."""
 
-from __future__ import annotations
-
 import re
 import socket
 import threading

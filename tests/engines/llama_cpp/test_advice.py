@@ -1,7 +1,5 @@
 """llama.cpp's rules: each one's example makes it speak, each way out silences it; and what they say of real recipes."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

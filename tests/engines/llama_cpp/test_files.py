@@ -1,7 +1,5 @@
 """The files of a repository that a GGUF recipe gets, and the message if none can be chosen."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.engines.llama_cpp.files import Chosen, NoChoice, choose

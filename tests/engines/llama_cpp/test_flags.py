@@ -1,7 +1,5 @@
 """A recipe's flags for llama.cpp: names, words, the way back, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

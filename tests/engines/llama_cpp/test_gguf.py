@@ -1,7 +1,5 @@
 """A GGUF header is read with bounds: what is damaged or made to hurt is refused in a sentence, at once."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

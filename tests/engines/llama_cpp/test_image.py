@@ -1,7 +1,5 @@
 """An image tells its build and its options; what is kept of them is what differs from the build that is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ b10434 was built for processors with AMX: where these logs were made it ends wit
 logs of servers that were ready are b10068's and those of b11549, whose server was started by tests/real_llama. After a context that could not be made b10068 ends with SIGSEGV (exit -11).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """llama.cpp behind what every engine answers: its files, its key and its image's version."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.engines import engine

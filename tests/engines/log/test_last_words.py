@@ -1,7 +1,5 @@
 """Ends of servers as public reports show them (tests/data/last-words), and what a person is told of each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

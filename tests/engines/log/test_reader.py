@@ -1,7 +1,5 @@
 """However a log is cut, coloured, broken or long: nothing raises, nothing depends on it, memory stays bounded."""
 
-from __future__ import annotations
-
 import io
 import random
 import time

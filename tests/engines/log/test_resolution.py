@@ -1,7 +1,5 @@
 """Flags against what the engine resolved them to, and the kernels that its log names."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

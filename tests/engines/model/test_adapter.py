@@ -1,7 +1,5 @@
 """An adapter's files are a stranger's: what the lock keeps of them is bounded, and nothing is claimed of what cannot be read."""
 
-from __future__ import annotations
-
 import json
 import struct
 from typing import Any

@@ -1,7 +1,5 @@
 """The models that published config.json files describe: recurrent or dense, number of layers, and evidence."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

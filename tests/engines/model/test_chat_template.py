@@ -1,7 +1,5 @@
 """A chat template is read from its syntax tree, and never rendered."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

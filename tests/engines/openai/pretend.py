@@ -1,7 +1,5 @@
 """A server that speaks OpenAI's API on loopback, with paths and metrics of its own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A description travels in a label: what comes back is what the recipe said, and a label that is damaged or hostile says nothing."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

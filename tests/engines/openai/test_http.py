@@ -1,7 +1,5 @@
 """Our checks against a server whose paths and metrics are its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

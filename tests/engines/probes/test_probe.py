@@ -1,7 +1,5 @@
 """Verdicts on answers to probes, from bodies as engines send them; random-weights answers are real ones of vLLM 0.32.0 on a CPU."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Notes on the prompts that a server makes, over templates in the style of real ones, each with one peculiarity."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jinja2

@@ -3,8 +3,6 @@
 It is no evidence of what SGLang does: docs/engine-agreement.md.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """SGLang's rules: each one's example makes it speak, each way out silences it; what is expected of chunked prefill; its memory."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

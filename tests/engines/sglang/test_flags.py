@@ -1,7 +1,5 @@
 """A recipe's flags for SGLang: names, words, the way back, and what is refused. No real SGLang stood for it."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """SGLang's answers, written as its source says (0.5.23): no real server stood for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

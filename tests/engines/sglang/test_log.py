@@ -1,7 +1,5 @@
 """SGLang's log by lines as its source writes them (0.5.9, 0.5.23): no real log stood for this."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.engines import engine

@@ -1,7 +1,5 @@
 """Our checks against the sandbox's SGLang: what they ask, and what they make of its answers and refusals."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Releases that load an architecture; unknown between two registries that were read."""
 
-from __future__ import annotations
-
 import pytest
 from packaging.version import Version
 

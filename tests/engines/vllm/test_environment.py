@@ -1,7 +1,5 @@
 """Environment variables that a release of vLLM does not read."""
 
-from __future__ import annotations
-
 import pytest
 from packaging.version import Version
 

@@ -1,7 +1,5 @@
 """Failures of engines, as cases: last words and the sentence for them (failures.yml)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

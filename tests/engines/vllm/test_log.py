@@ -1,7 +1,5 @@
 """Start-up logs of a real vLLM 0.32.0, read: effective settings, stages, and why it died."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

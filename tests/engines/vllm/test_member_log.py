@@ -1,7 +1,5 @@
 """A member's log: only the line after the ranks have met proves its place, and NCCL's lines tell what carries the traffic."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

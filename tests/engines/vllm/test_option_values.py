@@ -1,7 +1,5 @@
 """A value is refused exactly when the real parser of 0.32.0, or the range of its field, refuses it (tests/data)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Predicted block sizes against what engines have said in their logs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

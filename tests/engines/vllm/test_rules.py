@@ -1,7 +1,5 @@
 """Rules: each one's example makes it speak, each way out silences it, and the versions decide as vLLM's releases did."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Speculative decoding: the rules against what a real vLLM takes, against its releases, and against models' configs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Valid splits: each rule finds its example, the alternative split is named, and every published model is checked."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

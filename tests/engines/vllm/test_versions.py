@@ -1,7 +1,5 @@
 """Versions compare as releases do, and a nightly is unknown where it may be either."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.engines.vllm.versions import at_least, parse, within

@@ -1,8 +1,6 @@
 """A cluster of two simulated Sparks, one of which is broken at a chosen point of a deploy. A gate task makes the run on that host
 wait, the fault is injected, and the gate opens."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

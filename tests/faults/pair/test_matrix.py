@@ -16,8 +16,6 @@ because its own was killed or the other host rebooted; it answers nobody. `?`: n
 with errors. In every case the next deploy has both serve. `make test-faults` runs all of it, `make test-all` the cells in brackets.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The judgement of observations: a table of observations and their states."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The judgement of a cluster's member."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The folders of compile caches on a host: whose they are, when they count, how they stay within bounds."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that a container wrote as root are removed by a user who is not root, on a real Docker Engine."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Differences between a container and its spec, case by case (container_options.yml)."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

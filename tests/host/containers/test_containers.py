@@ -1,7 +1,5 @@
 """The URL of a container's server, from its published ports."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

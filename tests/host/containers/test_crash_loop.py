@@ -1,7 +1,5 @@
 """Detection of a restart loop: a table of observations and verdicts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

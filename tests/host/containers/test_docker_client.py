@@ -1,7 +1,5 @@
 """A deploy's requests to the Docker Engine over its socket: no SDK for plain reads, Docker's own errors for missing objects."""
 
-from __future__ import annotations
-
 import json
 import socketserver
 import subprocess

@@ -1,7 +1,5 @@
 """A container's log is read within a budget, from a real Docker Engine; an omitted part is reported and proves nothing."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import tarfile

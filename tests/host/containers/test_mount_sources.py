@@ -1,7 +1,5 @@
 """Mounts whose source a container could replace: found by name, and on the host by every folder on the way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Docker's port forwarders are recognised by their command lines, which any program can imitate."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkwright.host.containers import port_forwarders

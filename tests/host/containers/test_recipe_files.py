@@ -1,7 +1,5 @@
 """The files of a recipe on the host: in its user's folder, whatever the umask, with the content that their name hashes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server's replacement is created before the server is stopped, on a real Docker Engine."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The key of a server on a real Docker Engine: every user in the container can read it, and `docker inspect` shows none."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

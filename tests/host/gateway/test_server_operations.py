@@ -1,7 +1,5 @@
 """The records of a server move to the container's name when the host starts or stops to serve several."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

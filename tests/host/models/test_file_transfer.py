@@ -1,7 +1,5 @@
 """Foreign links and notes in a model's folder: nothing is written, moved or removed at their targets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hub's protocol as we read it, compared with the official client: huggingface_hub 2 over the same loopback hub."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The models on a host, their completeness, and pruning, beside a real container list."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

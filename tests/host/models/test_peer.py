@@ -1,7 +1,5 @@
 """A model from a peer: served on loopback to several readers at once, proved, and served to no other host."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Downloads that finish correctly: over a loopback hub that cuts, lies, stalls and throttles, with the real clients."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

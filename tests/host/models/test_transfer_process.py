@@ -1,7 +1,5 @@
 """A hub that attacks: names outside the folder, false sizes, redirects, endless answers. Real clients, real HTTP."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

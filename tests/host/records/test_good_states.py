@@ -1,7 +1,5 @@
 """The state that a rollback returns to, and secrets that an incident's bundle must not hold."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

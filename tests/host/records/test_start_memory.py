@@ -1,7 +1,5 @@
 """Memory figures of verified starts: what is kept of one, and how the next budget uses it."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Cleanup of the runs: enough are kept to read, and never is one removed that is in progress or being read."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

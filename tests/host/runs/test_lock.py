@@ -1,7 +1,5 @@
 """One writer at a time: a second one is refused with the owner's name, or waits; a dead owner is reported."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Missing requirements of a member's fabric, on the files of a Spark with a fast link."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

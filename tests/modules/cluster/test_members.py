@@ -1,7 +1,5 @@
 """Values that members share and compare at a barrier: real channels to a real coordinator on 127.0.0.1."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A drained server is returned to its gateways, or the result says that it stays drained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The end of `send_image` that talks to another host: whatever that one does, the transfer ends."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import threading

@@ -1,7 +1,5 @@
 """Models from a loopback hub with the real huggingface_hub and hf_transfer: whole, or named and not green."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The condition under which the page cache of a model's files stays before a start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each expectation about a log is proved, disproved or not found; what is not found is never green by itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

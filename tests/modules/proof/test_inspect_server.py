@@ -1,7 +1,5 @@
 """Inspection of a real container: its image, its arguments, its server, and its differences from the recipe."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """Detection of a server that needs a restart: by its answers, and by the duration of its start."""
 
-from __future__ import annotations
-
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The decode rate at depth: kept with the throughput baseline, compared with it, bounded in time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The probes against servers that answer as vLLM 0.32.0 does: all well, a parser of another model, none at all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The reference text against a server that tells another text: recorded, compared, accepted."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

@@ -1,7 +1,5 @@
 """The smoke test against a server whose schedule is known: what it proves, refuses to prove, and remembers."""
 
-from __future__ import annotations
-
 import gc
 import json
 import struct

@@ -1,7 +1,5 @@
 """The table that sums up checks, and how it ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

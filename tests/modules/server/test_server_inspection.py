@@ -1,7 +1,5 @@
 """A host serves when its container runs and gives a token; nothing less counts, and no answer is an error."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

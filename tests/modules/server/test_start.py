@@ -1,7 +1,5 @@
 """The result of `verify` for a running container that does not answer: it is starting, or something is wrong."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A container in any state other than running needs a restart and can be stopped for it, on a real Docker Engine."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path

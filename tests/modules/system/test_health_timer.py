@@ -1,7 +1,5 @@
 """The clock on a host without systemd: a line of the user's crontab, and nothing left of it afterwards."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

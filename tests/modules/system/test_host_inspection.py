@@ -1,7 +1,5 @@
 """The survey of a host before sparkwright serves there: servers and models that others brought."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

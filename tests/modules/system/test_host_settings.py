@@ -1,7 +1,5 @@
 """Settings of a host: shown first, applied, undone byte for byte; a file that was changed since is left alone."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of a project are parsed once in a command, and read anew when they change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sparkwright.project import recipe

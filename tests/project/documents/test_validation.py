@@ -1,7 +1,5 @@
 """The right name that is suggested for an unknown one."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

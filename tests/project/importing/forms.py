@@ -4,8 +4,6 @@ Sources: vllm-project/recipes@8959cf6 (models/Google, models/Qwen), spark-arena/
 scitrera/oss-spark-run@3190eb7.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sparkwright.project.importing import recipe_of, recognise

@@ -1,7 +1,5 @@
 """`recipe.import` as a user types it: questions on a terminal, a list without one; the result passes lint and plan."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """A container that a person made on a real Docker Engine: the recipe of it makes the same, and differs in nothing."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Docker's words on the real engine: each row of the table, with `docker create`, a recipe, and the resulting container."""
 
-from __future__ import annotations
-
 import io
 import json
 import secrets

@@ -1,7 +1,5 @@
 """Each format becomes the recipe that a person would have written, and the report lists the outcome for the rest."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -1,7 +1,5 @@
 """Sources that cannot become a recipe are refused with the reason; nothing of a source is run; the user is asked by name."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`recipe.import --from-host`: a container that serves becomes a recipe that a deploy finds fulfilled, and it goes on serving."""
 
-from __future__ import annotations
-
 import yaml
 
 from sparkwright.project.importing import container, recipe_of

@@ -1,7 +1,5 @@
 """Hosts, groups and patterns, and the errors for mistakes in them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A glance tells where hosts are before anything is checked: the same as the check, or nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A secret in the wrong place is refused with its line and the right way, and no message repeats it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Playbooks: the expressions rendered on either side, the tasks that run, and the mistakes reported before a host is contacted."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`include:`: tasks that several playbooks share stand in one file, and mistakes in it are found there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

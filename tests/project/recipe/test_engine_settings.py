@@ -1,7 +1,5 @@
 """A recipe names its engine: today's mean vLLM and ask for what they did; what cannot stand is a sentence with its line."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The docker run command of a recipe: exactly these words, in this order."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

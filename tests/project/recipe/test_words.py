@@ -1,7 +1,5 @@
 """Values that Docker would refuse or misread are refused with their line and the correct spelling."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A cluster of two real engines; its image is that of tests/real_engine/container."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The project of tests/cluster, serving the real vLLM for a CPU: two ranks in containers of two Docker Engines, gloo between them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A real group of two, deployed in containers, loses a rank: what the checks find, and how long it is until it serves again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

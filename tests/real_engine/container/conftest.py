@@ -1,7 +1,5 @@
 """The desk shared by all these tests; each test takes over the server of the previous one."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A user's project on this machine's own Docker Engine, with the real vLLM for a CPU as what it serves with."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -6,8 +6,6 @@ of the real engine, and a deploy downloads it. What a CPU never runs is left out
 and uploaded once: a run starts the registry on what is there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The real vLLM, compiled, in a real container: what it compiled makes the next start warm, and is moved aside where it makes it slow."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

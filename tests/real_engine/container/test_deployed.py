@@ -4,8 +4,6 @@ The image is a whole one, see image.py. A start takes half a minute, so each tes
 deploys what it begins with.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

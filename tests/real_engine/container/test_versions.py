@@ -1,7 +1,5 @@
 """From one real version to another and back, with the flags that changed between them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ Both are on loopback, each at an address of its own, and gloo carries what NCCL 
 that dies, which a fabric does not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

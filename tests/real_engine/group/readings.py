@@ -1,7 +1,5 @@
 """What a real group showed, kept as data; docs/engine-agreement.md is made from it."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """sparkwright's verdict on a cluster, tested with a real one: complete if all ranks have joined, with the reason otherwise."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -6,8 +6,6 @@ Each line goes through vLLM's own `vllm serve` in a process forked from this one
 its checks, and the configuration that it makes of them. That takes a second, not a start; what only a started engine does is not seen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

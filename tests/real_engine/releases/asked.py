@@ -1,7 +1,5 @@
 """A release's parsing of command lines, without starting an engine: the harness's side of ask_release.py."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping, Sequence

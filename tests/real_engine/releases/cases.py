@@ -1,7 +1,5 @@
 """Cases that tell releases apart, beside those of tests/real_engine/cases.py; nothing is expected of them but what the tables say."""
 
-from __future__ import annotations
-
 from tests.real_engine.cases import CASES, NO_CHUNKS, Case, Prediction
 
 UNSAID = Prediction(None)

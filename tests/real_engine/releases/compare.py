@@ -1,7 +1,5 @@
 """What changed from one release to another, from their reports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from sparkwright.engines.vllm import option_values

@@ -10,8 +10,6 @@ separate venv that finds everything else in that of NEWEST. Arguments, configura
 of the release, but kernels are not; the file LAYERED in the venv marks this.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

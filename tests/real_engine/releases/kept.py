@@ -1,7 +1,5 @@
 """What a release did, kept as data: one file a release, written by a run of its own engine, so that no run wipes another's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

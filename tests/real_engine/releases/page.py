@@ -3,8 +3,6 @@
 PYTHONPATH=src python -m tests.real_engine.releases.page        # writes it anew, without an engine
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

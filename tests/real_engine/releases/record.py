@@ -1,7 +1,5 @@
 """Creation of a release's report from a complete run of its engine."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@
 The engine reads the same file (engines/vllm/releases.py).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """What sparkwright's tables say of releases, checked against what real engines showed. Pure: it works on the reports alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

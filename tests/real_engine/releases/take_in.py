@@ -8,8 +8,6 @@ its wheel alone, whose source tells options, architectures and variables, and no
 Exit code 0: the tables hold for it. 1: they don't (what to correct is printed), or it can't be installed.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

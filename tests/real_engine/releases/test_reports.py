@@ -1,7 +1,5 @@
 """Without an engine: the tables agree with every release that was run, and the page says what the reports hold."""
 
-from __future__ import annotations
-
 import zipfile
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@
 Nothing in the wheel is executed, only its source is parsed. So the values and default of an option, and the resolved settings, are unknown.
 """
 
-from __future__ import annotations
-
 import ast
 import fnmatch
 import sys

@@ -1,7 +1,5 @@
 """The same configuration for ssh and for sparkwright: both connect, or both refuse. Where sparkwright refuses more, it is said why."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

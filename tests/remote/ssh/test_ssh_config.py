@@ -1,7 +1,5 @@
 """The output of ssh -G, as a value; and cases that an sshd on loopback can't cover."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Connecting to a host over a real sshd: the configuration in effect, the keys that are refused, and lost connections."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The cable between two hosts: forwards bytes until it is cut; then neither side gets a signal."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A member whose clock differs from the head's reports it, with the difference and its accuracy."""
 
-from __future__ import annotations
-
 import socket
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A member that has the token and violates the protocol is lost; the others learn that, and nothing more of it is kept."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Before the first task all members' runs have joined, each with its host's lock; else none of them changes anything."""
 
-from __future__ import annotations
-
 import signal
 import socket
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A member that is killed, frozen or cut off is noticed by all others, and all that can run their rescue."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

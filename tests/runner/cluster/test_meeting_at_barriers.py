@@ -1,7 +1,5 @@
 """Barriers of a cluster's runs: all reach one, or it fails for all and each runs its rescue."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 from pathlib import Path

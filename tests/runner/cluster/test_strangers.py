@@ -1,7 +1,5 @@
 """Strangers at the head's listener learn nothing, cost little, and keep no member from joining."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """The simulated Docker Engine answers the Docker SDK as the real one does: listing, logs, stopping, temporary containers."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -15,7 +13,7 @@ from typing import Any
 
 import docker
 import pytest
-from docker.errors import APIError, ImageNotFound, NotFound
+from docker.errors import APIError, ImageNotFound
 
 from sparkwright.sandbox import control
 from tests.remote.sshd import free_port
@@ -117,14 +115,6 @@ def test_a_listing_is_filtered(engine: docker.DockerClient, model: Path) -> None
     assert refused(lambda: engine.api.containers(filters={"colour": "red"})) == (400, "invalid filter 'colour'")
 
 
-def test_killing_needs_a_running_container(engine: docker.DockerClient, model: Path) -> None:
-    container = serving(engine, "one", model)
-    container.kill()
-    assert container.wait()["StatusCode"] == 137
-    assert refused(container.kill) == (409, f"cannot kill container: one: container {container.id} is not running")
-    assert engine.api.containers(all=True)[0]["State"] == "exited"
-
-
 def test_stop_is_graceful_and_a_second_one_says_so(engine: docker.DockerClient, model: Path) -> None:
     container = serving(engine, "one", model, RestartPolicy={"Name": "unless-stopped"})
     container.stop()
@@ -144,31 +134,6 @@ def test_one_that_does_not_listen_is_killed_after_its_time(
     assert time.monotonic() - began_s > 0.9
     control.fault(home, None)
     assert container.wait()["StatusCode"] == 137
-
-
-def test_restart_starts_what_runs_and_what_does_not(engine: docker.DockerClient, model: Path) -> None:
-    container = serving(engine, "one", model)
-    for _ in range(2):
-        before = engine.api.inspect_container("one")["State"]["StartedAt"]
-        container.restart(timeout=5)
-        found = engine.api.inspect_container("one")["State"]
-        assert found["Running"] and found["StartedAt"] > before
-        container.stop()
-
-
-def test_a_container_may_have_no_name_and_not_a_bad_one(engine: docker.DockerClient) -> None:
-    body = {"Image": IMAGE, "HostConfig": {}}
-    key = engine.api.create_container_from_config(body)["Id"]
-    assert engine.api.inspect_container(key)["Name"].startswith("/")
-    status, said = refused(lambda: engine.api.create_container_from_config(body, "a b"))
-    assert status == 400 and "Invalid container name (a b)" in said
-
-
-def test_an_unknown_container_and_image_are_404(engine: docker.DockerClient) -> None:
-    with pytest.raises(NotFound, match="No such container: nobody"):
-        engine.api.inspect_container("nobody")
-    with pytest.raises(ImageNotFound, match="No such image: nothing:1"):
-        engine.api.create_container_from_config({"Image": "nothing:1", "HostConfig": {}}, "xx")
 
 
 def test_logs_by_tail_since_time_and_stream(engine: docker.DockerClient, model: Path) -> None:
@@ -217,15 +182,6 @@ def test_a_throw_away_container_tells_the_version(engine: docker.DockerClient, e
     assert names(engine, all=True) == []
 
 
-def test_the_images_entry_point_takes_what_follows_as_arguments_of_serve(engine: docker.DockerClient) -> None:
-    """`docker run IMAGE vllm --version` asks vllm serve for a model called vllm."""
-    with pytest.raises(docker.errors.ContainerError, match=r"unrecognized arguments: --version") as caught:
-        engine.containers.run(IMAGE, ["vllm", "--version"], remove=True)
-    assert caught.value.exit_status == 2
-    said = engine.containers.run(IMAGE, ["--help=all"], remove=True).decode()
-    assert "  --max-num-seqs MAX_NUM_SEQS" in said and "--calculate-kv-scales" not in said
-
-
 def test_a_container_that_removes_itself_is_gone_after_its_end(engine: docker.DockerClient) -> None:
     engine.containers.run(IMAGE, ["--version"], entrypoint="vllm", auto_remove=True, detach=True)
     until(lambda: names(engine, all=True) == [])
@@ -267,17 +223,6 @@ def test_a_pull_by_tag_tags_and_one_by_digest_does_not(engine: docker.DockerClie
         engine.images.get(f"{other}:{tag}")
     engine.api.pull(f"docker.io/{REPOSITORY}", tag="latest")
     assert engine.images.get(REPOSITORY).id == engine.images.get(f"docker.io/{REPOSITORY}:latest").id
-
-
-def test_pruning_takes_what_is_unused(engine: docker.DockerClient) -> None:
-    pull(engine, "nightly")
-    create(engine, "one", Path("/nowhere"))
-    assert engine.images.prune()["SpaceReclaimed"] == 0
-    done = engine.images.prune(filters={"dangling": False})
-    assert {"Untagged": f"{REPOSITORY}:nightly"} in done["ImagesDeleted"] and done["SpaceReclaimed"] > 10**9
-    assert engine.images.get(IMAGE)
-    assert len(engine.containers.prune()["ContainersDeleted"]) == 1
-    assert names(engine, all=True) == []
 
 
 def test_a_container_that_was_stopped_stays_so_when_the_engine_comes_back(

@@ -3,8 +3,6 @@
 `python -m tests.sandbox.vllm.serve_help` prints them in the format of src/sparkwright/sandbox/vllm/options-0.32.0.txt.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LoRA adapters of the sandbox's vLLM: listed, answered and refused in the words of a real 0.32.0 (tests/real_engine/test_adapters.py)."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

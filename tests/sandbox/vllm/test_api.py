@@ -1,9 +1,6 @@
 """The stand-in's HTTP API answers like the real one's recorded bodies."""
 
-from __future__ import annotations
-
 import http.client
-import itertools
 import json
 import re
 import threading
@@ -17,7 +14,6 @@ import pytest
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure.speculation import acceptance
 from sparkwright.sandbox.vllm.api import VllmApi
-from sparkwright.sandbox.vllm.command_line import Refused
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.sandbox.vllm.metrics import POSITIONS
 from sparkwright.sandbox.vllm.model import drafts_of
@@ -98,10 +94,6 @@ def real_events(name: str) -> list[Any]:
     return [read_event(text) for text in recorded(name)[1].split("\n\n") if text.strip()]
 
 
-def real_events_of(path: Path) -> list[Any]:
-    return [read_event(text) for text in path.read_text().split("\n\n") if text.strip()]
-
-
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
@@ -133,14 +125,6 @@ def test_plain_endpoints_are_as_recorded(serve: Callable[..., Server]) -> None:
     assert status == 200 and models["data"][0]["id"] == real["data"][0]["id"]
     assert sorted(models["data"][0]) == sorted(real["data"][0])
     assert sorted(models["data"][0]["permission"][0]) == sorted(real["data"][0]["permission"][0])
-
-
-def test_a_text_that_is_compared_waits_for_no_token_where_nothing_takes_its_time(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sparkwright.sandbox.serving.process.FAST", 1e-6)  # at that pace its second token takes days
-    status, found = serve().json("POST", "/v1/chat/completions", {**SAY, "logprobs": True, "top_logprobs": 2})
-    assert status == 200 and len(found["choices"][0]["logprobs"]["content"]) == found["usage"]["completion_tokens"] > 1
 
 
 @pytest.mark.parametrize("name", ["chat", "completion"])
@@ -178,24 +162,6 @@ def test_a_stream_is_the_real_one_chunk_for_chunk(serve: Callable[..., Server], 
     assert found[-3 if usage else -2]["choices"][0]["finish_reason"] == "length"
 
 
-def test_usage_can_come_with_each_chunk(serve: Callable[..., Server]) -> None:
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    found = serve().events("/v1/chat/completions", {**SAY, "max_tokens": 3, "stream_options": options})
-    assert [item["usage"]["completion_tokens"] for item in found[:-1]] == [0, 1, 2, 3, 3]
-    assert len({item["usage"]["prompt_tokens"] for item in found[:-1]}) == 1
-
-
-def test_a_plain_completion_streams_text(serve: Callable[..., Server]) -> None:
-    found = serve().events("/v1/completions", {"model": NAME, "prompt": "abc", "max_tokens": 3})
-    assert [item["choices"][0]["finish_reason"] for item in found[:-1]] == [None, None, "length"]
-    assert all(item["object"] == "text_completion" and item["choices"][0]["text"] for item in found[:-1])
-
-
-def test_it_ends_by_itself_when_nobody_says_how_many(serve: Callable[..., Server]) -> None:
-    body = {name: value for name, value in SAY.items() if name != "max_tokens"}
-    assert serve().json("POST", "/v1/chat/completions", body)[1]["choices"][0]["finish_reason"] == "stop"
-
-
 def test_thinking_can_be_off_by_default_or_by_request(serve: Callable[..., Server]) -> None:
     server = serve("--reasoning-parser", "qwen3")
     off = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -204,11 +170,6 @@ def test_thinking_can_be_off_by_default_or_by_request(serve: Callable[..., Serve
     ]
     assert [bool(message["content"]) for message in messages] == [False, True]
     assert [bool(message["reasoning"]) for message in messages] == [True, False]
-
-
-def test_a_default_of_the_chat_template_is_kept(serve: Callable[..., Server]) -> None:
-    server = serve("--reasoning-parser", "qwen3", "--default-chat-template-kwargs", '{"enable_thinking": false}')
-    assert server.json("POST", "/v1/chat/completions", SAY)[1]["choices"][0]["message"]["content"]
 
 
 def test_errors_are_word_for_word(serve: Callable[..., Server]) -> None:
@@ -249,19 +210,6 @@ def test_an_engine_that_dies_says_so_and_leaves(serve: Callable[..., Server]) ->
     status, text = recorded("chat.json.txt", HELP.parent / "jamba-eager")
     assert server.json("POST", "/v1/chat/completions", SAY) == (status, json.loads(text))
     assert server.ask("GET", "/health")[0] == 503
-
-
-def test_text_goes_to_tokens_and_back(serve: Callable[..., Server]) -> None:
-    server = serve()
-    status, found = server.json("POST", "/tokenize", {"model": NAME, "prompt": "The lamp turned."})
-    assert status == 200 and found.keys() == json.loads(recorded("tokenize.txt")[1]).keys()
-    assert found["count"] == len(found["tokens"]) == 4
-    assert server.json("POST", "/detokenize", {"model": NAME, "tokens": found["tokens"]}) == (
-        200,
-        {"prompt": "The lamp turned."},
-    )
-    chat = server.json("POST", "/tokenize", {"model": NAME, "messages": SAY["messages"]})[1]["count"]
-    assert server.json("POST", "/v1/chat/completions", {**SAY, "max_tokens": 1})[1]["usage"]["prompt_tokens"] == chat
 
 
 def test_metrics_have_the_real_names_labels_and_buckets(serve: Callable[..., Server]) -> None:
@@ -362,32 +310,6 @@ def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., Serve
     assert server.metric("vllm:prompt_tokens_total") == 0
 
 
-def test_a_wedged_server_never_counts_a_text_that_it_made_no_vector_of(serve: Callable[..., Server]) -> None:
-    """Its counters are a sign of life: a text whose client has disconnected must not look like progress."""
-    server = serve("--runner", "pooling")
-    server.fault = "wedge"
-    before = server.metric("vllm:prompt_tokens_total")
-    others = request_threads()
-    line = http.client.HTTPConnection("127.0.0.1", server.port)
-    line.request("POST", "/v1/embeddings", json.dumps({"model": NAME, "input": "Hello."}))
-    assert until(lambda: bool(request_threads() - others))
-    line.close()
-    assert until(lambda: not request_threads() - others)
-    assert server.metric("vllm:prompt_tokens_total") == before
-
-
-def test_more_than_max_num_seqs_wait(serve: Callable[..., Server]) -> None:
-    server = serve("--max-num-seqs", "1")
-    lines = [http.client.HTTPConnection("127.0.0.1", server.port) for _ in range(3)]
-    for line in lines:
-        line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True}))
-    assert until(lambda: server.metric("vllm:num_requests_waiting") == 2)
-    assert server.metric("vllm:num_requests_running") == 1
-    for line in lines:
-        line.close()
-    assert until(lambda: server.metric("vllm:num_requests_waiting") + server.metric("vllm:num_requests_running") == 0)
-
-
 def test_stopping_breaks_a_stream_off_without_an_end(serve: Callable[..., Server]) -> None:
     server = serve()
     line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
@@ -435,12 +357,6 @@ def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(
     assert chunks[-1]["usage"]["completion_tokens"] == 120
 
 
-def test_a_drafter_that_does_not_fit_has_little_accepted() -> None:
-    drafts = drafts_of(json.loads(SPECULATIVE[1]), NAME, Path, good=False)
-    assert drafts is not None
-    assert sum(drafts.step() > 1 for _ in range(200)) == pytest.approx(30, abs=2)
-
-
 def test_the_log_and_the_counters_tell_its_drafts_as_the_real_ones() -> None:
     given = json.loads((DRAFTED / "speculative-config.json").read_text())
     drafts = drafts_of({**given, "method": "mtp", "model": None}, given["model"], Path, good=True)
@@ -453,21 +369,3 @@ def test_the_log_and_the_counters_tell_its_drafts_as_the_real_ones() -> None:
     assert repr(drafts).replace("'mtp'", "'draft_model'") in log
     names = set(re.findall(r"^(vllm:\w+_total)", (DRAFTED / "metrics.txt").read_text(), re.M))
     assert names == {*drafts.counters(), POSITIONS}
-
-
-def test_a_chunk_of_several_tokens_is_as_recorded(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sparkwright.sandbox.serving.process.FAST", 4000.0)
-    chunks = streamed(serve(*SPECULATIVE), 40)
-    real = real_events_of(DRAFTED / "chat-stream.sse.txt")[1:]
-    assert shape(chunks[0]["choices"]) == shape(real[0]["choices"])
-    for found in (chunks, real):
-        counts = [chunk["usage"]["completion_tokens"] for chunk in found]
-        assert counts[0] == 1 and any(after - before > 1 for before, after in itertools.pairwise(counts))
-
-
-def test_a_drafter_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
-    given = {"method": "eagle3", "model": "/models/draft", "num_speculative_tokens": 2}
-    with pytest.raises(Refused, match="Can't load the configuration of '/models/draft'"):
-        drafts_of(given, NAME, lambda path: tmp_path / path.lstrip("/"), good=True)

@@ -1,7 +1,5 @@
 """The stand-in's command line accepts the options of the real one, and refuses with its messages."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -81,23 +79,6 @@ def test_values_are_read_as_the_engine_does(words: list[str], key: str, value: o
     assert parse(words, NOW).values[key] == value
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--enable-chunked-prefill=False"], "argument --enable-chunked-prefill/--no-enable-chunked-prefill: ignored explicit argument 'False'"),
-        (["--mamba-cache-mode", "all"], "argument --mamba-cache-mode: invalid choice: 'all' (choose from align, none)"),
-        (["--kv-cache-dtype", "fp4"], "argument --kv-cache-dtype: invalid choice: 'fp4' (choose from auto, bfloat16, "),
-        (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
-        (["--max-num-seqs"], "argument --max-num-seqs: expected one argument"),
-        (["--served-model-name"], "argument --served-model-name: expected at least one argument"),
-    ],
-)  # fmt: skip
-def test_argparse_refuses_on_its_second_exit_code(words: list[str], said: str) -> None:
-    refused = refusal(*words)
-    assert f"vllm serve: error: {said}" in str(refused)
-    assert refused.code == 2
-
-
 def test_an_unknown_argument_is_refused_as_the_real_log_has_it() -> None:
     folder = serve_help.HELP.parent / "err-unknown-arg"
     refused = refusal("/models/tiny-llama", "--host", "127.0.0.1", "--enforce-eager", "--no-such-flag")
@@ -120,13 +101,6 @@ LIVED = [
 def test_a_flag_is_known_while_it_lived(flag: str, knows: str, refuses: str) -> None:
     parse([flag], knows)
     assert refusal(flag, version=refuses).code == 2
-
-
-def test_0_33_pairs_enable_with_disable_and_still_takes_no() -> None:
-    for flag in ("--disable-chunked-prefill", "--no-enable-chunked-prefill"):
-        assert parse([flag], "0.33.0").values == {"enable_chunked_prefill": False}
-    said = str(refusal("--enable-chunked-prefill=False", version="0.33.0"))
-    assert "argument --enable-chunked-prefill/--disable-chunked-prefill: ignored explicit argument 'False'" in said
 
 
 # The stand-in reads --config as vLLM 0.32.0 does; each case was tried on the real one, or read in its parser.
@@ -157,29 +131,6 @@ def test_the_key_comes_from_the_file_and_the_log_hides_it(folder: Path, words: t
 
 def test_a_flag_outranks_the_file(folder: Path) -> None:
     assert parsed(folder, "/m", "--config", "/e.yaml", "--api-key", "other").values["api_key"] == ["other"]
-
-
-def test_a_false_switch_is_honoured(folder: Path) -> None:
-    (folder / "e.yaml").write_text(
-        'enable-chunked-prefill: false\nserved-model-name: ["a", "b"]\n# a note: of mine\nseed: 7\n'
-    )
-    found = parsed(folder, "/m", "--config", "/e.yaml")
-    assert found.values == {"enable_chunked_prefill": False, "served_model_name": ["a", "b"], "seed": 7}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("/m", "--config", "/e.yaml", "--config", "/e.yaml"), "More than one config file specified!"),
-        (("/m", "--config"), "No config file specified!"),
-        (("/m", "--config", "/e.json"), "Config file must be of a yaml/yml type. json supplied"),
-        (("/m", "--config", "/not-here.yaml"), "FileNotFoundError"),
-        (("--port", "81", "--config", "/e.yaml"), "No model specified!"),
-    ],
-)
-def test_what_the_real_one_refuses(folder: Path, words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(command_line.Refused, match=said):
-        parsed(folder, *words)
 
 
 @pytest.mark.parametrize("key", ["short", "-" + "a" * 20, "a b" * 10, "é" * 20, "a" * 600, "a\n" * 10, ""])

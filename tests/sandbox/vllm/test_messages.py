@@ -4,12 +4,9 @@ tests/data/vllm-0.32.0/apis/answers.json: requests to a real one on a CPU, whose
 and its answers. `bare-` stands for a server without parsers.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -17,7 +14,6 @@ import openai
 import pytest
 
 from sparkwright.sandbox.hub import QWEN35_CONFIG
-from sparkwright.sandbox.vllm import responses
 from tests.sandbox.vllm.serve_help import HELP
 from tests.sandbox.vllm.test_api import Server
 
@@ -114,29 +110,6 @@ def test_the_client_libraries_read_its_streams(servers: dict[bool, Server]) -> N
         response = found.get_final_response()
     item = response.output[-1]
     assert item.type == "function_call" and json.loads(item.arguments) == {"city": "Rome"}
-
-
-def test_responses_are_kept_where_the_server_was_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    server = Server(tmp_path, SEES_NONE, *NAMES)
-    try:
-        server.engine.env["VLLM_ENABLE_RESPONSES_API_STORE"] = "1"
-        body = {"model": "m", "input": "hi", "max_output_tokens": 4}
-        made = server.json("POST", "/v1/responses", body)[1]
-        assert server.json("GET", f"/v1/responses/{made['id']}") == (200, made)
-        assert server.json("POST", f"/v1/responses/{made['id']}/cancel", {})[0] == 400
-        queued = server.json("POST", "/v1/responses", {**body, "background": True})[1]
-        assert queued["status"] == "queued"
-        assert server.json("POST", f"/v1/responses/{queued['id']}/cancel", {})[1]["status"] == "cancelled"
-    finally:
-        server.stop()
-
-
-def test_tools_of_openais_own_are_no_functions_of_a_chat() -> None:
-    own, function = {"type": "web_search"}, {"type": "function", "name": "shell", "parameters": {}}
-    assert "tools" not in responses.chat_of({"input": "hi", "tools": [own]})
-    (tool,) = responses.chat_of({"input": "hi", "tools": [own, function]})["tools"]
-    assert tool["function"]["name"] == "shell"
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])

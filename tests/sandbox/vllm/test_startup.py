@@ -1,7 +1,5 @@
 """The stand-in's start-up log reads like a real one's, and it fails where a real one fails."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -14,7 +12,6 @@ import pytest
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.sandbox import hub
-from sparkwright.sandbox.vllm import startup
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.engine import Engine
 from tests.remote.sshd import free_port
@@ -165,17 +162,6 @@ def test_what_an_engine_refuses_depends_on_its_version(
     assert death in log
 
 
-def test_the_block_is_refused_by_the_server_first_and_by_the_engine_since_0_18(begin: Any) -> None:
-    early, late = (begin(QWEN35, "--model", "/m", *BIG, version=version)[0] for version in ("0.17.1", "0.18.0"))
-    assert f"  Assertion failed, {BLOCK} [type=assertion_error" in early and "Loading weights took" not in early
-    assert f"AssertionError: {BLOCK}" in late.partition("Loading weights took")[2]
-
-
-def test_a_dense_model_may_turn_chunked_prefill_off(begin: Any) -> None:
-    log, code = begin(LLAMA, "--model", "/m", *OFF)
-    assert code == 0 and read(log, LOG).value("chunked_prefill") is False
-
-
 @pytest.mark.parametrize(
     ("words", "version", "readings"),
     [
@@ -194,28 +180,9 @@ def test_defaults_by_version(begin: Any, words: tuple[str, ...], version: str, r
     assert state.stage == "ready"
 
 
-def test_kv_scales_are_warned_of_on_a_hybrid_since_0_19(begin: Any) -> None:
-    said = "Disabling calculate_kv_scales for hybrid model"
-    found = [
-        said in begin(QWEN35, "/m", "--calculate-kv-scales", version=version)[0] for version in ("0.18.0", "0.19.0")
-    ]
-    assert found == [False, True]
-
-
-def test_a_model_of_attention_only_is_no_hybrid_whatever_its_keys(begin: Any) -> None:
-    granite = {**JAMBA, "architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["attention"] * 4}
-    assert "mamba page size" not in begin(granite, "/m")[0]
-
-
 def test_a_truncated_file_of_weights_is_a_death(begin: Any, tmp_path: Path) -> None:
     for name in ("model.safetensors.index.json", *(f"model-{n:05d}-of-00014.safetensors" for n in range(1, 15))):
         (tmp_path / name).write_bytes(hub.content("Qwen/Qwen3.5-35B-A3B-FP8", name))
     (tmp_path / "model-00004-of-00014.safetensors").write_bytes(b"short")
     log, code = begin(QWEN35, "/m")
     assert code == 1 and "MetadataIncompleteBuffer" in log
-
-
-def test_stopping_says_so(begin: Any) -> None:
-    said = list(startup.stopping())
-    assert "[shutdown] API server: shutdown triggered" in said[0]
-    assert "[shutdown] API server: shutdown triggered" in begin(LLAMA, "/m")[0]
