@@ -121,17 +121,11 @@ CI_PARTS = (
 )
 #: of the quick ones, files that take long: none of them is begun when the others are through
 LONG = (
-    "tests/cli/test_system_errors.py",
-    "tests/engines/log/test_reader.py",
-    "tests/fuzz/test_commands.py",
-    "tests/fuzz/test_patterns.py",
-    "tests/modules/model/test_hf_model.py",
-    "tests/host/models/test_peer.py",
-    "tests/real_llama/",
-    "tests/runner/test_request.py",
-    "tests/runner/test_become.py",
+    "tests/cli/test_system_errors.py", "tests/engines/log/test_reader.py", "tests/fuzz/test_commands.py",
+    "tests/fuzz/test_patterns.py", "tests/modules/model/test_hf_model.py", "tests/host/models/test_peer.py",
+    "tests/real_llama/", "tests/runner/test_request.py", "tests/runner/test_become.py",
     "tests/transport/test_every_client.py",
-)
+)  # fmt: skip
 #: the whole fault matrix, where a few of its cells go together
 EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 

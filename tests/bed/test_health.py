@@ -32,19 +32,9 @@ def clean(bare: Lab) -> Lab:
 def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(clean: Lab) -> None:
     assert clean.run("deploy", "--host", "spark1", "--json").code == 0
     install = [
-        "health.install",
-        "--host",
-        "spark1",
-        "--every",
-        "5m",
-        "--heal",
-        "restart",
-        "--smoke-every",
-        "0",
-        "--textfile",
-        "/srv/textfile",
-        "--json",
-    ]
+        "health.install", "--host", "spark1", "--every", "5m", "--heal", "restart", "--smoke-every", "0",
+        "--textfile", "/srv/textfile", "--json",
+    ]  # fmt: skip
     done = clean.run(*install)
     assert done.code == 0, done.out + done.err
     said = done.task("Install the health timer")

@@ -60,7 +60,7 @@ def test_model_from_brings_it_in_a_deploy(first: Lab) -> None:
     assert "; from spark1" in deployed.out
     assert first.on("spark2", HASHES) == first.on("spark1", HASHES) != ""
     assert first.on("spark2", SERVES) == "true unless-stopped"
-    assert first.on("spark1", "pgrep -f [s]parkwright.modules.neighbour") == "", "it still hands out"
+    assert first.on("spark1", "pgrep -f [s]parkwright.host.models.peer") == "", "it still hands out"
 
 
 def test_nobody_to_ask_and_nothing_copied_says_so_and_leaves_nothing(first: Lab) -> None:

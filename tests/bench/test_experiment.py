@@ -208,14 +208,10 @@ SECRET = "Tr0ub4dor-3-horse"
 @pytest.mark.parametrize(
     "url",
     [
-        "http://u:SECRET@h:1",
-        "http://SECRET@h:1/v1",
-        "http://h:1/?key=SECRET",
-        "http://h:SECRET/",
-        "http://[SECRET",
+        "http://u:SECRET@h:1", "http://SECRET@h:1/v1", "http://h:1/?key=SECRET", "http://h:SECRET/", "http://[SECRET",
         "SECRET",
     ],
-)
+)  # fmt: skip
 def test_an_address_with_more_in_it_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(Refused, match="^--url ") as caught:
         experiments.at_url(url.replace("SECRET", SECRET), "", Order("smoke"), root=tmp_path)

@@ -80,17 +80,8 @@ def test_arms_are_started_by_both_engines_and_what_served_before_serves_again(pa
     pair.deployed()
     before = pair.running()
     load = (
-        "--loads",
-        "serve",
-        "--requests",
-        "2",
-        "--concurrency",
-        "2",
-        "--prompt-tokens",
-        "64",
-        "--output-tokens",
-        "6",
-    )
+        "--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6",
+    )  # fmt: skip
     answer = pair.run("bench.ab", "--host", "pair", "--flag", "chunked-prefill", "--json", *load)
     assert answer.code == 0, answer.out[-3000:] + answer.err
     found = json.loads((pair.root / "results/ab-pair/results.json").read_text())

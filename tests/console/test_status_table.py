@@ -62,19 +62,8 @@ def test_a_state_and_its_reason_are_whole_at_every_width(width: int) -> None:
 def test_what_matters_less_leaves_first() -> None:
     titles = [status_table.table(ROWS, width).plain.splitlines()[0].split() for width in (None, *WIDTHS)]
     assert titles[0] == [
-        "HOST",
-        "STATE",
-        "RECIPE",
-        "IMAGE",
-        "ENGINE",
-        "MODEL",
-        "TOK/S",
-        "UP",
-        "MEMORY",
-        "DRIFT",
-        "CHECKED",
-        "WHY",
-    ]
+        "HOST", "STATE", "RECIPE", "IMAGE", "ENGINE", "MODEL", "TOK/S", "UP", "MEMORY", "DRIFT", "CHECKED", "WHY",
+    ]  # fmt: skip
     for wider, narrower in itertools.pairwise(titles):
         assert set(narrower) <= set(wider)
     assert {"HOST", "STATE"} <= set(titles[-1])

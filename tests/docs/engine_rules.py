@@ -44,10 +44,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "memory-budget",
     ),
     "memory that is unknown before the start": (
-        "memory-utilization",
-        "memory-unset",
-        "fit-shrinks",
-        "memory-unknown",
+        "memory-utilization", "memory-unset", "fit-shrinks", "memory-unknown",
     ),
     "a model that is downloaded past spark.lock": ("downloads", "downloads", "downloads", "see code-of-others"),
     "a parser's file that nothing pins": ("plugin-unpinned", "it takes none", "it takes none", "see code-of-others"),
@@ -58,10 +55,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "secret-in-command",
     ),
     "a port open to the network without a key": (
-        "open-to-network",
-        "open-to-network",
-        "open-to-network",
-        "open-to-network",
+        "open-to-network", "open-to-network", "open-to-network", "open-to-network",
     ),
     "a server that checks can't reach": ("out-of-reach", "out-of-reach", "out-of-reach", "out-of-reach"),
     "no way to see a stall": ("metrics can't be turned off", "no-metrics", "no-metrics", "no-heartbeat"),
@@ -144,7 +138,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "not known",
     ),
     "the container": (" ".join(container_rules.RULES),) * 4,
-}
+}  # fmt: skip
 HEAD = """# What lint covers, by engine
 
 Each row is a concept; each cell the rules of that engine about it (`sparkwright explain RULE`), or why there is none. Written by

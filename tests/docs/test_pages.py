@@ -146,20 +146,8 @@ def test_the_manual_page_is_text_for_troff() -> None:
     page = DOCS / "man/sparkwright.1"
     commands = {line for line in page.read_text().splitlines() if line.startswith((".", "'"))}
     assert {line.split()[0] for line in commands} == {
-        ".TH",
-        ".SH",
-        ".SS",
-        ".TP",
-        ".IP",
-        ".PP",
-        ".B",
-        ".I",
-        ".br",
-        ".RS",
-        ".RE",
-        ".nf",
-        ".fi",
-    }
+        ".TH", ".SH", ".SS", ".TP", ".IP", ".PP", ".B", ".I", ".br", ".RS", ".RE", ".nf", ".fi",
+    }  # fmt: skip
     if groff := shutil.which("groff"):
         done = subprocess.run([groff, "-man", "-ww", "-z", str(page)], capture_output=True, text=True, check=True)
         assert done.stderr == ""

@@ -101,11 +101,7 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
         "down",
         "no server answers: qwen35 was ready, and http://127.0.0.1:8000 is closed now",
     ),
-    (
-        sight(probe=replace(SERVES, health=503)),
-        "down",
-        "no server answers: /health returns 503: the engine is dead",
-    ),
+    (sight(probe=replace(SERVES, health=503)), "down", "no server answers: /health returns 503: the engine is dead"),
     (
         sight(probe=replace(SERVES, token="none", waited_s=30)),
         "wedged",
@@ -153,7 +149,7 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
         "in progress",
         "in progress: ada runs deploy; no server answers: there is no container qwen35",
     ),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("seen", "state", "said"), SEEN, ids=[f"{n}-{row[1]}" for n, row in enumerate(SEEN)])
@@ -256,17 +252,11 @@ def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None
     ("booted_s", "lost", "name", "verdict", "evidence"),
     [
         (NOW - 39, "", "the host went down under it", "found", "the host had booted 19 s before"),
-        (
-            NOW - 39,
-            "the host went down at 02:14",
-            "the host went down under it",
-            "found",
-            ": the host went down at 02:14",
-        ),
+        (NOW - 39, "the host went down at 02:14", "the host went down under it", "found", ": the host went down at 02:14"),
         (NOW - 90_000, "", "the host or the Docker Engine ended under it", "possible", "when the engine started"),
         (None, "", "the host or the Docker Engine ended under it", "possible", "exit code 255"),
     ],
-)
+)  # fmt: skip
 def test_a_server_that_docker_found_dead_was_stopped_by_nobody(
     booted_s: float | None, lost: str, name: str, verdict: str, evidence: str
 ) -> None:

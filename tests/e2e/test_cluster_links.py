@@ -199,8 +199,5 @@ def test_clocks_that_are_apart_are_told_with_the_figure() -> None:
     members = [Links(host, (), ahead_s=ahead_s) for host, ahead_s in at]
     found = [finding for _, finding in link_rules.findings(members) if finding.check == "clock"]
     assert [(item.verdict, item.evidence) for item in found] == [
-        (
-            "warning",
-            "that of spark2 is 12.4 s behind that of spark1 (to within 0.4 s): their logs and histories do not match",
-        )
-    ]
+        ("warning", "that of spark2 is 12.4 s behind that of spark1 (to within 0.4 s): their logs and histories do not match"),
+    ]  # fmt: skip

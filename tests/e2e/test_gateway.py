@@ -439,20 +439,14 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
 @pytest.mark.parametrize(
     ("clients", "why"),
     [
-        (
-            {"alice": {"key": {"env": "GATEWAY_KEY"}}},
-            "`box.gateway.clients.alice.key` is the same key as that of `key`",
-        ),
+        ({"alice": {"key": {"env": "GATEWAY_KEY"}}}, "`box.gateway.clients.alice.key` is the same key as that of `key`"),
         ({"alice": {"key": {"env": "SHORT_KEY"}}}, "a key must be 16 to 512 letters"),
         ({"alice": {"key": {"env": "NO_KEY_HERE"}}}, "holds no key"),
-        (
-            {"alice": {"key": {"env": "ALICE_KEY"}}, "bob": {"key": {"env": "ALICE_KEY"}}},
-            "the same key as that of alice",
-        ),
+        ({"alice": {"key": {"env": "ALICE_KEY"}}, "bob": {"key": {"env": "ALICE_KEY"}}}, "the same key as that of alice"),
         ({"alice": {"key": {"env": "ALICE_KEY"}, "models": ["qwen3.5-35"]}}, "no server serves `qwen3.5-35`"),
         ({"Alice": {"key": {"env": "ALICE_KEY"}}}, "small letters, digits"),
     ],
-)
+)  # fmt: skip
 def test_a_client_that_cannot_be_told_apart_is_refused_by_its_line(
     gate: Gate, monkeypatch: pytest.MonkeyPatch, clients: dict[str, Any], why: str
 ) -> None:

@@ -41,17 +41,8 @@ def test_an_arm_of_an_experiment_is_guarded_as_any_start(desk: Desk) -> None:
     before = desk.serving()
     control.fault(desk.sandbox, "overshoot")
     small = (
-        "--loads",
-        "serve",
-        "--requests",
-        "2",
-        "--concurrency",
-        "2",
-        "--prompt-tokens",
-        "64",
-        "--output-tokens",
-        "6",
-    )
+        "--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6",
+    )  # fmt: skip
     words = ("--flag", "max-num-seqs", "--values", "4", "--name", "arm", *small)
     said = desk.run("bench.sweep", "--host", "sandbox", *words)
     assert "was stopped to save the host" in said.out, said.out + said.err

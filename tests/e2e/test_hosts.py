@@ -32,16 +32,9 @@ def test_what_is_missing_is_exit_code_1_and_names_what_says_more(desk: Desk) -> 
 
 def test_a_host_is_added_with_a_new_group_and_a_bad_one_changes_nothing(desk: Desk) -> None:
     words = (
-        "hosts.add",
-        "spark2",
-        "--address",
-        "ops@10.0.0.7",
-        "--groups",
-        "lab,night",
-        "--recipe",
-        "llama-3.1-8b",
+        "hosts.add", "spark2", "--address", "ops@10.0.0.7", "--groups", "lab,night", "--recipe", "llama-3.1-8b",
         "--offline",
-    )
+    )  # fmt: skip
     said = desk.run(*words)
     assert said.code == 0 and "sparkwright doctor --host spark2" in said.out, said.err
     inventory = Inventory.load(desk.root)

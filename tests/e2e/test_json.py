@@ -29,32 +29,17 @@ CHANGING = {
     "monitoring.install",  # it writes: tests/monitoring/test_install.py
     "cluster.check",  # it needs two hosts: test_cluster_links.py
     *(
-        "health.install",
-        "health.uninstall",
-        "images.copy",
-        "models.copy",
-        "ollama.unload",
-        "bench.import",
+        "health.install", "health.uninstall", "images.copy", "models.copy", "ollama.unload", "bench.import",
         "runtime.install",
     ),
     *(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context")),
-}
+}  # fmt: skip
 #: questions to hosts: what is said beside `--host`
 OF_HOSTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         (
-            "plan",
-            "verify",
-            "diagnose",
-            "client",
-            "attach",
-            "runs",
-            "history",
-            "status",
-            "doctor",
-            "health.check",
-            "hosts.check",
-            "cluster.inspect",
+            "plan", "verify", "diagnose", "client", "attach", "runs", "history", "status", "doctor", "health.check",
+            "hosts.check", "cluster.inspect",
         ),
         (),
     ),
@@ -67,7 +52,7 @@ OF_HOSTS: dict[str, tuple[str, ...]] = {
     "recommend": (),
     "caches.prune": ("--check",),
     "host.clean": ("--check",),
-}
+}  # fmt: skip
 #: questions to files: words with an answer, words without one ("" there is always one)
 OF_FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "render": (("--host", "sandbox"), ("--host", "nobody")),

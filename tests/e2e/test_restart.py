@@ -86,14 +86,8 @@ def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_
     folder = next((desk.root / "incidents/sandbox").iterdir())
     files = {path.name for path in folder.iterdir()}
     assert files >= {
-        "container.log",
-        "inspect.json",
-        "meminfo",
-        "dmesg.txt",
-        "plan.json",
-        "events.jsonl",
-        "holders.txt",
-    }
+        "container.log", "inspect.json", "meminfo", "dmesg.txt", "plan.json", "events.jsonl", "holders.txt",
+    }  # fmt: skip
     assert "Application startup complete" in (folder / "container.log").read_text()
     assert (folder / "events.jsonl").read_text().rstrip().endswith("}")
     assert '"recap"' in (folder / "events.jsonl").read_text().splitlines()[-1], "the events are whole"

@@ -34,16 +34,13 @@ def verdicts(**seen: Any) -> dict[str, str]:
             },
             "BF16 weights where FP8 was meant",
         ),
-        (
-            {"log": {"block_size": 2096}, "budget": 2048},
-            "a block of the KV cache is larger than max-num-batched-tokens",
-        ),
+        ({"log": {"block_size": 2096}, "budget": 2048}, "a block of the KV cache is larger than max-num-batched-tokens"),
         ({"thought": 30, "answered": 32}, "it thinks before it answers"),
         ({"memory": {"MemAvailable": 2 * GIB, "MemTotal": 120 * GIB}}, "the memory is full"),
         ({"acceptance": 0.2}, "speculation guesses badly"),
         ({"kv_used": 0.99}, "the KV cache is full"),
     ],
-)
+)  # fmt: skip
 def test_a_cause_that_is_seen_is_found_with_its_evidence(seen: dict[str, Any], name: str) -> None:
     first = causes(Seen(**seen))[0]
     assert (first.name, first.verdict) == (name, "found")

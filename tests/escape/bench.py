@@ -30,21 +30,8 @@ from tests.modules.context import RecordingContext
 TOP = Path(__file__).parents[2]
 KEY = "e" * 32
 PROGRAMS = (
-    "sh",
-    "cat",
-    "ln",
-    "mv",
-    "rm",
-    "mkdir",
-    "mknod",
-    "mount",
-    "head",
-    "cp",
-    "chmod",
-    "chown",
-    "truncate",
-    "sleep",
-)
+    "sh", "cat", "ln", "mv", "rm", "mkdir", "mknod", "mount", "head", "cp", "chmod", "chown", "truncate", "sleep",
+)  # fmt: skip
 #: how the hostile image says that it got out
 OUT = ("READ", "WROTE", "MOUNTED", "DEVICE")
 CANARY = "canary"

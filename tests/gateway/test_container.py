@@ -35,16 +35,9 @@ __all__ = ["engine"]
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 PROGRAMS = (
-    "/usr/sbin/haproxy",
-    "/bin/sh",
-    "/bin/ln",
-    "/bin/rm",
-    "/bin/mkdir",
-    "/usr/bin/mkfifo",
-    "/bin/sleep",
-    "/bin/cp",
+    "/usr/sbin/haproxy", "/bin/sh", "/bin/ln", "/bin/rm", "/bin/mkdir", "/usr/bin/mkfifo", "/bin/sleep", "/bin/cp",
     "/bin/mv",
-)
+)  # fmt: skip
 SECRET = "the private key of this user"
 #: what a hostile image does with each place that it may write to, and then stays
 ATTACK = """

@@ -40,28 +40,10 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
         ({"status": "paused"}, 0, {}, "down", "qwen35 is paused"),
         ({"status": "exited", "exit_code": 1}, 0, {}, "down", "qwen35 exited (1), not stopped by sparkwright"),
         ({"status": "restarting", "exit_code": 1, "restarts": 3}, 0, {}, "crash-looping", "restart 3 in progress"),
-        (
-            {"status": "restarting", "exit_code": 0, "restarts": 1},
-            0,
-            {},
-            "down",
-            "exited with code 0; restart 1 in progress",
-        ),
+        ({"status": "restarting", "exit_code": 0, "restarts": 1}, 0, {}, "down", "exited with code 0; restart 1 in progress"),
         # the first seconds of the next start of a loop
-        (
-            {"restarts": 1, "finished_s": NOW_S - 14},
-            0,
-            {},
-            "down",
-            "qwen35 exited 14 s ago, restarted once; starting for 10 s",
-        ),
-        (
-            {"restarts": 2, "finished_s": NOW_S - 14},
-            0,
-            {},
-            "crash-looping",
-            "exited 14 s ago, restarted 2 times; starting",
-        ),
+        ({"restarts": 1, "finished_s": NOW_S - 14}, 0, {}, "down", "qwen35 exited 14 s ago, restarted once; starting for 10 s"),
+        ({"restarts": 2, "finished_s": NOW_S - 14}, 0, {}, "crash-looping", "exited 14 s ago, restarted 2 times; starting"),
         ({"restarts": 2, "started_s": NOW_S - 20}, 0, {}, "down", "exited, restarted 2 times; starting for 20 s"),
         ({"restarts": 2, "finished_s": NOW_S - 14}, 200, {}, "up", "/health answers"),
         ({"restarts": 0, "finished_s": NOW_S - 14}, 0, {}, "starting", "starting for 10 s"),  # started by hand again
@@ -69,7 +51,7 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
         ({}, None, {}, "unknown", "qwen35 publishes no port"),
         ({"started_s": None}, 0, {}, "unknown", "its start time is unknown"),
     ],
-)
+)  # fmt: skip
 def test_a_state_is_of_this_moment(
     box: dict[str, Any], health: int | None, good: dict[str, Any], state: str, why: str
 ) -> None:

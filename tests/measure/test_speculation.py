@@ -60,13 +60,10 @@ def cells(*found: tuple[int, int, str]) -> list[Cell]:
         (((8, 0, ""), (7, 0, ""), (8, 0, ""), (6, 0, "")), ""),
         (((8, 0, ""), (7, 0, ""), (8, 0, ""), (1, 6, "")), "with 8 streams at temperature 0.7 it answers 1 of 8"),
         (((8, 0, ""), (2, 0, ""), (8, 0, ""), (8, 0, "")), "with 1 stream at temperature 0.7 it answers 2 of 8"),
-        (
-            ((8, 0, ""), (7, 0, ""), (0, 0, "EngineDeadError")),
-            "with 8 streams at temperature 0 it gives no answer: EngineDead",
-        ),
+        (((8, 0, ""), (7, 0, ""), (0, 0, "EngineDeadError")), "with 8 streams at temperature 0 it gives no answer: EngineDead"),
         (((1, 0, ""), (0, 0, ""), (0, 0, ""), (0, 0, "")), ""),  # it knows nothing alone
         (((1, 0, ""), (0, 7, ""), (0, 0, ""), (0, 0, "")), "temperature 0.7"),
     ],
-)
+)  # fmt: skip
 def test_speculation_is_held_against_one_greedy_stream(found: tuple[tuple[int, int, str], ...], text: str) -> None:
     assert text in speculation.failure(cells(*found)) and bool(speculation.failure(cells(*found))) == bool(text)

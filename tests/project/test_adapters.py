@@ -112,14 +112,11 @@ def test_what_cannot_stand_is_refused_with_its_line(tmp_path: Path, text: str, w
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (
-            LLAMA.replace("alias: sql", "alias: qwen") + GGUF,
-            "llama.cpp serves no adapter by a name: every request gets it",
-        ),
+        (LLAMA.replace("alias: sql", "alias: qwen") + GGUF, "llama.cpp serves no adapter by a name: every request gets it"),
         (LLAMA.replace("sql}", "sql, lora-scaled: /x}") + GGUF, "`llama_cpp.lora-scaled` and `adapters` both name"),
         (LLAMA + ONE, "`adapters.sql.file` is missing with llama.cpp"),
     ],
-)
+)  # fmt: skip
 def test_llama_cpp_serves_one_adapter_as_the_whole_server(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(Refused) as caught:
         loaded_gguf(tmp_path, text)

@@ -40,10 +40,7 @@ GROUPS = "all: {}\nlab: {}\n"
             {"hosts/groups.yml": "lab:\n  hosts:\n    - spark1\n    - sparc2\n"},
             "hosts/groups.yml:4: `lab.hosts`: no host named 'sparc2'. Did you mean `spark1`?",
         ),
-        (
-            {"hosts/lab.yml": "address: x\n"},
-            "hosts/lab.yml:1: the host has the same name as a group (hosts/groups.yml:",
-        ),
+        ({"hosts/lab.yml": "address: x\n"}, "hosts/lab.yml:1: the host has the same name as a group (hosts/groups.yml:"),
         ({"hosts/all.yml": "address: x\n"}, "hosts/all.yml:1: a host cannot be named `all`: that means all hosts."),
         ({"hosts/a,b.yml": "address: x\n"}, "hosts/a,b.yml:1: no pattern can match this host"),
         ({"hosts/groups.yml": GROUPS + "'!gpu': {}\n"}, "hosts/groups.yml:3: no pattern can match the group `!gpu`"),
@@ -51,10 +48,7 @@ GROUPS = "all: {}\nlab: {}\n"
         ({"hosts/spark2.yaml": "address: x\n"}, "hosts/spark2.yaml: this file is not read: its name must end in .yml."),
         ({"hosts/groups.yaml": GROUPS}, "hosts/groups.yaml: this file is not read"),
         ({"hosts/spark2.YML": "address: x\n"}, "hosts/spark2.YML: this file is not read: its name must end in .yml."),
-        (
-            {"hosts/spark1.yml": "home: ops\n"},
-            "hosts/spark1.yml:1: `home`: 'ops' is not a directory path: start with /",
-        ),
+        ({"hosts/spark1.yml": "home: ops\n"}, "hosts/spark1.yml:1: `home`: 'ops' is not a directory path: start with /"),
         (
             {"hosts/groups.yml": "- lab\n"},
             "hosts/groups.yml:1: groups.yml must be a mapping of groups by name, got a list. Write `lab: {hosts: [spark1]}`.",
@@ -67,20 +61,14 @@ GROUPS = "all: {}\nlab: {}\n"
             {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gb: 4\n"},
             "hosts/groups.yml:4: `vars.reserve_gb` is not used by any playbook or template. Did you mean `reserve_gib`?",
         ),
-        (
-            {"hosts/spark1.yml": "vars:\n  Drain_S: 1\n"},
-            "hosts/spark1.yml:2: `vars.Drain_S` is not used by any playbook",
-        ),
-        (
-            {"hosts/spark1.yml": "vars:\n  rollback: flase\n"},
-            "hosts/spark1.yml:2: `vars.rollback` must be true or false.",
-        ),
+        ({"hosts/spark1.yml": "vars:\n  Drain_S: 1\n"}, "hosts/spark1.yml:2: `vars.Drain_S` is not used by any playbook"),
+        ({"hosts/spark1.yml": "vars:\n  rollback: flase\n"}, "hosts/spark1.yml:2: `vars.rollback` must be true or false."),
         (
             {"hosts/groups.yml": "all: {}\nlab:\n  model_from: sparc1\n"},
             "hosts/groups.yml:3: `model_from`: no host named 'sparc1'. Did you mean `spark1`?",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], said: str) -> None:
     write(project, files)
     with pytest.raises(Refused) as caught:
@@ -141,10 +129,7 @@ def compiled(project: Path, name: str = "spark1") -> Plan:
             {"hosts/spark1.yml": "groups: [lab]\nrecipe: qwen3.5-35b\nvars:\n  drain_s: '{{ drian_s }}'\n"},
             "hosts/spark1.yml:4: unknown variable `drian_s`.",
         ),
-        (
-            {"hosts/spark1.yml": "recipe: qwen3.5-35b\nvars:\n  drain_s: '{{ 1 / 0 }}'\n"},
-            "hosts/spark1.yml:3: division by zero",
-        ),
+        ({"hosts/spark1.yml": "recipe: qwen3.5-35b\nvars:\n  drain_s: '{{ 1 / 0 }}'\n"}, "hosts/spark1.yml:3: division by zero"),
         (
             {"hosts/spark1.yml": "recipe: qwen3.5-35b\nvars:\n  drain_s: '{{ 1 +'\n"},
             "hosts/spark1.yml:3: vars.drain_s: bad expression",
@@ -166,7 +151,7 @@ def compiled(project: Path, name: str = "spark1") -> Plan:
             "templates/docker-run.sh.j2:3: No filter named 'nofilter' found in '{{ host.name | nofilter }}'.",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_blamed_on_the_line_where_it_was_written(project: Path, files: dict[str, str], said: str) -> None:
     compiled(project)
     write(project, files)

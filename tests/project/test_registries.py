@@ -20,15 +20,9 @@ from tests.project.importing.forms import EUGR, SPARKRUN_2, VLLM
 
 def git(folder: Path, *words: str) -> str:
     about = [
-        "-c",
-        "user.name=a",
-        "-c",
-        "user.email=a@example.org",
-        "-c",
-        "protocol.file.allow=always",
-        "-c",
+        "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always", "-c",
         "init.defaultBranch=main",
-    ]
+    ]  # fmt: skip
     return subprocess.run(
         ["git", "-C", folder, *about, *words], check=True, capture_output=True, text=True, timeout=30
     ).stdout.strip()

@@ -30,24 +30,8 @@ LEFT_OUT = ("help", "config", "model")
 VALUES: list[Any] = [
     *(True, False, 0, 1, 7, -1, -3, 65535, 65536, 0.5, 1.0, 1.5, -0.5, -1.5),
     *(
-        "lots",
-        "",
-        "None",
-        "none",
-        "auto",
-        "AUTO",
-        "32k",
-        "32K",
-        "1.5k",
-        "1.5K",
-        "2T",
-        "3q",
-        "1_000",
-        " 7 ",
-        "7.0",
-        "1e3",
-        "nan",
-        "inf",
+        "lots", "", "None", "none", "auto", "AUTO", "32k", "32K", "1.5k", "1.5K", "2T", "3q", "1_000", " 7 ", "7.0",
+        "1e3", "nan", "inf",
     ),
     *(
         "a b",
@@ -66,7 +50,7 @@ VALUES: list[Any] = [
         '{"a": 8k}',
     ),
     *({}, {"a": 1}, {"a": {"b": [1]}}, [], [1], [1, 2], ["a"], ["a", "b"], ["None", "-x"]),
-]
+]  # fmt: skip
 
 
 def main(folder: Path) -> None:

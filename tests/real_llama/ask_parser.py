@@ -13,17 +13,9 @@ from typing import Any
 
 #: of the parameters, what tests compare
 READ = (
-    "n_ctx",
-    "n_parallel",
-    "port",
-    "hostnames",
-    "endpoint_metrics",
-    "fit_params",
-    "kv_unified",
-    "verbosity",
-    "offline",
-    "warmup",
-)
+    "n_ctx", "n_parallel", "port", "hostnames", "endpoint_metrics", "fit_params", "kv_unified", "verbosity",
+    "offline", "warmup",
+)  # fmt: skip
 
 
 def ask(command_lines: Sequence[Sequence[str]]) -> list[dict[str, Any] | None]:

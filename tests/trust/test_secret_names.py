@@ -8,19 +8,10 @@ from sparkwright.trust.secret_names import is_secret, names_a_secret, password_o
 @pytest.mark.parametrize(
     "name",
     [
-        "HF_TOKEN",
-        "WANDB_API_KEY",
-        "hub_password",
-        "DB_PASSWORD_OLD",
-        "CLIENT_SECRET",
-        "aws-secret-access-key",
-        "apiKey",
-        "BECOME_PASSWORD",
-        "TOKEN",
-        "GH_PAT",
-        "TLS_PASSPHRASE",
+        "HF_TOKEN", "WANDB_API_KEY", "hub_password", "DB_PASSWORD_OLD", "CLIENT_SECRET", "aws-secret-access-key",
+        "apiKey", "BECOME_PASSWORD", "TOKEN", "GH_PAT", "TLS_PASSPHRASE",
     ],
-)
+)  # fmt: skip
 def test_these_hold_a_secret(name: str) -> None:
     assert names_a_secret(name)
     assert is_secret(name, "correct horse")
@@ -29,22 +20,11 @@ def test_these_hold_a_secret(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "TOKENIZERS_PARALLELISM",
-        "VLLM_MAX_TOKENS",
-        "TLS_KEY_FILE",
-        "HF_TOKEN_PATH",
-        "SSH_PUBLIC_KEY",
-        "KEYBOARD",
-        "cache_key",
-        "HF_HUB_DISABLE_IMPLICIT_TOKEN",
-        "PAD_TOKEN",
-        "MONKEY",
-        "AWS_ACCESS_KEY_ID",
-        "ollama",
-        "PATH",
+        "TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS", "TLS_KEY_FILE", "HF_TOKEN_PATH", "SSH_PUBLIC_KEY", "KEYBOARD",
+        "cache_key", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "PAD_TOKEN", "MONKEY", "AWS_ACCESS_KEY_ID", "ollama", "PATH",
         "COMPATIBLE",
     ],
-)
+)  # fmt: skip
 def test_these_do_not(name: str) -> None:
     assert not names_a_secret(name)
     assert not is_secret(name, "correct horse")

@@ -123,18 +123,10 @@ SECRETS = st.builds(
 )
 NAMES = st.sampled_from(
     [
-        "HF_TOKEN",
-        "api_key",
-        "apiKey",
-        "DB_PASSWORD",
-        "x-api-key",
-        "client-secret",
-        "AWS_SECRET_ACCESS_KEY",
-        "MYSQL_PASS",
-        "auth.token",
-        "REDIS_AUTH",
+        "HF_TOKEN", "api_key", "apiKey", "DB_PASSWORD", "x-api-key", "client-secret", "AWS_SECRET_ACCESS_KEY",
+        "MYSQL_PASS", "auth.token", "REDIS_AUTH",
     ]
-)
+)  # fmt: skip
 FORMS: tuple[Callable[[str, str], Any], ...] = (
     lambda name, key: {name: key},
     lambda name, key: [f"{name}={key}"],

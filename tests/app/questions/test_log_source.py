@@ -11,15 +11,9 @@ from tests import commands
 
 DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 NAMED = (
-    "version",
-    "chunked_prefill",
-    "prefix_caching",
-    "mamba_cache_mode",
-    "block_size",
-    "kv_cache_tokens",
-    "ready",
+    "version", "chunked_prefill", "prefix_caching", "mamba_cache_mode", "block_size", "kv_cache_tokens", "ready",
     "failure",
-)
+)  # fmt: skip
 
 
 def logs(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -87,19 +81,11 @@ def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "code", "wanted"),
     [
-        (
-            "b10068/ready-lv4",
-            0,
-            {"version": "b1-571d0d5", "slots": 2, "kv_cache_dtype": "q8_0", "chunked_prefill": True},
-        ),
-        (
-            "b10434/half-gguf",
-            1,
-            {"failure": "the model's file is cut off: a tensor lies beyond its end.", "slots": None},
-        ),
+        ("b10068/ready-lv4", 0, {"version": "b1-571d0d5", "slots": 2, "kv_cache_dtype": "q8_0", "chunked_prefill": True}),
+        ("b10434/half-gguf", 1, {"failure": "the model's file is cut off: a tensor lies beyond its end.", "slots": None}),
         ("b10434/unknown-flag", 1, {"failure": "the engine does not know: --no-such-flag."}),
     ],
-)
+)  # fmt: skip
 def test_the_engine_of_a_saved_log_is_recognised(
     tmp_path: Path, case: str, code: int, wanted: dict[str, object]
 ) -> None:

@@ -94,10 +94,7 @@ def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() ->
         (written({}, version=1), "is GGUF version 1; 2 and 3 are known"),
         (written({}, tensors=1 << 40), f"claims {1 << 40} tensors, more than any model has"),
         (written({}, pairs=1 << 60), f"claims {1 << 60} values, more than any model has"),
-        (
-            written({"k": (gguf.TEXT, struct.pack("<Q", 1 << 62))}),
-            f"claims {1 << 62} bytes of one text, more than any model has",
-        ),
+        (written({"k": (gguf.TEXT, struct.pack("<Q", 1 << 62))}), f"claims {1 << 62} bytes of one text, more than any model has"),
         (written({"k": many(4, 1 << 50)}), f"claims {1 << 50} items of one list, more than any model has"),
         (written({"k": (99, b"")}), "has a value of the unknown type 99"),
         (written({"k": many(99, 1)}), "has a value of the unknown type 99"),
@@ -114,7 +111,7 @@ def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() ->
         (written({"k": (gguf.TEXT, struct.pack("<Q", 2) + b"\xff\xfe")}), "ends within its header, or is damaged"),
         (written(MODEL)[:-3], "ends within its header, or is damaged"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_header_is_refused_in_a_sentence(data: bytes, why: str) -> None:
     with pytest.raises(gguf.NotGguf, match=f"^{why}$"):
         gguf.header(data)

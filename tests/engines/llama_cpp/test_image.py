@@ -19,14 +19,11 @@ ENDING = {"usage", "version", "cache-list", "list-devices", "completion-bash"}
     ("text", "build"),
     [
         ("version: 6132 (50aa938)\nbuilt with GNU 13.3.0 for Linux aarch64", "b6132"),
-        (
-            "ggml_cuda_init: found 1 CUDA devices\nversion: 0.1.0-dev (build 10434, commit 7e4c0a9)\nbuilt with GNU",
-            "b10434",
-        ),
+        ("ggml_cuda_init: found 1 CUDA devices\nversion: 0.1.0-dev (build 10434, commit 7e4c0a9)\nbuilt with GNU", "b10434"),
         ("version: 0.1.0-dev (build 1, commit 7e4c0a9)", None),
         ("exec format error", None),
     ],
-)
+)  # fmt: skip
 def test_the_build_is_what_the_program_printed(text: str, build: str | None) -> None:
     assert engine.of("llama_cpp").image is image
     assert image.version_in(text) == build

@@ -14,22 +14,10 @@ from sparkwright.engines.vllm.prediction import block_size
 from tests.engines.configs import DATA, NAMES, WHAT_THEY_ARE, config
 
 RECURRENT_UNNAMED = (
-    "qwen3-next-80b-a3b-instruct",
-    "kimi-linear-48b-a3b-instruct",
-    "kimi-k3",
-    "glm-5.3-flash",
-    "lfm2-1.2b",
-    "lfm2-8b-a1b",
-    "lfm2.5-1.2b-thinking-codex-autoround",
-    "minimax-m1",
-    "minimax-vl-01",
-    "ling-3.0-tiny",
-    "ring-mini-linear-2.0-4bit-mlx",
-    "olmo-hybrid-7b-tf5",
-    "rwkv7-g1-2.9b",
-    "fla-gla_7b",
-    "fla-samba_1b",
-)
+    "qwen3-next-80b-a3b-instruct", "kimi-linear-48b-a3b-instruct", "kimi-k3", "glm-5.3-flash", "lfm2-1.2b",
+    "lfm2-8b-a1b", "lfm2.5-1.2b-thinking-codex-autoround", "minimax-m1", "minimax-vl-01", "ling-3.0-tiny",
+    "ring-mini-linear-2.0-4bit-mlx", "olmo-hybrid-7b-tf5", "rwkv7-g1-2.9b", "fla-gla_7b", "fla-samba_1b",
+)  # fmt: skip
 DENSE_BUT_NAMED = ("granite-4-8b-dense-hybrid", "granite-4.0-micro-tf5", "made-dense-path-named-mamba")
 DRAFTS = ("draft-dflash-qwen3.5-35b-a3b", "draft-dspark-kimi-k3", "draft-eagle3-qwen3-next-80b-a3b")
 

@@ -98,13 +98,8 @@ def test_without_metrics_the_heartbeat_is_unknown(tmp_path: Path) -> None:
 
 def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with(tmp_path: Path) -> None:
     flags = (
-        "--enable-metrics",
-        "--chunked-prefill-size",
-        "-1",
-        "--disable-radix-cache",
-        "--mem-fraction-static",
-        "0.6",
-    )
+        "--enable-metrics", "--chunked-prefill-size", "-1", "--disable-radix-cache", "--mem-fraction-static", "0.6",
+    )  # fmt: skip
     with serving(server := Pretend(), tmp_path, *flags):
         assert engine.of_models(http_probe.ask(server.url, "/v1/models").json()) == SGLANG
         told = SGLANG.http.settings_of(http_probe.ask(server.url, SGLANG.http.settings).json())

@@ -126,11 +126,7 @@ def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
 @pytest.mark.parametrize(
     ("line", "version", "chunked"),
     [
-        (
-            "INFO 01-01 Initializing a V0 LLM engine (v0.10.1) with config: chunked_prefill_enabled=False, x",
-            "0.10.1",
-            False,
-        ),
+        ("INFO 01-01 Initializing a V0 LLM engine (v0.10.1) with config: chunked_prefill_enabled=False, x", "0.10.1", False),
         ("Initializing a V1 LLM engine (v0.11.0) with config: chunked_prefill_enabled=True, pooler", "0.11.0", True),
         (
             "(EngineCore_DP0 pid=9) INFO Initializing a V1 LLM engine (v0.17.1+cu130) with config: enable_chunked_prefill=False, x",
@@ -138,7 +134,7 @@ def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
             False,
         ),
     ],
-)
+)  # fmt: skip
 def test_the_dump_of_every_version_is_known(line: str, version: str, chunked: bool) -> None:
     state = read(line, LOG)
     assert (state.value("version"), state.value("chunked_prefill")) == (version, chunked)

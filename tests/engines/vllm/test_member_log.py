@@ -48,21 +48,15 @@ def test_a_restart_forgets_the_rank_of_the_start_before() -> None:
 @pytest.mark.parametrize(
     ("lines", "transport"),
     [
-        (
-            ("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0", "Channel 01/0 : 0[0] -> 1[0] [receive] via NET/IB/1"),
-            "rdma",
-        ),
+        (("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0", "Channel 01/0 : 0[0] -> 1[0] [receive] via NET/IB/1"), "rdma"),
         (("Channel 09/0 : 1[0] -> 0[0] [send] via NET/IBext_v10/1",), "rdma"),
         (("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA",), "rdma"),
         (("Channel 00/0 : 1[0] -> 0[0] [send] via NET/Socket/0",), "sockets"),
-        (
-            ("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0", "Channel 01/0 : 1[0] -> 0[0] [send] via NET/Socket/0"),
-            "sockets",
-        ),
+        (("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0", "Channel 01/0 : 1[0] -> 0[0] [send] via NET/Socket/0"), "sockets"),
         (("Using network IB",), "unknown"),  # an intention
         ((), "unknown"),
     ],
-)
+)  # fmt: skip
 def test_what_carries_the_channels(lines: tuple[str, ...], transport: str) -> None:
     told = member(LAUNCHED + INTENT + ASSIGNED + "".join(f"{SPARK}{line}\n" for line in lines))
     assert told.transport == transport

@@ -81,10 +81,7 @@ def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[
     ("given", "said"),
     [
         ({"max-num-seqs": -3}, "max-num-seqs must be at least 1, got -3: vLLM 0.32.0 refuses to start."),
-        (
-            {"max-model-len": "lots"},
-            "max-model-len must be a whole number, one with a unit such as 32k, or auto, got 'lots'",
-        ),
+        ({"max-model-len": "lots"}, "max-model-len must be a whole number, one with a unit such as 32k, or auto, got 'lots'"),
         ({"kv-cache-dtype": "fp7"}, "kv-cache-dtype must be one of auto,"),
         ({"reasoning-parser": "qwen33"}, "reasoning-parser must be one of"),
         ({"tool-call-parser": "hermess", "enable-auto-tool-choice": True}, "tool-call-parser must be one of"),
@@ -94,7 +91,7 @@ def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[
         ({"tp": 0}, "tensor-parallel-size must be at least 1, got 0"),
         ({"served-model-name": "-x"}, "served-model-name can't begin with a dash"),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], said: str) -> None:
     ((severity, sentence),) = found(given, "0.32.0")
     assert severity == "error" and sentence.startswith(said)

@@ -43,17 +43,12 @@ def test_the_rule_refuses_what_a_real_engine_refuses(row: dict[str, Any]) -> Non
         ({"method": "dflash", "model": "/d", "num_speculative_tokens": 8}, "0.19.1", "error", "came with 0.20.0"),
         ({"method": "dflash", "model": "/d", "num_speculative_tokens": 8}, None, "warning", "came with 0.20.0"),
         ({"method": "medusa", "model": "/d", "num_speculative_tokens": 3}, "0.33.0", "error", "removed in 0.33.0"),
-        (
-            {"method": "mtp", "num_speculative_tokens": 1, "kv_cache_dtype": "fp8"},
-            "0.25.1",
-            "error",
-            "came with 0.26.0",
-        ),
+        ({"method": "mtp", "num_speculative_tokens": 1, "kv_cache_dtype": "fp8"}, "0.25.1", "error", "came with 0.26.0"),
         ({"method": "tomorrow", "num_speculative_tokens": 1}, "0.40.0", "warning", "tomorrow is not a method"),
         ('{"method":"mtp","num_speculative_tokens":0}', "0.32.0", "error", "at least 1"),
         ({f"{FLAG}": {"method": "mtp"}, f"{FLAG}.num_speculative_tokens": "many"}, "0.32.0", "error", "whole number"),
     ],
-)
+)  # fmt: skip
 def test_methods_and_keys_have_their_releases(config: Any, version: str | None, severity: str, text: str) -> None:
     (found,) = findings(config, version=version)
     assert (found.severity, text in found.sentence) == (severity, True), found.sentence
@@ -95,26 +90,18 @@ def sglang(flags: dict[str, Any], version: str | None) -> list[str]:
     ("flags", "version", "text"),
     [
         ({"speculative-algorithm": "EAGLE3", "speculative-draft-model-path": "/d"}, "0.5.9", ""),
-        (
-            {"speculative-algorithm": "EAGEL3"},
-            "0.5.9",
-            "error: speculative-algorithm EAGEL3 is not an SGLang algorithm",
-        ),
+        ({"speculative-algorithm": "EAGEL3"}, "0.5.9", "error: speculative-algorithm EAGEL3 is not an SGLang algorithm"),
         ({"speculative-algorithm": "OURS"}, "0.5.23", "warning: speculative-algorithm OURS is not an SGLang algorithm"),
         ({"speculative-algorithm": "eagle"}, "0.5.23", ""),
         ({"speculative-algorithm": "eagle"}, "0.5.9", "error: speculative-algorithm eagle is not an SGLang algorithm"),
-        (
-            {"speculative-algorithm": "DFLASH", "speculative-draft-model-path": "/d"},
-            "0.5.9",
-            "error: .*0.5.11 and later",
-        ),
+        ({"speculative-algorithm": "DFLASH", "speculative-draft-model-path": "/d"}, "0.5.9", "error: .*0.5.11 and later"),
         ({"speculative-algorithm": "DFLASH", "speculative-draft-model-path": "/d"}, "0.5.10", "warning: .*0.5.11"),
         ({"speculative-algorithm": "DFLASH", "speculative-draft-model-path": "/d"}, None, "warning: .*0.5.11"),
         ({"speculative-algorithm": "DFLASH"}, "0.5.23", "error: .* needs speculative-draft-model-path"),
         ({"speculative-algorithm": "NEXTN", "speculative-eagle-topk": 1}, "0.5.23", "error: .*AssertionError"),
         ({"speculative-num-steps": 3}, "0.5.23", "warning: speculative-num-steps has no effect"),
     ],
-)
+)  # fmt: skip
 def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: str | None, text: str) -> None:
     found = sglang(flags, version)
     assert bool(found) == bool(text), found

@@ -14,13 +14,8 @@ from tests.remote.sshd import free_port
 
 GOOD = {"spec": {"name": "chat"}, "container_id": "c1"}
 OF_SERVER = (
-    "verified_before.json",
-    "history.jsonl",
-    "health.json",
-    "health.jsonl.1",
-    "restart_plans/a.json",
-    "drained.json",
-)
+    "verified_before.json", "history.jsonl", "health.json", "health.jsonl.1", "restart_plans/a.json", "drained.json",
+)  # fmt: skip
 OF_MACHINE = ("lock", "health-settings.json", "health.lock", "baselines/a.json", "runs/r/plan.json", "heal-token.json")
 
 

@@ -185,14 +185,11 @@ def test_who_only_looks_at_the_lock_keeps_nobody_out(state: StateFolder, monkeyp
 @pytest.mark.parametrize(
     ("playbook", "settled_by"),
     [
-        (
-            "playbooks/deploy.yml",
-            "`invoke deploy --host spark1` finishes it, `invoke rollback --host spark1` goes back",
-        ),
+        ("playbooks/deploy.yml", "`invoke deploy --host spark1` finishes it, `invoke rollback --host spark1` goes back"),
         ("playbooks/restart.yml", "`invoke restart --host spark1` repeats it"),
         ("playbooks/mine.yml", "`invoke unlock --host spark1` clears it"),
     ],
-)
+)  # fmt: skip
 def test_a_run_is_in_progress_as_long_as_its_process_holds_the_lock_and_interrupted_after_that(
     state: StateFolder, playbook: str, settled_by: str
 ) -> None:

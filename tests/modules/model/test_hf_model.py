@@ -312,13 +312,9 @@ def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContex
         ("Qwen/Nothing", "main", "has no model Qwen/Nothing"),
         ("Qwen", "main", "has no model Qwen"),
         (MODEL, "v9", "has no revision 'v9'"),
-        (
-            "meta-llama/Llama-3.1-8B-Instruct",
-            "main",
-            "is gated. Accept its license at .*/meta-llama/Llama-3.1-8B-Instruct",
-        ),
+        ("meta-llama/Llama-3.1-8B-Instruct", "main", "is gated. Accept its license at .*/meta-llama/Llama-3.1-8B-Instruct"),
     ],
-)
+)  # fmt: skip
 def test_what_the_hub_refuses_is_a_sentence(context: RecordingContext, model: str, revision: str, said: str) -> None:
     with pytest.raises(Failed) as caught:
         LockModel().run(LockModel.Args(id=model, revision=revision), context)

@@ -80,16 +80,9 @@ def box(api: Any, tmp_path: Path) -> Iterator[Box]:
         env={"PYTHONPATH": str(SOURCE), "SPARKWRIGHT_SANDBOX_SPEED": "instant"},
         entrypoint=(sys.executable, "-m", "sparkwright.sandbox.vllm", "serve"),
         command=(
-            "--model",
-            "/models/m",
-            "--served-model-name",
-            "tiny",
-            "--max-model-len",
-            "4096",
-            "--max-num-seqs",
-            "8",
+            "--model", "/models/m", "--served-model-name", "tiny", "--max-model-len", "4096", "--max-num-seqs", "8",
         ),
-    )
+    )  # fmt: skip
     made = api.create_container_from_config({**container_options.create_arguments(spec), "Image": image}, name)["Id"]
     try:
         api.start(made)

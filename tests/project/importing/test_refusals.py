@@ -50,15 +50,9 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         ("# Tiny\n\nStart it:\n\n```bash\ndocker run x\n```\n", "this is a text for people"),
         ("FROM vllm/vllm-openai:v0.32.0\nRUN pip install x\n", "this is a Dockerfile"),
         (f"{SPARKRUN_2}pre_exec: [curl x, [a, b]]\n", "starts: curl x, a, b."),
-        (
-            "services: {a: {image: a/vllm:1, volumes: 5}}\n",
-            "tiny.yaml:1: `services.a.volumes` must be a list, got a number",
-        ),
+        ("services: {a: {image: a/vllm:1, volumes: 5}}\n", "tiny.yaml:1: `services.a.volumes` must be a list, got a number"),
         ("services: {a: {image: a/vllm:1, ports: 8000}}\n", "`services.a.ports` must be a list, got a number"),
-        (
-            "services:\n  a:\n    image: a/vllm:1\n    oom_score_adj: abc\n",
-            "`oom_score_adj` must be a whole number, got 'abc'",
-        ),
+        ("services:\n  a:\n    image: a/vllm:1\n    oom_score_adj: abc\n", "`oom_score_adj` must be a whole number, got 'abc'"),
         ("services:\n  a:\n    image: [b]\n", "tiny.yaml:3: `services.a.image` must be a text, got a list"),
         (VLLM + "dependencies: 259\n", "`dependencies` must be a list, got a number"),
         (VLLM + "features: {a: {args: {b: c}}}\n", "is given twice"),
@@ -71,7 +65,7 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         ("recipe_version: '2'\nmodel: [a]\n", "`model` must be a text"),
         ("a: &a [1]\nb: [*a, *a]\n", "this is not a recipe of"),
     ],
-)
+)  # fmt: skip
 def test_it_is_refused_with_the_reason(text: str, why: str) -> None:
     try:
         value = taken(text)

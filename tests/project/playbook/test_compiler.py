@@ -125,10 +125,7 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
         ("    - dokcer_image: {ref: x}\n", "book.yml:4: unknown module `dokcer_image`. Did you mean `docker_image`?"),
         ("    - file: {pth: x}\n", "book.yml:4: file has no argument `pth`. Did you mean `path`?"),
         ("    - file: {mode: '0644'}\n", "book.yml:4: file needs the argument `path`"),
-        (
-            "    - file:\n        path: x\n        state: gone\n",
-            "book.yml:6: file.state is one of file, directory, absent",
-        ),
+        ("    - file:\n        path: x\n        state: gone\n", "book.yml:6: file.state is one of file, directory, absent"),
         ("    - facts:\n      registr: x\n", "book.yml:5: unknown key `registr`. Did you mean `register`?"),
         ("    - file: {path: '{{ foldr }}'}\n", "book.yml:4: unknown variable `foldr`. Did you mean `folder`?"),
         ("    - facts:\n      when: sise > 2\n", "book.yml:5: unknown variable `sise`. Did you mean `size`?"),
@@ -138,30 +135,18 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
         ("    - name: nothing\n", "book.yml:4: this task names no module."),
         ("    - {facts: , fail: {msg: x}}\n", "book.yml:4: this task names two modules"),
         ("- hosts: all\n  serial: fast\n", "book.yml:2: `0.serial`: invalid batch size 'fast'"),
-        (
-            "- hosts: all\n  serial: 200%\n",
-            "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 200%.",
-        ),
-        (
-            "- hosts: all\n  serial: [1, 0%]\n",
-            "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 0%.",
-        ),
+        ("- hosts: all\n  serial: 200%\n", "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 200%."),
+        ("- hosts: all\n  serial: [1, 0%]\n", "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 0%."),
         ("- hosts: all\n  serial: -1\n", "book.yml:2: `0.serial`: a batch size must be at least 1, got -1."),
         ("- hosts: all\n  serial: true\n", "book.yml:2: `0.serial`: invalid batch size True"),
         ("- hosts: all\n  tags: 5\n", "book.yml:2: `0.tags` must be a list or a string, got 5."),
         ("    - block: 3\n", "book.yml:4: `0.tasks.0.block` must be a list, got 3."),
         ("    - block: [3]\n", "book.yml:4: `0.tasks.0.block.0` must be a mapping, got 3."),
-        (
-            "    - facts:\n      when: {a: 1}\n",
-            "book.yml:5: `0.tasks.0.when` must be true or false or a string or a list",
-        ),
-        (
-            "    - facts:\n      retries: 9999999999\n",
-            "book.yml:5: `0.tasks.0.retries` must be at most 1000000000",
-        ),
+        ("    - facts:\n      when: {a: 1}\n", "book.yml:5: `0.tasks.0.when` must be true or false or a string or a list"),
+        ("    - facts:\n      retries: 9999999999\n", "book.yml:5: `0.tasks.0.retries` must be at most 1000000000"),
         ("- hosts: all\n  task: []\n", "book.yml:2: unknown key `task`. Did you mean `tasks`?"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_named_with_its_line_before_a_host_is_asked(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(Refused) as caught:
         compiled(tmp_path, text)

@@ -67,15 +67,10 @@ def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path
         ),
     ],
     ids=[
-        "mistake-inside",
-        "no-such-file",
-        "a-key-it-can't-have",
-        "circle",
-        "no-list",
-        "mixed-condition",
+        "mistake-inside", "no-such-file", "a-key-it-can't-have", "circle", "no-list", "mixed-condition",
         "mixed-value",
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_named_in_the_file_that_holds_it(
     tmp_path: Path, tasks: str, part: str, said: str, where: str
 ) -> None:

@@ -454,15 +454,11 @@ def test_a_recipe_without_second_models_says_nothing_of_them(tmp_path: Path) -> 
     [
         ("/models/b/parser.py", [], ""),
         ("/models/b/other.py", [], "is not a file of the pinned commit"),
-        (
-            "/plugins/parser.py",
-            ["~/plugins:/plugins:ro"],
-            "is code that runs in the server, and spark.lock does not pin",
-        ),
+        ("/plugins/parser.py", ["~/plugins:/plugins:ro"], "is code that runs in the server, and spark.lock does not pin"),
         ("/models/b/../../plugins/parser.py", ["~/plugins:/plugins:ro"], "spark.lock does not pin it"),
         ("/vllm-workspace/parser.py", ["~/plugins:/plugins:ro"], ""),
     ],
-)
+)  # fmt: skip
 def test_a_parser_s_file_is_pinned_or_refused(tmp_path: Path, path: str, volumes: list[str], why: str) -> None:
     value = loaded(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
     box = value.file.container.model_copy(update={"volumes": volumes})

@@ -67,14 +67,10 @@ def test_an_image_that_is_none(image: str, said: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "image",
     [
-        "debian",
-        "a/b",
-        "nvcr.io/nvidia/vllm:26.10-py3",
-        "[::1]:5000/a__b/c-d.e:x_Y.1",
-        "localhost/a",
+        "debian", "a/b", "nvcr.io/nvidia/vllm:26.10-py3", "[::1]:5000/a__b/c-d.e:x_Y.1", "localhost/a",
         "mirror.lan:5000/a:b",
     ],
-)
+)  # fmt: skip
 def test_an_image_that_is_one(image: str, tmp_path: Path) -> None:
     assert load(tmp_path, image=image).image == image
 
@@ -145,16 +141,12 @@ def test_what_is_planned_is_what_stands_there_however_a_flag_is_spelled(
             "`vllm.max-num-seqs` and `vllm.max_num_seqs` are the same flag, max-num-seqs.",
             7,
         ),
-        (
-            ("enable-prefix-caching: true", "no-enable-prefix-caching: true"),
-            "are the same flag, enable-prefix-caching.",
-            7,
-        ),
+        (("enable-prefix-caching: true", "no-enable-prefix-caching: true"), "are the same flag, enable-prefix-caching.", 7),
         (("tp: 2", "seed: 1", "tensor-parallel-size: 2"), "are the same flag, tensor-parallel-size.", 8),
         (("--model: /b",), "`vllm.model` is set by `model.mount`.", 6),
         (("api_key: x",), "`vllm.api_key`: a key in the flags is not secret", 6),
     ],
-)
+)  # fmt: skip
 def test_a_flag_given_twice_or_not_to_be_given_is_refused_with_its_line(
     lines: tuple[str, ...], said: str, line: int, tmp_path: Path
 ) -> None:

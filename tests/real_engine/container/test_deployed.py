@@ -20,19 +20,9 @@ pytestmark = pytest.mark.engine
 TOO_MUCH = "100000"
 TAKEN = f"its KV cache was to take {TOO_MUCH}.0 GiB of memory"
 AB = (
-    "bench.ab",
-    "--host",
-    "here",
-    "-a",
-    "served",
-    "-b",
-    "other",
-    "--loads",
-    "serve",
-    "--requests",
-    "4",
+    "bench.ab", "--host", "here", "-a", "served", "-b", "other", "--loads", "serve", "--requests", "4",
     "--concurrency",
-)
+)  # fmt: skip
 SMALL = ("2", "--prompt-tokens", "64", "--output-tokens", "32", "--json")
 
 

@@ -68,13 +68,9 @@ def test_each_spelling_is_taken(name: str) -> None:
         (["--max-model-len", "4k"], "max_model_len", 4000),
         (["--no-enable-log-requests"], "enable_log_requests", False),
         (["--served-model-name", "a", "b"], "served_model_name", ["a", "b"]),
-        (
-            ["-cc.mode=3", "-cc.pass_config.fuse", "true"],
-            "compilation_config",
-            {"mode": 3, "pass_config": {"fuse": True}},
-        ),
+        (["-cc.mode=3", "-cc.pass_config.fuse", "true"], "compilation_config", {"mode": 3, "pass_config": {"fuse": True}}),
     ],
-)
+)  # fmt: skip
 def test_values_are_read_as_the_engine_does(words: list[str], key: str, value: object) -> None:
     assert parse(words, NOW).values[key] == value
 
