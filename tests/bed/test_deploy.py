@@ -1,7 +1,6 @@
 """Deploys over a real sshd onto a real Docker Engine with a real registry."""
 
 import json
-import shlex
 
 import pytest
 
@@ -73,16 +72,6 @@ def test_a_dropped_connection_does_not_stop_a_deploy(bare: Lab) -> None:
     assert container_id(bare).endswith("true unless-stopped")
 
 
-def test_an_image_for_other_processors_is_refused_while_the_old_server_serves(lab: Lab) -> None:
-    assert lab.run("deploy", "--host", "spark1").code == 0
-    before = container_id(lab)
-    lab.recipe("vllm-openai:v0.32.0", "vllm-openai:other-arch")
-    said = lab.run("deploy", "--host", "spark1")
-    assert said.code == 5, said.out
-    assert "has no linux/amd64, only linux/s390x" in said.out
-    assert container_id(lab) == before
-
-
 def test_a_tag_that_is_not_there_is_refused_by_name(lab: Lab) -> None:
     lab.recipe("vllm-openai:v0.32.0", "vllm-openai:v9.9.9")
     said = lab.run("deploy", "--host", "spark1")
@@ -116,18 +105,6 @@ def test_a_change_that_fails_puts_the_old_server_back(lab: Lab) -> None:
     assert said.code == 1, said.out
     assert "The previous server is restored" in said.out
     assert container_id(lab) == before
-
-
-def test_two_hosts_are_taken_one_after_the_other_with_serial(lab: Lab) -> None:
-    play = lab.root / "playbooks/roll.yml"
-    play.write_text(
-        "- hosts: all\n  serial: 1\n  tasks:\n"
-        f"    - command: {{argv: [sh, -c, {shlex.quote('test $(hostname) != spark1')}]}}\n"
-    )
-    said = lab.run("play", "roll", "--host", "lab", "--json")
-    assert said.code == 1
-    hosts = {json.loads(line).get("host") for line in said.out.splitlines() if '"task_finished"' in line}
-    assert hosts == {"spark1"}
 
 
 def test_the_registry_is_not_needed_for_an_image_that_is_there(lab: Lab) -> None:

@@ -9,7 +9,8 @@ import pytest
 from sparkwright.sandbox import control
 from sparkwright.sandbox.faults import OF_MEMBERS
 from tests.e2e.conftest import Desk, fresh_desk
-from tests.faults.bench import released, until
+from tests.faults.bench import released
+from tests.waiting import until
 
 CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
 NEW_IMAGE = ("recipes/qwen3.5-35b.yml", r"(?m)v0\.32\.0$", "latest")
@@ -92,19 +93,11 @@ def test_a_busy_ollama_stops_the_deploy_before_the_old_server(desk: Desk) -> Non
     assert desk.serving() == before
 
 
-def test_a_moved_tag_does_not_change_a_locked_host(desk: Desk) -> None:
+@pytest.mark.parametrize("fault", ["moved-tag", "moved-model"])
+def test_a_moved_tag_or_model_does_not_change_a_locked_host(desk: Desk, fault: str) -> None:
     desk.deployed()
     before = (desk.sandbox / "spark.lock").read_text()
-    desk.run("sandbox.fault", "moved-tag")
-    done = desk.deploy()
-    assert (done.code, done.recap["changed"]) == (0, 0)
-    assert (desk.sandbox / "spark.lock").read_text() == before
-
-
-def test_a_moved_model_does_not_change_a_locked_host(desk: Desk) -> None:
-    desk.deployed()
-    before = (desk.sandbox / "spark.lock").read_text()
-    desk.run("sandbox.fault", "moved-model")
+    desk.run("sandbox.fault", fault)
     done = desk.deploy()
     assert (done.code, done.recap["changed"]) == (0, 0)
     assert (desk.sandbox / "spark.lock").read_text() == before

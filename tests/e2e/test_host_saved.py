@@ -13,7 +13,7 @@ from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk
-from tests.faults.bench import until
+from tests.waiting import until
 
 SEQS = ("recipes/qwen3.5-35b.yml", r"max-num-seqs: \d+", "max-num-seqs: 6")
 

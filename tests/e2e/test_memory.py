@@ -13,7 +13,7 @@ from sparkwright.sandbox.serving.process import HOST_SIDE
 from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, Said, fresh_desk
 from tests.e2e.test_host_saved import guarding
-from tests.faults.bench import until
+from tests.waiting import until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 FITS = "Check that it fits in memory"

@@ -15,8 +15,8 @@ import pytest
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, Said
-from tests.faults.bench import until
 from tests.remote.sshd import free_port
+from tests.waiting import until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 

@@ -15,7 +15,7 @@ from sparkwright.host.records import history
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, fresh_desk
-from tests.faults.bench import until
+from tests.waiting import until
 
 STOP = "Stop unresponsive server"
 ASK = "Check that the running server generates"

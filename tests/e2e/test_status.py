@@ -12,7 +12,7 @@ from typing import Any
 from sparkwright.health import record
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk
-from tests.faults.bench import until
+from tests.waiting import until
 
 
 def asked(desk: Desk, *words: str) -> tuple[int, dict[str, Any]]:

@@ -14,7 +14,7 @@ from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from tests.e2e.conftest import Desk, Said
-from tests.faults.bench import until
+from tests.waiting import until
 
 
 def verify(desk: Desk, *words: str) -> Said:

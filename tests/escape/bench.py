@@ -24,8 +24,8 @@ from sparkwright.protocol import expressions
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
-from tests.faults.bench import until
 from tests.modules.context import RecordingContext
+from tests.waiting import until
 
 TOP = Path(__file__).parents[2]
 KEY = "e" * 32

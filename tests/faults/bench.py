@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -25,6 +24,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import TOP, Desk
 from tests.faults.watching import Watching
+from tests.waiting import until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 LONG_S = 60.0
@@ -226,13 +226,6 @@ class Watch(Watching):
             return
         self.most_running = max(self.most_running, len(running))
         self.most_eligible = max(self.most_eligible, sum(row["policy"] != "no" for row in rows))
-
-
-def until(holds: Any, what: str, timeout_s: float = LONG_S) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline_s, f"{what} did not come within {timeout_s:g} s"
-        time.sleep(0.02)
 
 
 def released(path: Path) -> bool:

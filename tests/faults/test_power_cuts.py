@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Desk
-from tests.faults.bench import Bench, Watch, swap_tasks, until
+from tests.faults.bench import Bench, Watch, swap_tasks
 from tests.faults.test_matrix import PROVED
+from tests.waiting import until
 
 SEEDS, QUICK = range(300), 3
 #: the longest time after a task's start, seconds; most tasks of the sandbox take less

@@ -5,7 +5,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,7 @@ from sparkwright.engines.http import Sample
 from sparkwright.gateway import progress
 from sparkwright.gateway.model import Model, Progress
 from tests.gateway.loopback import DEADLINE_S, KEY, Answer, Running, Server, gateway, model, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 PROGRESS = Progress(
@@ -126,13 +127,6 @@ def asks(pool: ThreadPoolExecutor, lab: Running, wedged: Wedged) -> Future[Answe
         assert options.result(DEADLINE_S).status == 200
 
 
-def ends(lab: Running, why: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not why():
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
-
-
 def is_down(lab: Running, name: str = "one") -> bool:
     text = lab.ask("GET", "/metrics").body.decode()
     return f'haproxy_server_status{{proxy="qwen",server="{name}",state="DOWN"}} 1' in text
@@ -143,12 +137,12 @@ def test_requests_of_a_server_that_stands_still_are_answered_by_another(tmp_path
     made = gateway(watched(wedged, other), check_s=1, stuck_s=STUCK_S)
     with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
-        ends(lab, lambda: not is_down(lab, "two"))
+        until(lambda: not is_down(lab, "two"))
         answer = asks(pool, lab, wedged).result(DEADLINE_S)
         assert (answer.status, answer.json["from"]) == (200, "two")
         assert is_down(lab) and lab.chat(ASKED).json["from"] == "two"
         wedged.go_on.set()
-        ends(lab, lambda: not is_down(lab))
+        until(lambda: not is_down(lab))
     other.shutdown()
 
 
@@ -164,7 +158,7 @@ def test_a_server_that_stopped_before_its_first_request_is_found_too(
         ThreadPoolExecutor(4) as pool,
     ):
         lab.up("qwen")
-        ends(lab, lambda: not is_down(lab, "two"))
+        until(lambda: not is_down(lab, "two"))
         wedged.stopped, wedged.frozen = True, frozen
         answer = asks(pool, lab, wedged).result(DEADLINE_S)
         assert (answer.status, answer.json["from"]) == (200, "two")
@@ -177,7 +171,7 @@ def test_a_stream_that_stands_still_is_cut_and_seen_as_cut(tmp_path: Path, wedge
     made = gateway(watched(wedged, other), check_s=1, stuck_s=STUCK_S)
     with running(tmp_path, made) as lab:
         lab.up("qwen")
-        ends(lab, lambda: not is_down(lab, "two"))
+        until(lambda: not is_down(lab, "two"))
         while True:
             link = lab.connection()
             link.request(
@@ -202,7 +196,7 @@ def test_the_only_server_is_down_for_new_requests_and_ends_none_that_it_may_stil
     with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
         options = asks(pool, lab, wedged)
-        ends(lab, lambda: is_down(lab))
+        until(lambda: is_down(lab))
         refused = lab.chat(ASKED)
         assert (refused.status, refused.json["error"]["code"]) == (503, "model_not_up")
         wedged.go_on.set()
@@ -228,12 +222,12 @@ def test_a_server_that_works_or_tells_nothing_keeps_its_requests(tmp_path: Path,
     made = replace(made, upstreams=tuple(replace(upstream, progress=shown) for upstream in made.upstreams))
     with running(tmp_path, gateway(made, check_s=60, stuck_s=STUCK_S)) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
-        ends(lab, lambda: not is_down(lab, "two"))
+        until(lambda: not is_down(lab, "two"))
         options = asks(pool, lab, wedged)
         if how == "no requests":  # its client does not read what was answered
             wedged.requests = 0
         before = wedged.read
-        ends(lab, lambda: wedged.read > before + STUCK_S + 2)
+        until(lambda: wedged.read > before + STUCK_S + 2)
         assert not is_down(lab) and not options.done()
         wedged.go_on.set()
         assert options.result(DEADLINE_S).json["from"] == "one"

@@ -21,9 +21,9 @@ from sparkwright.guard.judge import GIB
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.state import StateFolder
-from tests.faults.bench import until
 from tests.guard.hog import Hog, engine, hog, shell
 from tests.modules.context import RecordingContext
+from tests.waiting import until
 
 __all__ = ["engine", "hog", "shell"]
 

@@ -14,9 +14,9 @@ import pytest
 
 from sparkwright.guard import samples as rings
 from sparkwright.guard.judge import GIB
-from tests.faults.bench import until
 from tests.guard.hog import Hog, engine, hog, shell
 from tests.modules.context import RecordingContext
+from tests.waiting import until
 
 __all__ = ["engine", "hog", "shell"]
 

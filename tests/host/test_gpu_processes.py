@@ -17,9 +17,9 @@ from sparkwright.host.nvidia_smi import GpuProcess
 from sparkwright.modules.proof import engine_reports
 from sparkwright.modules.proof.engine_reports import GpuUsed
 from sparkwright.protocol.result import Result
-from tests.faults.bench import until
 from tests.host.containers.test_log_reader import engine, shell
 from tests.modules.context import RecordingContext
+from tests.waiting import until
 
 __all__ = ["engine", "shell"]
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from sparkwright.modules import registry
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import runtime
 from tests.remote.conftest import packed
+from tests.waiting import until
 
 
 def unpacked(folder: Path) -> Path:
@@ -32,15 +32,6 @@ def unpacked(folder: Path) -> Path:
     with tarfile.open(runtime.archive(python, platform.machine())) as tar:
         tar.extractall(folder, filter="data")
     return folder / "lib"
-
-
-def eventually(true: Callable[[], object]) -> bool:
-    deadline_s = time.monotonic() + 20
-    while not true():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> None:
@@ -188,7 +179,7 @@ def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_
         assert item.stdin is not None
         item.stdin.write(runtime.unpacker() + small()[:50_000])
         item.stdin.flush()
-    assert eventually(lambda: len(list(folder_of(home).glob(".new.*/manifest.json"))) == 2)
+    until(lambda: len(list(folder_of(home).glob(".new.*/manifest.json"))) == 2)
     killed.kill()
     killed.communicate()
     assert ship(home, "other")["event"] == "shipped"

@@ -17,6 +17,7 @@ from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.ollama import LARGE, MODELS, Ollama, OllamaApi
 from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
+from tests.waiting import until
 
 #: what happens at all happens by then
 LATE_S = 30.0
@@ -60,13 +61,6 @@ class Steps:
         """Wait until it has looked for models to unload so many times more."""
         wanted = self._pauses[ollama.PROBE_S] + times
         until(lambda: self._pauses[ollama.PROBE_S] >= wanted)
-
-
-def until(true: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + LATE_S
-    while not true():
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
 
 
 class Pretend:

@@ -17,8 +17,8 @@ from sparkwright.sandbox import control
 from sparkwright.trust import private
 from tests.e2e.conftest import TOP
 from tests.e2e.pair.desk import HOSTS, NAME, PairDesk
-from tests.faults.bench import until
 from tests.faults.watching import Watching
+from tests.waiting import until
 
 #: waits for the file `open` if the host's home has `hold`; fails if it has `fail`
 GATE = "test -e $HOME/hold || exit 0; touch $HOME/reached; until [ -e $HOME/open ]; do sleep 0.02; done; test ! -e $HOME/fail"

@@ -19,7 +19,9 @@ from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from tests.modules.context import RecordingContext
 from tests.modules.server.test_server_inspection import engine
-from tests.runner.cluster.members import SECRET, free_port, until
+from tests.remote.sshd import free_port
+from tests.runner.cluster.members import SECRET
+from tests.waiting import until
 
 Outcome = Result | SparkwrightError
 

@@ -15,10 +15,10 @@ from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import Liveness, VerifyHealth
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
-from tests.faults.bench import until
 from tests.measure.exact_server import Schedule, serving
 from tests.modules.context import RecordingContext
 from tests.modules.server.test_server_inspection import engine
+from tests.waiting import until
 
 NOBODY = "http://127.0.0.1:1"
 

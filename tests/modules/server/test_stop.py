@@ -11,9 +11,9 @@ import pytest
 from sparkwright.host.containers import container_labels
 from sparkwright.modules.proof.liveness import Liveness
 from sparkwright.modules.server.stop import Stopped
-from tests.faults.bench import until
 from tests.host.containers.test_log_reader import engine, shell
 from tests.modules.context import RecordingContext
+from tests.waiting import until
 
 __all__ = ["engine", "shell"]
 

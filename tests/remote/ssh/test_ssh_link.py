@@ -4,8 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
 from tests.remote.conftest import Lab, packed
+from tests.waiting import until
 
 pytestmark = pytest.mark.ssh
 #: these begin with a host that has no runtime
@@ -46,15 +46,6 @@ def ask(lab: Lab, header: dict[str, Any], secrets: dict[str, Secret] | None = No
         return list(link.request(header, secrets or {}))
     finally:
         link.close()
-
-
-def eventually(true: Callable[[], object]) -> bool:
-    deadline_s = time.monotonic() + 10
-    while not true():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def refusal(lab: Lab, **host: Any) -> str:
@@ -302,9 +293,9 @@ def test_a_runner_that_is_never_asked_ends(lab: Lab) -> None:
     ask(lab, {"verb": "runs"})
     link = SshLink(lab.host())
     running = ["pgrep", "-f", str(lab.sshd.home / ".local/share/sparkwright/runtime")]
-    assert eventually(lambda: subprocess.run(running, capture_output=True, check=False).stdout)
+    until(lambda: subprocess.run(running, capture_output=True, check=False).stdout)
     link.close()
-    assert eventually(lambda: not subprocess.run(running, capture_output=True, check=False).stdout)
+    until(lambda: not subprocess.run(running, capture_output=True, check=False).stdout)
 
 
 def test_a_run_survives_its_connection_and_can_be_followed_again(lab: Lab) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,25 +19,12 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.cluster import TOKEN, Cluster
 from sparkwright.protocol.events import Event, decode
 from sparkwright.protocol.plan import Block, Plan, Step, Task
+from tests.remote.sshd import free_port
+from tests.waiting import until
 
 SECRET = "5e" * 32
 #: nobody waits for so long unless something is wrong
 LATE_S = 60
-
-
-def free_port() -> int:
-    with socket.socket() as value:
-        value.bind(("127.0.0.1", 0))
-        return int(value.getsockname()[1])
-
-
-def until(true: Callable[[], Any], what: str) -> Any:
-    """Wait for something that happens in another process."""
-    end_s = time.monotonic() + LATE_S
-    while not (found := true()):
-        assert time.monotonic() < end_s, f"never: {what}"
-        time.sleep(0.02)
-    return found
 
 
 def sh(name: str, script: str, **fields: Any) -> Task:

@@ -10,7 +10,8 @@ from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.wire import line_of
 from sparkwright.protocol.cluster import clocks_apart
 from sparkwright.secret import Secret
-from tests.runner.cluster.members import SECRET, Group, barrier, group, until
+from tests.runner.cluster.members import SECRET, Group, barrier, group
+from tests.waiting import until
 
 FAR_S = 10**9
 

@@ -11,7 +11,8 @@ from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.rendezvous import MOST_BARRIERS
 from sparkwright.host.cluster.wire import CLOSED, Lost, Session, line_of
 from sparkwright.secret import Secret
-from tests.runner.cluster.members import SECRET, Group, barrier, group, until
+from tests.runner.cluster.members import SECRET, Group, barrier, group
+from tests.waiting import until
 
 FAR_S = 10**9
 

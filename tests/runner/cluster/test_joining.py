@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.host.runs import lock
-from tests.runner.cluster.members import SECRET, Group, barrier, group, sh, until
+from tests.runner.cluster.members import SECRET, Group, barrier, group, sh
+from tests.waiting import until
 
 STEPS = (sh("Touch something", "echo touched >> said"), barrier("prepared"))
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.cluster.members import Group, Member, barrier, group, sh, swap, until
+from tests.runner.cluster.members import Group, Member, barrier, group, sh, swap
 from tests.runner.cluster.proxy import cable
+from tests.waiting import until
 
 #: silent for four seconds is lost: long enough for a machine that is busy with other tests
 BEAT_S = 1.0

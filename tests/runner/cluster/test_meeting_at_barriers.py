@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.cluster.members import SECRET, barrier, group, sh, swap, until
+from tests.runner.cluster.members import SECRET, barrier, group, sh, swap
+from tests.waiting import until
 
 SAY = "echo {} >> said"
 RESCUE = (barrier("all stopped", phase="rescue"), sh("Restore previous server", SAY.format("restored")))

@@ -12,8 +12,9 @@ from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.wire import line_of
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
-from tests.runner.cluster.members import SECRET, Group, Member, barrier, group, sh, until
+from tests.runner.cluster.members import SECRET, Group, Member, barrier, group, sh
 from tests.runner.cluster.proxy import cable
+from tests.waiting import until
 
 STEPS = (barrier("prepared", share={"digest": "sha256:aaa"}), sh("Go on", "echo on >> said"))
 FAR_S = 10**9

@@ -18,6 +18,7 @@ from docker.errors import APIError, ImageNotFound
 from sparkwright.sandbox import control
 from tests.remote.sshd import free_port
 from tests.sandbox.test_parts import IMAGE
+from tests.waiting import until
 
 REPOSITORY, TAG = IMAGE.split(":")
 
@@ -76,13 +77,6 @@ def test_a_container_lists_what_of_the_host_it_sees(engine: docker.DockerClient,
     (mount,) = engine.api.inspect_container("one")["Mounts"]
     assert (mount["Type"], mount["Source"], mount["Destination"], mount["RW"]) == ("bind", str(model), "/m", False)
     assert engine.api.containers(all=True)[0]["Mounts"] == [mount]
-
-
-def until(true: Any, timeout_s: float = 10) -> None:
-    end_s = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def refused(act: Any) -> tuple[int, str]:

@@ -20,6 +20,7 @@ from sparkwright.sandbox.vllm.model import drafts_of
 from tests.remote.sshd import free_port
 from tests.sandbox.vllm.serve_help import HELP
 from tests.sandbox.vllm.test_startup import LLAMA, QWEN3NEXT
+from tests.waiting import until
 
 DATA = HELP.parent / "qwen3next-eager"
 #: a real 0.32.0 on a CPU that drafts with a second model, which is the same as the first
@@ -268,13 +269,6 @@ def test_without_prefix_caching_nothing_is_looked_up(serve: Callable[..., Server
     assert server.metric("vllm:prefix_cache_queries_total") == 0
 
 
-def until(true: Callable[[], bool], timeout_s: float = 30) -> bool:
-    end_s = time.monotonic() + timeout_s
-    while not true() and time.monotonic() < end_s:
-        time.sleep(0.02)
-    return true()
-
-
 def request_threads() -> set[threading.Thread]:
     """Return the request threads of all servers in this process: other tests' servers may have some."""
     return {thread for thread in threading.enumerate() if "process_request_thread" in thread.name}
@@ -288,11 +282,11 @@ def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], str
     line.request(
         "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": stream})
     )
-    assert until(lambda: server.metric("vllm:num_requests_running") == 1)
+    until(lambda: server.metric("vllm:num_requests_running") == 1)
     assert server.metric("vllm:kv_cache_usage_perc") > 0
     server.fault = fault
     line.close()
-    assert until(lambda: server.metric("vllm:num_requests_running") == 0)
+    until(lambda: server.metric("vllm:num_requests_running") == 0)
     assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
 
 
@@ -303,10 +297,10 @@ def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., Serve
     others = request_threads()
     line = http.client.HTTPConnection("127.0.0.1", server.port)
     line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True}))
-    assert until(lambda: bool(request_threads() - others))
+    until(lambda: bool(request_threads() - others))
     assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
     line.close()
-    assert until(lambda: not request_threads() - others)
+    until(lambda: not request_threads() - others)
     assert server.metric("vllm:prompt_tokens_total") == 0
 
 
