@@ -1,13 +1,11 @@
 """`diagnose` of a server in a real Docker Engine: Docker reports its exit, and its last line is shown safely and bounded."""
 
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import docker_image
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parent.parent.parent
@@ -38,18 +37,8 @@ def engine() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def shell(engine: Any) -> Iterator[str]:
     """Create an image with this machine's shell and sleep, and nothing else."""
-    name = f"sparkwright-test-diagnose:{uuid.uuid4().hex[:12]}"
-    files = {"/bin/sh", "/bin/sleep"}
-    for file in tuple(files):
-        words = subprocess.run(["ldd", file], capture_output=True, text=True, check=True).stdout.split()
-        files |= {word for word in words if word.startswith("/")}
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as tar:
-        for file in sorted(files):
-            tar.add(Path(file).resolve(), arcname=file)
-    engine.api.import_image_from_data(raw.getvalue(), repository=name.partition(":")[0], tag=name.partition(":")[2])
-    yield name
-    engine.images.remove(name, force=True)
+    with docker_image.holding(engine, ("/bin/sh", "/bin/sleep")) as name:
+        yield name
 
 
 class Host:

@@ -1,7 +1,28 @@
-"""Prints the fault matrix with its results at the end of the tests."""
+"""A host with a deployed server for each module of tests; and the fault matrix with its results at the end."""
 
 import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Desk
+from tests.faults.bench import Bench
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        folder = Path(tempfile.mkdtemp(prefix="fault-"))
+        value = Bench(Desk(folder))
+        value.desk.deployed()
+        yield value
+        value.close()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -1,29 +1,11 @@
 """The new container is created before the server is stopped: a refusal costs nothing, and what a cut-off run leaves is no server."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Desk
 from tests.faults.bench import RECIPE, Bench
 from tests.faults.test_matrix import PROVED
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    folder = Path(tempfile.mkdtemp(prefix="left-"))
-    value = Bench(Desk(folder))
-    value.desk.deployed()
-    yield value
-    value.close()
-    shutil.rmtree(folder, ignore_errors=True)
-    patch.undo()
 
 
 def containers(bench: Bench) -> dict[str, str]:

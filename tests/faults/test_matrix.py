@@ -17,15 +17,10 @@ judged after the next deploy, which is told of what was cut off. `make test-faul
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Desk
 from tests.faults.bench import Bench, Watch, swap_tasks
 
 #: a processor that is busy with something else makes the throughput inconclusive; the server is kept all the same
@@ -72,19 +67,6 @@ PUT_BACK = (
     "Check that previous server generates",
     "Restore its restart policy",
 )
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    folder = Path(tempfile.mkdtemp(prefix="fault-"))
-    value = Bench(Desk(folder))
-    value.desk.deployed()
-    yield value
-    value.close()
-    shutil.rmtree(folder, ignore_errors=True)
-    patch.undo()
 
 
 def test_the_table_has_every_step_of_the_swap(bench: Bench) -> None:

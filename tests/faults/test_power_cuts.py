@@ -5,15 +5,10 @@ hundreds.
 """
 
 import random
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Desk
 from tests.faults.bench import Bench, Watch, swap_tasks
 from tests.faults.test_matrix import PROVED
 from tests.waiting import until
@@ -29,19 +24,6 @@ CHANGES = (
     "Wait until it is ready",
     "Enable restart policy, remove previous container",
 )
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    folder = Path(tempfile.mkdtemp(prefix="power-"))
-    value = Bench(Desk(folder))
-    value.desk.deployed()
-    yield value
-    value.close()
-    shutil.rmtree(folder, ignore_errors=True)
-    patch.undo()
 
 
 def moment(seed: int, steps: list[str]) -> tuple[str, float]:

@@ -1,13 +1,10 @@
 """A gateway's container on a real Docker Engine: a hostile image reads nothing of the host, and an earlier release's is replaced."""
 
 import contextlib
-import io
 import json
 import os
 import shutil
 import signal
-import subprocess
-import tarfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -26,6 +23,7 @@ from sparkwright.modules.gateway.gateway_container import GatewayRestore, Gatewa
 from sparkwright.modules.gateway.gateway_files import GatewayCheck, GatewayKeep, GatewayLastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
+from tests import docker_image
 from tests.gateway.loopback import PATHS
 from tests.host.containers.test_log_reader import engine
 from tests.modules.context import RecordingContext
@@ -55,21 +53,8 @@ exec sleep 600
 @pytest.fixture(scope="module")
 def image(engine: docker.DockerClient) -> Iterator[str]:
     """Yield an image with this machine's HAProxy, and a shell with a few programs."""
-    names = set(PROGRAMS)
-    for name in PROGRAMS:
-        libraries = subprocess.run(["ldd", name], capture_output=True, text=True, check=True).stdout.split()
-        names |= {word for word in libraries if word.startswith("/")}
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as tar:
-        for name in sorted(names):
-            tar.add(Path(name).resolve(), arcname=name)
-    repository, tag = "sparkwright-test-gateway", uuid.uuid4().hex[:12]
-    api: Any = engine.api
-    api.import_image_from_data(
-        raw.getvalue(), repository=repository, tag=tag, changes=["ENV PATH=/usr/sbin:/usr/bin:/bin"]
-    )
-    yield f"{repository}:{tag}"
-    engine.images.remove(f"{repository}:{tag}", force=True)
+    with docker_image.holding(engine, PROGRAMS, changes=["ENV PATH=/usr/sbin:/usr/bin:/bin"]) as name:
+        yield name
 
 
 class Bench:

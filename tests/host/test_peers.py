@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +64,6 @@ class Relay:
             with contextlib.suppress(OSError):
                 item.shutdown(socket.SHUT_RDWR)
             item.close()
-
-
-@pytest.fixture
-def hub() -> Iterator[LoopbackHub]:
-    value = LoopbackHub(dict(FILES))
-    yield value
-    value.close()
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """One port that speaks TLS and plain HTTP, as a hub behind a careless proxy does: each way leads to a server of its own."""
 
 import contextlib
-import datetime
-import ipaddress
 import socket
 import ssl
 import threading
@@ -10,10 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from tests.certificate import self_signed
 
 TLS_HANDSHAKE = b"\x16"
 
@@ -58,21 +53,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 def _certificate(folder: Path) -> Path:
     """Certificate and key in one file, for 127.0.0.1."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "two faced")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    certificate, key = self_signed(folder)
     path = folder / "two-faced.pem"
-    form = serialization.PrivateFormat.PKCS8
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
+    path.write_bytes(key.read_bytes() + certificate.read_bytes())
     return path

@@ -1,11 +1,8 @@
 """Files that a container wrote as root are removed by a user who is not root, on a real Docker Engine."""
 
-import io
 import os
 import subprocess
-import tarfile
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import container_files
+from tests import docker_image
 from tests.host.containers.test_log_reader import engine
 from tests.modules.context import RecordingContext
 
@@ -27,19 +25,8 @@ PROGRAMS = ("/bin/sh", "/bin/rm", "/bin/mkdir", "/bin/chmod")
 @pytest.fixture
 def image(engine: docker.DockerClient) -> Iterator[str]:
     """An image of this machine's shell, rm, mkdir and chmod."""
-    names = set(PROGRAMS)
-    for name in PROGRAMS:
-        libraries = subprocess.run(["ldd", name], capture_output=True, text=True, check=True).stdout.split()
-        names |= {word for word in libraries if word.startswith("/")}
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as tar:
-        for name in sorted(names):
-            tar.add(Path(name).resolve(), arcname=name)
-    repository, tag = "sparkwright-test-rm", uuid.uuid4().hex[:12]
-    api: Any = engine.api
-    api.import_image_from_data(raw.getvalue(), repository=repository, tag=tag)
-    yield str(engine.images.get(f"{repository}:{tag}").id)
-    engine.images.remove(f"{repository}:{tag}", force=True)
+    with docker_image.holding(engine, PROGRAMS) as name:
+        yield str(engine.images.get(name).id)
 
 
 @pytest.fixture

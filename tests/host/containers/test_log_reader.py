@@ -1,8 +1,5 @@
 """A container's log is read within a budget, from a real Docker Engine; an omitted part is reported and proves nothing."""
 
-import io
-import subprocess
-import tarfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +14,7 @@ from sparkwright.host.containers import log_reader
 from sparkwright.host.containers.log_reader import StartLog
 from sparkwright.modules.proof import engine_reports
 from sparkwright.modules.proof.engine_reports import VerifyLogs
+from tests import docker_image
 
 LOG = (Path(__file__).parents[2] / "data/vllm-0.32.0/hybrid-chunked-on/server.log").read_text()
 START = LOG.partition("Application startup complete.")[0] + "Application startup complete."
@@ -36,19 +34,8 @@ def engine() -> Iterator[docker.DockerClient]:
 @pytest.fixture(scope="module")
 def shell(engine: docker.DockerClient) -> Iterator[str]:
     """An image that holds this machine's shell and nothing else."""
-    tag = f"sparkwright-test-shell:{uuid.uuid4().hex[:12]}"
-    names = {"/bin/sh", "/usr/bin/yes", "/usr/bin/head"}
-    for name in tuple(names):
-        libraries = subprocess.run(["ldd", name], capture_output=True, text=True, check=True).stdout.split()
-        names |= {word for word in libraries if word.startswith("/")}
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as tar:
-        for name in sorted(names):
-            tar.add(Path(name).resolve(), arcname=name)
-    api: Any = engine.api
-    api.import_image_from_data(raw.getvalue(), repository=tag.partition(":")[0], tag=tag.partition(":")[2])
-    yield tag
-    engine.images.remove(tag, force=True)
+    with docker_image.holding(engine, ("/bin/sh", "/usr/bin/yes", "/usr/bin/head")) as name:
+        yield name
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Foreign links and notes in a model's folder: nothing is written, moved or removed at their targets."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 FILES = {"config.json": b"{}", "sub/authorized_keys": b"ssh-ed25519 AAAA of somebody else"}
 HASTY = RetryPolicy(tries=2, pauses_s=(0.0,), hub_retries=0)
 MINE = "ssh-ed25519 AAAA mine"
-
-
-@pytest.fixture
-def hub() -> Iterator[LoopbackHub]:
-    value = LoopbackHub(dict(FILES))
-    yield value
-    value.close()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The models on a host, their completeness, and pruning, beside a real container list."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,6 @@ class Engine:
 
     def inspect_container(self, name: str) -> dict[str, Any]:
         return {"Mounts": [{"Source": self.mounts[name]}]}
-
-
-@pytest.fixture
-def hub() -> Iterator[LoopbackHub]:
-    value = LoopbackHub(dict(FILES))
-    yield value
-    value.close()
 
 
 @pytest.fixture

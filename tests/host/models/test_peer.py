@@ -8,7 +8,6 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,6 @@ FILES = {
     "empty.json": b"",
 }
 TOKEN = Secret("one-time-token")
-
-
-@pytest.fixture
-def hub() -> Iterator[LoopbackHub]:
-    value = LoopbackHub(dict(FILES))
-    yield value
-    value.close()
 
 
 def host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
@@ -215,9 +207,14 @@ def test_half_requests_of_a_stranger_keep_no_reader_out(giver: RecordingContext,
         pass
 
 
+class Nothing(peers.Reader):
+    def hand(self, path: str) -> None:
+        self.empty(404)
+
+
 def test_who_drips_is_ended_and_a_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "HEAD_S", 0.5)
-    server = peers.Server({"token": "x", "readers": 1, "bind": "127.0.0.1"}, peers.Reader)
+    server = peers.Server({"token": "x", "readers": 1, "bind": "127.0.0.1"}, Nothing)
     for run in (server.serve_forever, server.watch):
         threading.Thread(target=run, daemon=True).start()
     address = ("127.0.0.1", server.server_address[1])

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +46,6 @@ FILES = {
 }
 
 BIG_SHA256 = hashlib.sha256(FILES[BIG]).hexdigest()
-
-
-@pytest.fixture
-def hub() -> Iterator[LoopbackHub]:
-    value = LoopbackHub(dict(FILES))
-    yield value
-    value.close()
 
 
 @pytest.fixture
