@@ -56,33 +56,33 @@ Platform = Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]
 class ManifestEntry(Strict):
     """An image for one platform."""
 
-    platform: Platform = about("as linux/arm64")
-    digest: str = about("of its manifest", pattern=DIGEST)
-    config: str = about("of its config: the Id it has on a host with overlay2", pattern=DIGEST)
-    size_bytes: int = about("what a pull downloads", ge=0)
+    platform: Platform = about("such as linux/arm64")
+    digest: str = about("digest of its manifest", pattern=DIGEST)
+    config: str = about("digest of its config: its Id on a host with overlay2", pattern=DIGEST)
+    size_bytes: int = about("download size of a pull", ge=0)
 
 
 class ImageEntry(Strict):
     """An image, by the digest its tag had."""
 
-    digest: str = about("of the index, or of the manifest where there is only one", pattern=DIGEST)
-    platforms: list[Platform] = about("as linux/arm64", default_factory=list)
-    engine_version: str | None = about("of vLLM, as the image says it; null until that is known", None, max_length=80)
+    digest: str = about("digest of the index, or of the manifest if there is only one", pattern=DIGEST)
+    platforms: list[Platform] = about("such as linux/arm64", default_factory=list)
+    engine_version: str | None = about("version reported by the image; null if unknown", None, max_length=80)
     options: Annotated[dict[str, Any] | None, BeforeValidator(engine_options)] = about(
         "of its `vllm serve`, as its --help=all lists them: what differs from a release; null until known", None
     )
-    created: str | None = about("when the image was made", None, max_length=40)
-    size_bytes: int | None = about("what a pull downloads, for the host that asked", None)
-    manifests: list[ManifestEntry] = about("by platform, as the registry has them", default_factory=list)
+    created: str | None = about("time at which the image was created", None, max_length=40)
+    size_bytes: int | None = about("download size of a pull, for the platform of the host that queried it", None)
+    manifests: list[ManifestEntry] = about("manifests in the registry, by platform", default_factory=list)
 
 
 class FileEntry(Strict):
     """A file of a model."""
 
-    path: FileName = about("below the model's folder")
+    path: FileName = about("path relative to the model's folder")
     size_bytes: int = Field(ge=0, le=model_files.BYTES_AT_MOST, strict=True)
-    sha256: str | None = about("of a large file", None, pattern=SHA256)
-    blob_id: str | None = about("git's id, for a small file", None, pattern=COMMIT)
+    sha256: str | None = about("SHA-256 of a large file", None, pattern=SHA256)
+    blob_id: str | None = about("git's blob id of a small file", None, pattern=COMMIT)
 
     @model_validator(mode="after")
     def _has_a_hash(self) -> Self:

@@ -122,7 +122,7 @@ class ContainerSpec:
         "--hostname",
         key="Hostname",
         section="Config",
-        about="its host name; empty: the container's id",
+        about="its hostname; empty: the container's id",
         why_not=net.hostname,
     )
     extra_hosts: tuple[str, ...] = option(
@@ -130,13 +130,13 @@ class ContainerSpec:
         (),
         key="ExtraHosts",
         shape=way.TEXTS,
-        about='further names, "NAME:ADDRESS" or "NAME:host-gateway"',
+        about='additional host names, "NAME:ADDRESS" or "NAME:host-gateway"',
         why_not=net.extra_host,
         kept=net.extra_hosts,
         alike=net.extra_hosts_alike,
     )
     dns: tuple[str, ...] = option(
-        "--dns", (), key="Dns", shape=way.TEXTS, about="name servers, in order", why_not=net.dns, alike=net.dns_alike
+        "--dns", (), key="Dns", shape=way.TEXTS, about="DNS servers, in order", why_not=net.dns, alike=net.dns_alike
     )
     user: str = option(
         "--user",
@@ -151,7 +151,7 @@ class ContainerSpec:
         (),
         key="GroupAdd",
         shape=way.TEXTS,
-        about='further groups, by name or number in quotes, as "44"',
+        about='additional groups, by name or number in quotes, such as "44"',
         why_not=rights.group,
         alike=lambda found: sorted(set(found or ())),
     )
@@ -160,7 +160,7 @@ class ContainerSpec:
         False,
         key="Privileged",
         shape=way.SWITCH,
-        about="every device and every right of the host's root. Prefer `devices` and `cap_add`",
+        about="all devices and all rights of the host's root. Prefer `devices` and `cap_add`",
         alike=bool,
         why="it can do on the host what root can",
         words=way.switch,
@@ -170,7 +170,7 @@ class ContainerSpec:
         (),
         key="CapAdd",
         shape=way.TEXTS,
-        about="capabilities beside Docker's own, as SYS_PTRACE or IPC_LOCK",
+        about="capabilities in addition to Docker's default, such as SYS_PTRACE or IPC_LOCK",
         why_not=rights.capability,
         kept=rights.capabilities_kept,
         alike=rights.capabilities,
@@ -180,7 +180,7 @@ class ContainerSpec:
         (),
         key="CapDrop",
         shape=way.TEXTS,
-        about="capabilities of Docker's own that it is not to have, or ALL",
+        about="capabilities of Docker's default to remove, or ALL",
         why_not=rights.capability,
         kept=rights.capabilities_kept,
         alike=rights.capabilities,
@@ -207,7 +207,7 @@ class ContainerSpec:
     pid: str = option(
         "--pid",
         key="PidMode",
-        about='"host": it sees the processes of the host; empty: its own only',
+        about='"host": it sees the processes of the host; empty: only its own',
         why_not=process.pid,
         alike=lambda found: found or "",
     )
@@ -223,7 +223,7 @@ class ContainerSpec:
         "--workdir",
         key="WorkingDir",
         section="Config",
-        about="the folder that it starts in; empty: the image's",
+        about="its working directory; empty: the image's",
         why_not=process.working_dir,
         alike=process.working_dir_alike,
     )
@@ -231,7 +231,7 @@ class ContainerSpec:
         "--stop-signal",
         key="StopSignal",
         section="Config",
-        about="the signal that asks it to stop; empty: the image's, else SIGTERM",
+        about="the signal that stops it; empty: the image's, otherwise SIGTERM",
         why_not=process.stop_signal,
         alike=process.stop_signal_alike,
     )
@@ -262,7 +262,7 @@ class ContainerSpec:
         dict,
         key="Sysctls",
         shape=way.NAMED,
-        about='kernel settings of its own, as net.core.somaxconn: "1024"',
+        about='its own kernel settings, such as net.core.somaxconn: "1024"',
         why_not=rights.sysctls,
         alike=lambda found: dict(found or {}),
     )
@@ -270,7 +270,7 @@ class ContainerSpec:
         "--memory",
         key="Memory",
         shape=way.NUMBER,
-        about='the most memory it may hold, e.g. "100gb"',
+        about='memory limit, e.g. "100gb"',
         why_not=process.memory,
         kept=words.size_bytes,
         alike=lambda found: found or 0,
@@ -288,7 +288,7 @@ class ContainerSpec:
         0.0,
         key="NanoCpus",
         shape=way.NUMBER,
-        about="how many CPUs it may use at a time, e.g. 4 or 1.5; 0: all",
+        about="number of CPUs it may use, e.g. 4 or 1.5; 0: all",
         why_not=process.cpus,
         kept=process.nano_cpus,
         alike=lambda found: (found or 0) / 10**9,
@@ -305,7 +305,7 @@ class ContainerSpec:
         0,
         key="OomScoreAdj",
         shape=way.NUMBER,
-        about="how early the kernel ends it when memory is short, -1000 (last) to 1000",
+        about="how early the kernel kills it when memory is short, -1000 (last) to 1000",
         why_not=process.oom_score_adj,
         alike=lambda found: found or 0,
     )
@@ -317,7 +317,7 @@ class ContainerSpec:
         why_not=process.log_driver,
     )
     log_options: dict[str, str] = option(
-        "--log-opt", dict, about='options of the log driver, as max-size: "100m"', why_not=process.log_options
+        "--log-opt", dict, about='options of the log driver, such as max-size: "100m"', why_not=process.log_options
     )
     #: None: the image's own
     entrypoint: tuple[str, ...] | None = None

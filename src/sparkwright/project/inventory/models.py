@@ -92,10 +92,10 @@ class ClientFile(Strict):
 
     key: SecretSource = about("its API key: a source, e.g. {env: ALICE_KEY}; never the key itself")
     models: list[str] = about("names of the models that it may use (default: all)", default_factory=list)
-    requests_per_minute: int | None = about("the most requests in a minute", None, ge=1, le=1_000_000)
-    concurrent: int | None = about("the most requests at a time", None, ge=1, le=10_000)
+    requests_per_minute: int | None = about("maximum number of requests per minute", None, ge=1, le=1_000_000)
+    concurrent: int | None = about("maximum number of requests at a time", None, ge=1, le=10_000)
     tokens_per_day: int | None = about(
-        "the most tokens of its prompts and answers together in a day (UTC)", None, ge=1, le=1_000_000_000_000
+        "maximum number of prompt and answer tokens together per day (UTC)", None, ge=1, le=1_000_000_000_000
     )
     until: date | None = about("the last day on which its key is valid, e.g. 2027-01-31 (UTC; default: no end)", None)
 
@@ -103,7 +103,7 @@ class ClientFile(Strict):
 class GatewayFile(Strict):
     """One address for the models of a group: HAProxy in a container."""
 
-    host: str = about("the host of the group that it runs on")
+    host: str = about("the host of the group on which it runs")
     port: int = about("its port there", ge=1024, le=65534)
     control_port: int | None = about(
         "the port on which its hosts drain and return their own servers (default: `port` + 1)", None, ge=1024, le=65535
@@ -136,9 +136,11 @@ class GatewayFile(Strict):
     models: dict[str, str] = about(
         "more names for its models, {NAME: SERVED NAME}, e.g. {claude-sonnet-4-5: qwen3.5-35b}", default_factory=dict
     )
-    limits: GatewayLimits = about("how much it takes at once", default_factory=lambda: GatewayLimits.model_validate({}))
+    limits: GatewayLimits = about(
+        "limits of clients, requests and time", default_factory=lambda: GatewayLimits.model_validate({})
+    )
     addresses: dict[str, Address] = about(
-        "where it reaches hosts, by name, if not at their `address`", default_factory=dict
+        "addresses of hosts for the gateway, by name, if not their `address`", default_factory=dict
     )
 
 
@@ -190,11 +192,11 @@ class FabricFile(Strict):
     """A host's end of the fast link to the others of its cluster. `invoke cluster.inspect` proposes it."""
 
     interfaces: list[Interface] = about(
-        "its network interfaces, both twins of a port: [enp1s0f1np1, enP2p1s0f1np1]", min_length=1, max_length=8
+        "its network interfaces, both halves of a port: [enp1s0f1np1, enP2p1s0f1np1]", min_length=1, max_length=8
     )
     address: Annotated[str, rule(_why_not_an_ip_address)] = about("its address on the first of them")
     adapters: list[Adapter] = about(
-        "their RDMA adapters, where those are not named after them: [rocep1s0f1, roceP2p1s0f1]",
+        "their RDMA adapters, if not named after them: [rocep1s0f1, roceP2p1s0f1]",
         default_factory=list,
         max_length=8,
     )
@@ -203,10 +205,12 @@ class FabricFile(Strict):
 class ClusterFile(Strict):
     """A recipe that the hosts of a group serve together."""
 
-    recipe: str = about("the recipe that they serve together; it says `parallel`")
+    recipe: str = about("the recipe that they serve together; it must set `parallel`")
     head: str = about("the host that answers requests; rank 0")
-    port: int | None = about("where the ranks meet on the head (default: the engine's own)", None, ge=1024, le=65535)
-    barrier_port: int = about("where the runs on the hosts meet on the head", defaults.BARRIER_PORT, ge=1024, le=65535)
+    port: int | None = about("the ranks' master port on the head (default: the engine's own)", None, ge=1024, le=65535)
+    barrier_port: int = about(
+        "port on the head at which the hosts' runs synchronize", defaults.BARRIER_PORT, ge=1024, le=65535
+    )
 
 
 def _why_not_a_time(text: str) -> str:
@@ -231,12 +235,12 @@ class ServedFile(Strict):
         None,
     )
     sleep_after: Minutes | None = about(
-        "with `wake`: after so long without a request, the server whose place it took is awake again, e.g. 30m "
+        "with `wake`: after this time without a request, the server that it replaced is woken again, e.g. 30m "
         "(default: it stays)",
         None,
     )
     stay_awake: Minutes | None = about(
-        "under `on_demand`: once awake, no request wakes another one in its place for so long "
+        "under `on_demand`: once awake, it stays awake for at least this time, whatever is requested "
         f"(default: {defaults.STAY_AWAKE})",
         None,
     )
@@ -259,9 +263,9 @@ class HostFile(Shared):
     address: str | None = about("name, IP or ssh alias (default: the host's name)", None)
     connection: Literal["ssh", "local", "sandbox"] = about("connection type", "ssh")
     groups: list[str] = about("the groups it belongs to", default_factory=list)
-    fabric: FabricFile | None = about("its end of the fast link to the others of its cluster", None)
+    fabric: FabricFile | None = about("this host's end of the fast link in its cluster", None)
     serves: list[Served] | None = about(
-        "instead of `recipe`: several recipes beside each other, each with its own port: [qwen3.5-35b, small]",
+        "instead of `recipe`: several recipes side by side, each with its own port: [qwen3.5-35b, small]",
         None,
         min_length=1,
         max_length=8,
@@ -283,7 +287,7 @@ class HostFile(Shared):
 class GroupFile(Shared):
     """One group of hosts/groups.yml."""
 
-    hosts: list[str] = about("members, besides the hosts that name the group themselves", default_factory=list)
+    hosts: list[str] = about("members, in addition to hosts that list the group themselves", default_factory=list)
     min_serving: int | None = about(
         "minimum number of hosts of this group that keep serving during a run; "
         "default: 1 when the run includes several hosts of the group",

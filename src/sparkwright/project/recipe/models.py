@@ -64,12 +64,12 @@ class _Source(Strict):
 class Model(_Source):
     """The model: its source on the hub, and its folder on the host."""
 
-    file: str = about('for llama.cpp: the GGUF file, or a pattern that means one, e.g. "*Q4_K_M*.gguf"', "")
-    mmproj: str = about("for llama.cpp: the same for the file that reads images and sound", "")
+    file: str = about('for llama.cpp: the GGUF file, or a pattern that matches one, e.g. "*Q4_K_M*.gguf"', "")
+    mmproj: str = about("for llama.cpp: the same for the file for images and sound", "")
     draft: str = about("for llama.cpp: the same for a smaller model that drafts tokens", "")
     page_cache: Literal["drop", "fit"] | None = about(
-        "before each start its files leave the host's page cache: `drop`: always; `fit`: only where the server "
-        "does not fit beside them (default: the host's variable `page_cache`)",
+        "before each start, its files are dropped from the host's page cache: `drop`: always; `fit`: only if the server "
+        "does not fit next to them (default: the host's variable `page_cache`)",
         None,
     )
 
@@ -82,7 +82,7 @@ class Model(_Source):
 class SecondModel(_Source):
     """A further model of the same server: pinned, downloaded, verified and mounted as the model is."""
 
-    file: str = about("for llama.cpp: its GGUF file, or a pattern that means one", "")
+    file: str = about("for llama.cpp: its GGUF file, or a pattern that matches one", "")
 
     def patterns(self, role: str) -> dict[str, list[str]]:
         """Return the patterns of its files, `allow` and `ignore`: of a tokenizer, by default, all but the weights."""
@@ -132,15 +132,13 @@ class _Container(Strict):
     gpus: words.Gpus = about('"all", "device=0" or "" for none', "all")
     ports: list[words.Port] = about('"8000:8000", "127.0.0.1:8000:8000"', default_factory=lambda: ["8000:8000"])
     volumes: list[words.Volume] = about(
-        'further "/host:/container[:ro]"; the model is mounted already', default_factory=list
+        'additional mounts "/host:/container[:ro]"; the model is mounted automatically', default_factory=list
     )
     env: words.Environment = about("environment variables", default_factory=dict)
-    ulimits: words.Ulimits = about('as memlock: "-1"', default_factory=dict)
+    ulimits: words.Ulimits = about('such as memlock: "-1"', default_factory=dict)
     labels: words.Labels = about("labels; those that start with sparkwright. are reserved", default_factory=dict)
     entrypoint: list[str] | None = about("replaces the image's entrypoint, as a list", None)
-    compile_caches: bool = about(
-        "keep what the engine compiles at its start on the host, for the next start of the same", True
-    )
+    compile_caches: bool = about("keep the engine's compile caches on the host for the next start", True)
     stop_timeout_s: int = about("seconds until a stop kills the container", defaults.STOP_S, ge=1)
 
 
@@ -214,8 +212,8 @@ class Expect(Strict):
 class ParallelFile(Strict):
     """The split of the model over the hosts of a cluster; tensor times pipeline is the number of hosts."""
 
-    tensor: int = about("each layer over so many hosts: a single stream gets faster", 1, ge=1, le=64)
-    pipeline: int = about("the layers over so many hosts in turn: for many streams", 1, ge=1, le=64)
+    tensor: int = about("number of hosts over which each layer is split; makes a single stream faster", 1, ge=1, le=64)
+    pipeline: int = about("number of hosts over which the layers are distributed; for many streams", 1, ge=1, le=64)
 
 
 class Ascend(Strict):
@@ -240,10 +238,10 @@ class RecipeFile(Strict):
         "",
     )
     image: words.ImageName = about("REPOSITORY:TAG; spark.lock pins the digest")
-    platform: Literal["gb10", "ascend"] = about("whose rules the flags must keep", "gb10")
+    platform: Literal["gb10", "ascend"] = about("the platform whose rules apply to the flags", "gb10")
     model: Model
     models: dict[Role, SecondModel] = about(
-        "further models of the same server, by what they are for: `draft` (speculation), `tokenizer`; the engine's "
+        "additional models of the same server, by role: `draft` (speculation), `tokenizer`; the engine's "
         "flag for it gets the path",
         default_factory=dict,
     )
