@@ -73,7 +73,7 @@ class GatewayLimits(Strict):
         "how long a request may wait for a free server, seconds", defaults.GATEWAY_QUEUE_S, ge=1, le=3600
     )
     answer_s: int = about(
-        "the longest silence of a server that answers, seconds", defaults.GATEWAY_ANSWER_S, ge=1, le=86400
+        "how long a server may send nothing while it answers, seconds", defaults.GATEWAY_ANSWER_S, ge=1, le=86400
     )
     stuck_s: int = about(
         "a server that has requests, and whose engine's own counters show no progress for so many seconds, is down; "
@@ -124,13 +124,13 @@ class GatewayFile(Strict):
         max_length=clients.MOST_CLIENTS,
     )
     affinity: Literal["none", "prefix"] = about(
-        "which of several servers of a model: `none`: the one with the fewest requests; `prefix`: the same "
-        "first messages go to the same server, unless it has much more to do than the others",
+        "choice among several servers of a model: `none`: the one with the fewest requests; `prefix`: the same "
+        "first messages go to the same server, unless it is much busier than the others",
         "none",
     )
     not_up: Literal["refuse", "wait"] = about(
-        "a request for a model of which no server is up, for it is restarted or asleep: `refuse`: 503; `wait`: it "
-        "waits for one, as long as `limits.queue_s`",
+        "requests for a model without a server that is up (it restarts, or is asleep): `refuse`: answer 503; `wait`: "
+        "let them wait, for at most `limits.queue_s`",
         "refuse",
     )
     models: dict[str, str] = about(
